@@ -1,0 +1,47 @@
+"""Every error a user can meet, and the exit code it ends the program with.
+
+KvstreamError            1  failed while running
++-- UsageError           2  the command line, the config file or a setting is wrong
++-- SourceError          3  nothing to read, or a source cannot be read
++-- ModelError           4  the model is missing, gated, too large, or will not load
+|   +-- UnboundedError   4  the model loads, but its KV cache cannot be bounded
++-- BudgetError          5  the budget cannot hold the prompt, the question and one chunk
+
+A message says what was wrong, with the number, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class KvstreamError(Exception):
+    """Base of all errors that are told to the user without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(KvstreamError):
+    """The command line, the configuration file or a method's setting is wrong."""
+
+    exit_code = 2
+
+
+class SourceError(KvstreamError):
+    """There is nothing to read, or what is there cannot be read as text."""
+
+    exit_code = 3
+
+
+class ModelError(KvstreamError):
+    """The model cannot be found, fetched, held in memory or loaded."""
+
+    exit_code = 4
+
+
+class UnboundedError(ModelError):
+    """The model loads, but what it keeps of the past cannot be bounded faithfully."""
+
+
+class BudgetError(KvstreamError):
+    """The budget is too small for what has to be in memory at once, or too large for the model."""
+
+    exit_code = 5

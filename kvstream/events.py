@@ -1,0 +1,163 @@
+"""What happens during a run, as plain data: the engine yields these, reporters show them.
+
+A run is Started, any number of StepDone and Notice, then for every question an AnswerStarted,
+its AnswerToken, and an Answered with the whole Result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Started:
+    """The sizes are settled; nothing has been read yet."""
+
+    model: str
+    method: str
+    budget_tokens: int
+    budget_bytes: int
+    prompt_tokens: int
+    """Entries of the protected prompt in front of the source."""
+    reserved_tokens: int
+    """Entries kept free at the end for the question and the answer."""
+    schedule: str
+    chunk: str
+    estimated_tokens: int | None
+    """Expected length of the source in tokens; None for an open-ended stream."""
+    estimated_steps: int | None
+    lossless: bool
+    """Expected to fit whole: nothing will be evicted."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One chunk went through the model and memory was cut back to its size."""
+
+    step: int
+    chunk: int
+    """Source tokens in this chunk."""
+    memory: tuple[int, ...]
+    """Source entries each head holds after this step, per layer."""
+    seen: int
+    """Source tokens so far."""
+    estimated_tokens: int | None
+    kv_tokens: int
+    """Entries that the fullest head holds now, prompt included."""
+    in_flight_tokens: int
+    """The most that a head held during this step (memory, chunk and catalyst together)."""
+    peak_tokens: int
+    budget_tokens: int
+    kv_bytes: int
+    seconds: float
+    """Time since reading began."""
+    coverage: Callable[[int], list[float]] = field(repr=False, compare=False)
+    """``coverage(bins)``: share of the tokens seen so far that some head still holds, by place."""
+    retained: Callable[[], int] = field(repr=False, compare=False)
+    """Distinct source tokens that some head still holds; counted when called."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that the user should know; it also ends up in the result's warnings."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class AnswerStarted:
+    """Reading is over and a question is being answered."""
+
+    question: str
+    number: int
+    """0 for the first question of the run."""
+
+
+@dataclass(frozen=True)
+class AnswerToken:
+    """The next piece of the answer; ``text`` may be empty while a character is incomplete."""
+
+    text: str
+    kv_tokens: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """One answer with all that it cost: the JSON of one answer."""
+
+    command: str
+    model: str
+    method: str
+    question: str
+    answer: str
+    budget_tokens: int
+    budget_bytes: int
+    peak_kv_tokens: int
+    peak_kv_bytes: int
+    scratch_bytes: int
+    peak_rss_bytes: int
+    peak_device_bytes: int | None
+    read: int
+    retained: int
+    evicted: int
+    generated: int
+    schedule: str
+    chunk: str
+    steps: int
+    load_s: float
+    prefill_s: float
+    answer_s: float
+    tokens_per_s: float
+    citations: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    select_s: float = 0.0
+    """Part of prefill_s that went into the method's selection and compaction."""
+    stopped: str = "end"
+    """Why the answer ended: ``end`` (stop token), ``length`` or ``interrupted``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints; keys as the command line's contract names them."""
+        return {
+            "command": self.command,
+            "model": self.model,
+            "method": self.method,
+            "question": self.question,
+            "answer": self.answer,
+            "budget": {"tokens": self.budget_tokens, "bytes": self.budget_bytes},
+            "peak": {
+                "kv_tokens": self.peak_kv_tokens,
+                "kv_bytes": self.peak_kv_bytes,
+                "scratch_bytes": self.scratch_bytes,
+                "rss_bytes": self.peak_rss_bytes,
+                "device_bytes": self.peak_device_bytes,
+            },
+            "tokens": {
+                "read": self.read,
+                "retained": self.retained,
+                "evicted": self.evicted,
+                "generated": self.generated,
+            },
+            "schedule": {"memory": self.schedule, "chunk": self.chunk, "steps": self.steps},
+            "timing": {
+                "load_s": self.load_s,
+                "prefill_s": self.prefill_s,
+                "select_s": self.select_s,
+                "answer_s": self.answer_s,
+                "tokens_per_s": self.tokens_per_s,
+            },
+            "citations": list(self.citations),
+            "stopped": self.stopped,
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question has been answered."""
+
+    result: Result
+
+
+Event = Started | StepDone | Notice | AnswerStarted | AnswerToken | Answered

@@ -1,0 +1,126 @@
+"""Frozen settings of a run; each is checked when it is made, so later code trusts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvstream.errors import UsageError
+
+GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
+CHUNKS = ("decremental", "fixed")
+
+_BINARY = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_BYTES = {
+    "b": 1,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3,
+}  # fmt: skip
+
+
+def parse_count(text: str) -> int:
+    """A number of tokens: ``4096``, ``4k`` (1024), ``1.5M`` (1024²). Raises UsageError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
+    if not match:
+        raise UsageError(f"{text!r} is not a number of tokens; write it as 4096, 4k or 1M.")
+    value = int(float(match[1]) * _BINARY[match[2].lower()])
+    if value < 1:
+        raise UsageError(f"{text!r} is less than one token.")
+    return value
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that the KV cache may hold: in tokens (entries a head) or in bytes, not both."""
+
+    tokens: int | None = None
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.bytes is None):
+            raise UsageError("A budget is a number of tokens or a number of bytes.")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """``4k`` and ``4096`` are tokens; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
+        if match:
+            return cls(bytes=int(float(match[1]) * _BYTES[match[2].lower()]))
+        try:
+            return cls(tokens=parse_count(text))
+        except UsageError:
+            raise UsageError(
+                f"{text!r} is not a budget; write tokens as 4096 or 4k, bytes as 512MB or 1GiB."
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.tokens} tokens" if self.tokens is not None else f"{self.bytes} bytes"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model, and how it is loaded."""
+
+    name: str = "pocket"
+    """Hub id, local folder, or ``pocket`` for the embedded model."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    offline: bool = False
+    """Never go to the network; only what is cached is used."""
+    device: str = "auto"
+    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
+    dtype: str = "auto"
+    """``auto`` (as stored), ``float32``, ``bfloat16``, ``float16``."""
+    attn: str = "auto"
+    """Attention backend: ``auto``, ``split``, ``flash``, ``reference``."""
+    threads: int | None = None
+    """CPU threads; None leaves torch's own choice."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Off unless you ask for it."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How a source is read under a budget, and how the answer is made."""
+
+    budget: Budget | None = None
+    """None: 4096 tokens, or the model's trained length where that is less."""
+    method: str = "infinipot"
+    """What decides which entries stay; see ``kvstream methods``."""
+    method_settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the method as typed (``--set infinipot.alpha=0.25`` -> {"alpha": "0.25"})."""
+    keep: int | None = None
+    """m_max: entries in memory after the last chunk; None: the most that fits."""
+    growth: str = "linear"
+    """How memory grows from chunk to chunk (IMDC): one of GROWTHS."""
+    chunk: str = "decremental"
+    """``decremental``: chunks shrink as memory grows; ``fixed``: all of one size."""
+    chunk_size: int | None = None
+    """Tokens in a chunk (the average, if decremental); None: what the budget allows."""
+    max_tokens: int = 256
+    """Most tokens of an answer."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Nucleus sampling: the smallest set of tokens with this probability."""
+    top_k: int = 0
+    """Sample among this many tokens; 0: all."""
+    seed: int = 0
+    """Seed of sampling and of methods that draw."""
+
+    def __post_init__(self) -> None:
+        if self.growth not in GROWTHS:
+            raise UsageError(f"Unknown schedule {self.growth!r}; choose one of {', '.join(GROWTHS)}.")
+        if self.chunk not in CHUNKS:
+            raise UsageError(f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}.")
+        for name in ("keep", "chunk_size", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {value}.")
+        if self.temperature < 0:
+            raise UsageError(f"temperature must be 0 or more, not {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p must be above 0 and at most 1, not {self.top_p}.")
+        if self.top_k < 0:
+            raise UsageError(f"top-k must be 0 or more, not {self.top_k}.")
