@@ -1,0 +1,199 @@
+"""The group of commands, each imported when it is asked for, and how every failure ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kvstream.reporters.format import for_terminal
+from kvstream.errors import KvstreamError, UsageError
+from kvstream.version import __version__
+
+COMMANDS = ("ask", "summarize", "sample", "methods", "doctor")
+"""Each is an attribute ``command`` of the module kvstream.cli.<name>."""
+
+INTERRUPTED = 130
+OUT_OF_MEMORY = 5
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"kvstream.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message += f" There are {', '.join(COMMANDS)}."
+            raise
+        if name is not None and "-h" not in rest and "--help" not in rest:
+            ctx.default_map = {name: self._configured(ctx, name)}
+        return name, command, rest
+
+    def _configured(self, ctx: click.Context, name: str) -> dict[str, Any]:
+        from kvstream import config
+
+        path = config.config_path()
+        values = config.load(path)
+        if not values:
+            return {}
+        known = {}
+        for other in COMMANDS:
+            command = self.get_command(ctx, other)
+            assert command is not None
+            known[other] = [p.name for p in command.params if p.name and p.param_type_name == "option"]
+        return config.for_command(values, name, known, path)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+    epilog="Every command has its own page: kvstream ask --help",
+)
+@click.version_option(__version__, "--version", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Ask questions of texts far longer than a model's context, inside a KV cache that never
+    grows.
+
+    kvstream reads a text of any length through a causal language model, chunk by chunk. After
+    every chunk it throws out what matters least, so that the model's memory stays within a budget
+    you choose, and it answers from what is left.
+
+    \b
+      kvstream ask book.txt "Who hid the letter?" --budget 4k
+      zcat server.log.gz | kvstream summarize --extract
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. All failures are told here, on stderr."""
+    _tolerate_any_text()
+    verbose = _asks_for_tracebacks(arguments)
+    try:
+        cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        # A bare `kvstream` asks what there is; click would call that a mistake.
+        click.echo(error.ctx.get_help() if error.ctx else error.message, err=True)
+        return 2
+    except click.ClickException as error:
+        return _told_by_click(error)
+    except UsageError as error:
+        return _told(error, error.exit_code, verbose)
+    except KvstreamError as error:
+        return _told(error, error.exit_code, verbose)
+    except (KeyboardInterrupt, click.Abort):
+        _say("Interrupted.")
+        return INTERRUPTED
+    except BaseException as error:
+        if _is_closed_pipe(error):
+            _leave_quietly()
+            return 0
+        if is_out_of_memory(error):
+            return _told(_memory_message(error), OUT_OF_MEMORY, verbose)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            _leave_quietly()
+            return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
+        if not isinstance(error, Exception):
+            raise
+        advice = "" if verbose else " Run it again with -v for the traceback, and report it."
+        message = str(error).strip().splitlines()
+        first = f": {message[0]}" if message else ""
+        return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's own error, torch's, or the RuntimeError of torch's CPU allocator.
+
+    By name, because torch may not be loaded and must not be loaded for this.
+    """
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"MemoryError", "OutOfMemoryError"}:
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _memory_message(error: BaseException) -> str:
+    first = str(error).strip().splitlines()
+    detail = f" ({first[0]})" if first else ""
+    return (
+        f"Out of memory{detail}. Lower --budget or --chunk-size, choose a smaller model or "
+        "--dtype bfloat16, or another --device."
+    )
+
+
+def _is_closed_pipe(error: BaseException) -> bool:
+    return isinstance(error, BrokenPipeError) or (
+        isinstance(error, OSError) and error.errno == errno.EPIPE
+    )
+
+
+def _leave_quietly() -> None:
+    """Point stdout at nothing, or the interpreter would complain when it flushes it at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+def _told(error: Exception | str, code: int, verbose: bool) -> int:
+    if verbose and sys.exc_info()[0] is not None:
+        import traceback
+
+        traceback.print_exc()
+    _say(f"Error: {error}")
+    return code
+
+
+def _told_by_click(error: click.ClickException) -> int:
+    usage = isinstance(error, click.UsageError) and error.ctx is not None
+    if usage:
+        assert isinstance(error, click.UsageError)
+        assert error.ctx is not None
+        _say(error.ctx.get_usage())
+        _say(f"Try '{error.ctx.command_path} --help' for help.\n")
+    _say(f"Error: {error.format_message()}")
+    return error.exit_code
+
+
+def _say(text: str) -> None:
+    try:
+        click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
+    except OSError:
+        pass  # nobody is listening; the exit code still tells
+
+
+def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:
+    """Is -v there? Looked up by hand, since the failure may come before the options are parsed."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(
+        a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and set(a[1:]) <= set("qv") and "v" in a)
+        for a in before
+    )
+
+
+def _tolerate_any_text() -> None:
+    """File names and answers may hold characters that the terminal's encoding has not."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

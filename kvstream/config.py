@@ -1,0 +1,78 @@
+"""The user's own defaults: a TOML file in the user's config folder.
+
+Keys are the names of the long options (``budget = "8k"``, ``max-tokens = 400``). Keys at the top
+hold for every command that has the option, those in a table (``[summarize]``) for that command.
+The command line comes before the environment (``KVSTREAM_BUDGET``), which comes before the file.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import UsageError
+
+PATH_VARIABLE = "KVSTREAM_CONFIG"
+
+
+def config_path() -> Path:
+    """Where the file is, whether it exists or not; ``KVSTREAM_CONFIG`` names another one."""
+    named = os.environ.get(PATH_VARIABLE)
+    if named:
+        return Path(named)
+    from platformdirs import user_config_path
+
+    return user_config_path("kvstream", appauthor=False) / "config.toml"
+
+
+def load(path: Path | None = None) -> dict[str, Any]:
+    """What the file says; nothing if there is none. Raises UsageError if it cannot be understood."""
+    path = path or config_path()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        if os.environ.get(PATH_VARIABLE):
+            raise UsageError(f"{PATH_VARIABLE} names {path}, but there is no such file.") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The config file {path} cannot be read: {error}.") from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"The config file {path} is not valid TOML: {error}.") from error
+
+
+def for_command(
+    values: Mapping[str, Any], command: str, known: Mapping[str, Iterable[str]], path: Path
+) -> dict[str, Any]:
+    """The defaults of one command, keyed by parameter name.
+
+    ``known`` gives the parameter names of every command: a key that none of them has is a typing
+    error that would otherwise be ignored without a word.
+    """
+    own = set(known[command])
+    anywhere = set().union(*known.values())
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            if key not in known:
+                raise UsageError(f"{path}: [{key}] is no command; there are {_listed(known)}.")
+            continue
+        name = key.replace("-", "_")
+        if name not in anywhere:
+            raise UsageError(f"{path}: {key!r} is no option of any command.")
+        if name in own:
+            defaults[name] = value
+    for key, value in values.get(command, {}).items():
+        name = key.replace("-", "_")
+        if name not in own:
+            raise UsageError(f"{path}: {key!r} is no option of kvstream {command}.")
+        defaults[name] = value
+    return defaults
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

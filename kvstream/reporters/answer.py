@@ -1,0 +1,51 @@
+"""The answer itself: as it comes on a terminal, whole elsewhere, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TextIO
+
+from kvstream.events import Answered, AnswerToken, Event
+from kvstream.reporters.base import Reporter
+from kvstream.reporters.format import for_terminal
+
+# json.dumps escapes the other control characters itself.
+_UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
+
+
+class AnswerWriter(Reporter):
+    """Writes answers to a stream that it does not own, one after the other."""
+
+    def __init__(self, stream: TextIO, *, as_json: bool) -> None:
+        self.stream = stream
+        self.as_json = as_json
+        self.is_terminal = stream.isatty()
+        self.streamed: list[str] = []
+        self.last_character = ""
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, AnswerToken):
+            if self.is_terminal and not self.as_json and event.text:
+                self.streamed.append(event.text)
+                self._write(event.text)
+        elif isinstance(event, Answered):
+            if self.as_json:
+                self._write(self._json_line(event))
+            elif self.streamed:
+                # What was streamed is the answer, but for white space that was cut at its ends.
+                self._write("\n" if self.last_character != "\n" else "")
+            else:
+                self._write(event.result.answer.rstrip("\n") + "\n")
+            self.streamed.clear()
+
+    def _json_line(self, event: Answered) -> str:
+        encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower().replace("-", "")
+        line = json.dumps(event.result.to_json(), ensure_ascii=encoding != "utf8")
+        return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
+
+    def _write(self, text: str) -> None:
+        if text:
+            self.stream.write(for_terminal(text) if self.is_terminal else text)
+            self.stream.flush()
+            self.last_character = text[-1]

@@ -1,0 +1,46 @@
+"""The shape of a reporter, and several of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvstream.events import Event
+
+
+class Reporter:
+    """Shows nothing: the base of the others, and what ``--progress none`` uses."""
+
+    def loading(self, model: str) -> None:
+        """The model is about to be loaded, which may take long."""
+
+    def show(self, event: Event) -> None:
+        """One event of the run, in order."""
+
+    def tell(self, message: str) -> None:
+        """Something to say now that is no event, such as what Ctrl-C does."""
+
+    def close(self) -> None:
+        """The run is over or has failed; leave the terminal as it was. May be called twice."""
+
+
+class Reporters(Reporter):
+    """Passes everything on to several reporters, in their order."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self.reporters = list(reporters)
+
+    def loading(self, model: str) -> None:
+        for reporter in self.reporters:
+            reporter.loading(model)
+
+    def show(self, event: Event) -> None:
+        for reporter in self.reporters:
+            reporter.show(event)
+
+    def tell(self, message: str) -> None:
+        for reporter in self.reporters:
+            reporter.tell(message)
+
+    def close(self) -> None:
+        for reporter in self.reporters:
+            reporter.close()

@@ -1,0 +1,92 @@
+"""Numbers as people read them, and little pictures made of characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS = "_.:-=+*#"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code == 0x0D:
+        return ""  # would send the cursor back over what is written; CRLF just becomes LF
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else "�"
+
+
+def for_terminal(text: str) -> str:
+    """The same text with control characters, and so all escape sequences, made visible."""
+    return _CONTROL.sub(_visible, text)
+
+
+def number(value: float) -> str:
+    """``131072`` -> ``131,072``."""
+    return f"{value:,.0f}"
+
+
+def size(count: float) -> str:
+    """Bytes in binary units with three digits: ``6291456`` -> ``6.0 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            break
+        count /= 1024
+    else:
+        unit = "TiB"
+    return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``1:05``, ``2:03:04``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def share(part: float, whole: float) -> str:
+    """A percentage that never rounds something to nothing: ``0.7%``, ``<0.1%``."""
+    if not whole:
+        return "0%"
+    percent = 100 * part / whole
+    if 0 < percent < 0.1:
+        return "<0.1%"
+    return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"
+
+
+def squeeze(values: Sequence[float], width: int) -> list[float]:
+    """The values as ``width`` means of equal stretches; as they are where they are fewer."""
+    if len(values) <= width:
+        return list(values)
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    return [
+        sum(values[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)
+    ]
+
+
+def sparkline(values: Sequence[float], width: int, top: float, blocks: str = BLOCKS) -> str:
+    """One character a value, as high as its share of ``top``; anything above zero is seen."""
+    levels = len(blocks) - 1
+    return "".join(
+        blocks[max(0, min(levels, round(levels * value / top)))] if top > 0 else blocks[0]
+        for value in squeeze(values, width)
+    )
+
+
+def strip(shares: Sequence[float], blocks: str = BLOCKS, empty: str = " ") -> str:
+    """Where something is: nothing where the share is zero, else a height relative to the most.
+
+    By the square root, since a place that holds a tenth of the fullest one still matters.
+    """
+    top = max(shares, default=0.0)
+    levels = len(blocks) - 1
+    return "".join(
+        empty if value <= 0 else blocks[min(levels, round(levels * (value / top) ** 0.5))]
+        for value in shares
+    )

@@ -1,0 +1,120 @@
+"""Sparse lines for logs and pipes: what starts, a line now and then, what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
+from kvstream.reporters.base import Reporter
+from kvstream.reporters.format import duration, for_terminal, number, share, size
+
+FIRST_LINE_AFTER = 5.0
+LONGEST_WAIT = 60.0
+
+
+class Teller(Reporter):
+    """Writes notices, and nothing else, as lines on a stream: what ``-q`` still says."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.is_terminal = stream.isatty()
+        self.told: set[str] = set()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Notice):
+            self.warn(event.message)
+        elif isinstance(event, Answered):
+            for warning in event.result.warnings:
+                self.warn(warning)
+
+    def warn(self, message: str) -> None:
+        """A warning once, though it comes as a notice and in the result of every question."""
+        if message not in self.told:
+            self.told.add(message)
+            self.tell(f"Warning: {message}")
+
+    def tell(self, message: str) -> None:
+        self.write(message)
+
+    def write(self, line: str) -> None:
+        """One line; a stderr that nobody reads any more must not end the run."""
+        try:
+            self.stream.write((for_terminal(line) if self.is_terminal else line) + "\n")
+            self.stream.flush()
+        except OSError:
+            pass
+
+
+class Plain(Teller):
+    """A line at the start, then at growing intervals while reading, then a summary."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self.clock = clock
+        self.wait = FIRST_LINE_AFTER
+        self.next_line = clock() + self.wait
+        self.questions = 0
+
+    def loading(self, model: str) -> None:
+        self.write(f"Loading {model} ...")
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.write(plan_line(event))
+        elif isinstance(event, StepDone):
+            now = self.clock()
+            if now >= self.next_line:
+                self.write(step_line(event))
+                self.wait = min(2 * self.wait, LONGEST_WAIT)
+                self.next_line = self.clock() + self.wait
+        elif isinstance(event, AnswerStarted) and event.number > 0:
+            self.write(f"Question {event.number + 1}: {event.question}")
+        super().show(event)
+        if isinstance(event, Answered):
+            self.write(summary(event.result))
+
+
+def plan_line(event: Started) -> str:
+    """Sizes as they were settled: the budget is always told in tokens and in bytes."""
+    line = (
+        f"{event.model} · {event.method} · budget {number(event.budget_tokens)} tokens "
+        f"({size(event.budget_bytes)}) · memory {event.schedule}, chunks {event.chunk}"
+    )
+    if event.estimated_tokens is None:
+        return f"{line} · length unknown"
+    if event.lossless:
+        return f"{line} · about {number(event.estimated_tokens)} tokens: all of it fits"
+    steps = f" in {number(event.estimated_steps)} steps" if event.estimated_steps else ""
+    return f"{line} · about {number(event.estimated_tokens)} tokens{steps}"
+
+
+def step_line(event: StepDone) -> str:
+    """Where the reading is, in one line."""
+    speed = event.seen / event.seconds if event.seconds > 0 else 0.0
+    total = event.estimated_tokens
+    retained = event.retained()
+    parts = [
+        f"read {number(event.seen)} of ~{number(total)} tokens ({share(event.seen, total)})"
+        if total
+        else f"read {number(event.seen)} tokens",
+        f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)}",
+        f"kept {number(retained)} ({share(retained, event.seen)})",
+        f"{number(speed)} tokens/s",
+    ]
+    if total and speed and total > event.seen:
+        parts.append(f"{duration((total - event.seen) / speed)} left")
+    return " · ".join(parts)
+
+
+def summary(result: Result) -> str:
+    """What an answer cost, in one line."""
+    seconds = result.prefill_s + result.answer_s
+    return (
+        f"read {number(result.read)} tokens · kept {number(result.retained)} · "
+        f"evicted {number(result.evicted)} · "
+        f"peak {number(result.peak_kv_tokens)} of {number(result.budget_tokens)} entries "
+        f"({size(result.peak_kv_bytes)} of {size(result.budget_bytes)}) · "
+        f"{duration(seconds)} · {number(result.tokens_per_s)} tokens/s"
+    )

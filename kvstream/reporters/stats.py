@@ -1,0 +1,72 @@
+"""Every event as one line of JSON (``--stats``), for programs that watch or draw a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    AnswerToken,
+    Event,
+    Notice,
+    Started,
+    StepDone,
+)
+from kvstream.reporters.base import Reporter
+from kvstream.reporters.process import device_bytes, resident_bytes
+
+
+class Stats(Reporter):
+    """Writes to a stream that it does not own; each line is flushed, so ``tail -f`` works."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.seen = 0
+        self.held: tuple[int, ...] = ()
+
+    def show(self, event: Event) -> None:
+        self.stream.write(json.dumps(self.record(event), ensure_ascii=True) + "\n")
+        self.stream.flush()
+
+    def record(self, event: Event) -> dict[str, Any]:
+        """The event's fields, with what can be told from the one before."""
+        if isinstance(event, StepDone):
+            return self._step(event)
+        if isinstance(event, Answered):
+            return {"event": "answered", **event.result.to_json()}
+        names = {
+            Started: "started",
+            Notice: "notice",
+            AnswerStarted: "answer_started",
+            AnswerToken: "answer_token",
+        }
+        return {"event": names[type(event)], **vars(event)}
+
+    def _step(self, event: StepDone) -> dict[str, Any]:
+        before = self.held or (0,) * len(event.memory)
+        self.held = event.memory
+        same = len(set(event.memory)) <= 1
+        ratios = [
+            round(now / (then + event.chunk), 4) if then + event.chunk else 1.0
+            for now, then in zip(event.memory, before, strict=True)
+        ]
+        return {
+            "event": "step",
+            "step": event.step,
+            "chunk": event.chunk,
+            # One number where the layers agree, a list where they differ.
+            "memory": event.memory[0] if same and event.memory else list(event.memory),
+            "retention": ratios[0] if len(set(ratios)) == 1 else ratios,
+            "seen": event.seen,
+            "estimated_tokens": event.estimated_tokens,
+            "kv_tokens": event.kv_tokens,
+            "in_flight_tokens": event.in_flight_tokens,
+            "peak_tokens": event.peak_tokens,
+            "budget_tokens": event.budget_tokens,
+            "kv_bytes": event.kv_bytes,
+            "rss_bytes": resident_bytes(),
+            "device_bytes": device_bytes(),
+            "seconds": round(event.seconds, 4),
+        }
