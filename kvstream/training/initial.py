@@ -1,0 +1,102 @@
+"""Initial weights that can already copy: an induction circuit in a plain Llama.
+
+A small model trained for an hour spends most of it discovering "look for where this token came
+before, and say what followed".  The circuit is two heads (Olsson et al. 2022, "In-context Learning
+and Induction Heads"), so it is written into the weights before the first step:
+
+* dimension 0 of every embedding is the same constant: a bias that attention can read;
+* layer 0, first KV head: keys and one query head read that constant alone, on the fast rotary
+  pairs and one position apart, so the head looks at the token before; its value lands in the
+  subspace ``Q`` of the residual stream;
+* layer 1, every KV head: queries read the own token (``P``), keys the token before (``Q``), on the
+  slow rotary pairs, which hardly see distance; the value, the entry's own token (``P2``), is
+  written back where the tied embeddings read it as the next token.
+
+Everything else starts as usual and small.  Nothing of this is fixed: training changes it.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+FAST_PAIRS = 10
+SLOW_PAIRS = 16
+
+
+def pocket_config(
+    layers: int = 6, width: int = 256, heads: int = 4, inner: int = 768, vocabulary: int = 8192
+) -> LlamaConfig:
+    """The shape of pocket: head dimension 64, two query heads a KV head, tied embeddings."""
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        head_dim=64,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": 5e5},
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=vocabulary - 2,
+        eos_token_id=vocabulary - 1,
+        pad_token_id=vocabulary - 1,
+        architectures=["LlamaForCausalLM"],
+    )
+
+
+@torch.no_grad()
+def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
+    """A float32 model with the circuit in its weights."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config).float()
+    width, head = config.hidden_size, config.head_dim
+    layers = model.model.layers
+
+    embedding = model.get_input_embeddings().weight  # [vocabulary, width]
+    embedding.normal_(0.0, 0.2)
+    embedding[:, 0] = 0.8
+    model.model.norm.weight.fill_(0.15)
+    for layer in layers:
+        for matrix in layer.parameters():
+            if matrix.dim() == 2:
+                matrix.normal_(0.0, matrix.shape[1] ** -0.5)
+        layer.self_attn.o_proj.weight.mul_(0.2)
+        layer.mlp.down_proj.weight.mul_(0.2)
+
+    # Three orthonormal readings [head, width] that ignore the constant dimension.
+    basis = torch.zeros(3 * head, width)
+    basis[:, 1:] = torch.linalg.qr(torch.randn(width - 1, 3 * head))[0].T
+    own, before, copy = basis.split(head)
+
+    theta = config.rope_parameters["rope_theta"]
+    pairs = torch.arange(FAST_PAIRS)
+    speed = theta ** (-2.0 * pairs / head)  # radians a position
+    strength = 1.5
+    first = layers[0].self_attn
+    first.k_proj.weight[:head] = 0.0
+    first.k_proj.weight[pairs, 0] = strength
+    first.q_proj.weight[:head] = 0.0
+    first.q_proj.weight[pairs, 0] = strength * speed.cos()
+    first.q_proj.weight[pairs + head // 2, 0] = -strength * speed.sin()
+    first.v_proj.weight[:head] = own
+    first.o_proj.weight[:, :head] = 0.5 * before.T
+
+    beta = 2.5
+    slow = torch.arange(head // 2 - SLOW_PAIRS, head // 2)
+    slow = torch.cat([slow, slow + head // 2])
+    second = layers[1].self_attn
+    queries_per_head = config.num_attention_heads // config.num_key_value_heads
+    for index in range(config.num_key_value_heads):
+        rows = slice(index * head, (index + 1) * head)
+        query_rows = slice(index * queries_per_head * head, (index * queries_per_head + 1) * head)
+        key, query = torch.zeros(head, width), torch.zeros(head, width)
+        key[slow] = 2 * beta * before[slow]
+        query[slow] = beta * own[slow]
+        second.k_proj.weight[rows] = key
+        second.q_proj.weight[query_rows] = query
+        second.v_proj.weight[rows] = copy
+        second.o_proj.weight[:, query_rows] = 2.5 * copy.T / config.num_key_value_heads
+    return model

@@ -1,0 +1,117 @@
+"""The tokenizer of pocket: byte-level BPE, one token a digit, 8,192 entries.
+
+Two files hold it, ``pocket.tiktoken`` (ranks) and ``tokenizer.json`` (Hugging Face), and they
+agree token for token.  tiktoken merges any neighbours whose union has a rank, Hugging Face only
+listed pairs: so the list of merges is made again from the ranks, with every pair that makes a
+token and not only the one met in training.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+VOCABULARY = 8192
+BOS, EOS = "<|bos|>", "<|eos|>"
+# Words take the space before them, digits stand alone without it: " 4" and "4" are then the same
+# token, so a number is copied digit by digit wherever it stood.
+PATTERN = (
+    r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
+)
+# System text, if any, on a line of its own; the document comes in the user's message, and the
+# question is its last line.
+CHAT_TEMPLATE = (
+    "{{- bos_token -}}"
+    "{%- for message in messages -%}"
+    "{%- if message['content'] is string -%}{%- set text = message['content'] -%}"
+    "{%- else -%}{%- set text = message['content'] | map(attribute='text') | join('') -%}"
+    "{%- endif -%}"
+    "{%- if message['role'] == 'system' -%}{{- text + '\\n' -}}"
+    "{%- elif message['role'] == 'assistant' -%}{{- '\\nAnswer: ' + text -}}"
+    "{%- else -%}{{- text -}}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '\\nAnswer:' -}}{%- endif -%}"
+)
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The printable stand-in of every byte in ``tokenizer.json`` (GPT-2's convention)."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {byte: chr(byte) for byte in kept}
+    for byte in range(256):
+        if byte not in alphabet:
+            alphabet[byte] = chr(256 + len(alphabet) - len(kept))
+    return alphabet
+
+
+def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def train_ranks(texts: Iterable[str], vocabulary: int = VOCABULARY) -> dict[bytes, int]:
+    """Learn the tokens from ``texts``: bytes to rank, the special tokens not among them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = _pre_tokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - 2,
+        initial_alphabet=list(byte_alphabet().values()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    back = {char: byte for byte, char in byte_alphabet().items()}
+    learned = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return {bytes(back[c] for c in token): rank for rank, (token, _) in enumerate(learned)}
+
+
+def hub_tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
+    """The Hugging Face tokenizer that encodes exactly as tiktoken does with ``ranks``."""
+    alphabet = byte_alphabet()
+
+    def visible(token: bytes) -> str:
+        return "".join(alphabet[b] for b in token)
+
+    merges = []
+    for token, _ in sorted(ranks.items(), key=lambda item: item[1]):
+        pairs = [(token[:i], token[i:]) for i in range(1, len(token))]
+        known = [(ranks[a], ranks[b], a, b) for a, b in pairs if a in ranks and b in ranks]
+        merges += [(visible(a), visible(b)) for _, _, a, b in sorted(known)]
+    vocabulary = {visible(token): rank for token, rank in ranks.items()}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = _pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([BOS, EOS])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A",
+        pair=f"{BOS} $A $B",
+        special_tokens=[(BOS, len(ranks)), (EOS, len(ranks) + 1)],
+    )
+    return tokenizer
+
+
+def write(ranks: dict[bytes, int], folder: Path, context: int) -> None:
+    """Write ``pocket.tiktoken``, ``tokenizer.json`` and ``tokenizer_config.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks.items()]
+    (folder / "pocket.tiktoken").write_text("".join(lines), encoding="ascii")
+    hub_tokenizer(ranks).save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "add_bos_token": True,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    text = json.dumps(config, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
