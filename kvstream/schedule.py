@@ -1,0 +1,435 @@
+"""How much to read next and how much to remember: sizes of chunk and memory, step by step.
+
+The first half is IMDC's equations ("Memorize Step by Step: Incremental Memory and Decremental
+Chunk") as plain functions. The second half, `Schedule`, solves them for a budget and a length
+that is only an estimate. All sizes are entries of the KV cache of one head, or tokens: the same
+number. Nothing here knows about models, and nothing grows with the length of the source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from kvstream.errors import BudgetError
+
+SMALLEST_CHUNK = 64
+"""No chunk but the last is planned smaller than this, or an eighth of what is free if more."""
+CHUNK_SHARE = 8
+OPEN_CHUNK_SHARE = 4
+"""A stream of unknown length settles at chunks of at least a quarter of what is free."""
+OPEN_HALFWAY = 1.0
+"""Such a stream is halfway along the growth curve after this many times what is free."""
+ADAPTIVE_FLOOR = 0.25
+"""A layer counts as retaining at least this share of the mean: one that gets no memory at all
+could never show again that it needs some."""
+
+
+# The paper's equations -------------------------------------------------------------------------
+
+
+def memory_sizes(growth: str, n: int, m_0: int, m_max: int) -> list[int]:
+    """Memory after each of ``n`` steps, rounded down: eq. 1 (linear), 7 (square), 8 (sqrt).
+
+    ``fixed`` is m_max from the first step on; a single step ends at m_max whatever the growth.
+    Raises ValueError for a growth that is not a single curve (square-sqrt, adaptive).
+    """
+    if growth == "fixed" or n == 1:
+        return [m_max] * n
+    rise, last = m_max - m_0, n - 1
+    if growth == "linear":
+        return [m_0 + rise * i // last for i in range(n)]
+    if growth == "square":
+        return [m_0 + rise * i * i // (last * last) for i in range(n)]
+    if growth == "sqrt":
+        return [m_0 + math.isqrt(rise * rise * i // last) for i in range(n)]
+    raise ValueError(f"{growth!r} has no single curve")
+
+
+def mean_memory(memory: Sequence[float]) -> float:
+    """m-hat (below eq. 6): the mean memory that a chunk meets; the last size meets none."""
+    if len(memory) < 2:
+        return 0.0
+    return sum(memory[:-1]) / (len(memory) - 1)
+
+
+def decremental_chunks(c: float, memory: Sequence[float]) -> list[float]:
+    """Chunk sizes of eq. 6 for an average chunk ``c`` (eq. 4) and the memory after each step.
+
+    The first chunk is c, as there is no memory yet; from then on chunk + memory is c + m-hat
+    (eq. 5). A value of zero or less means that this memory is too large for this chunk.
+    """
+    attention = c + mean_memory(memory)
+    return [c, *(attention - m for m in memory[:-1])]
+
+
+def adaptive_sizes(base: float, ratios: Sequence[float]) -> list[float]:
+    """Eq. 3: each layer's memory, its share of the retention ratios (eq. 2) times N x base."""
+    total = sum(ratios)
+    if total <= 0:
+        return [float(base)] * len(ratios)
+    return [len(ratios) * base * p / total for p in ratios]
+
+
+def time_ratio(r: float, c: float, memory: Sequence[float], m_max: float | None = None) -> float:
+    """Eq. 9: how many times faster incremental memory is than memory fixed at ``m_max``.
+
+    ``r`` is the share of the time that attention takes, ``c`` the (average) chunk.
+    """
+    largest = memory[-1] if m_max is None else m_max
+    return r * ((largest + c) / (mean_memory(memory) + c) - 1) + 1
+
+
+# Growth as a curve from 0 to 1 -----------------------------------------------------------------
+
+Curve = Callable[[float], float]
+
+
+def _flat(_: float) -> float:
+    return 1.0
+
+
+def _linear(t: float) -> float:
+    return t
+
+
+def _square(t: float) -> float:
+    return t * t
+
+
+_CURVES: dict[str, tuple[Curve, Curve]] = {
+    # growth: (lower half of the layers, upper half); the upper is never the smaller of the two
+    "fixed": (_flat, _flat),
+    "linear": (_linear, _linear),
+    "adaptive": (_linear, _linear),
+    "square": (_square, _square),
+    "sqrt": (math.sqrt, math.sqrt),
+    "square-sqrt": (_square, math.sqrt),
+}
+
+
+def _mean_on_grid(curve: Curve, t: float, k: int) -> float:
+    """Mean of the curve at t, t+d, ..., 1-d with d = (1-t)/k: no loop over the k points."""
+    d = (1 - t) / k
+    if curve is _flat or d == 0:
+        return curve(t)
+    if curve is _linear:
+        return t + d * (k - 1) / 2
+    if curve is _square:
+        return t * t + t * d * (k - 1) + d * d * (k - 1) * (2 * k - 1) / 6
+    # Square root: the first points one by one, the rest by Euler-Maclaurin (error below 1e-5).
+    head = min(k, 16)
+    total = sum(math.sqrt(t + j * d) for j in range(head))
+    if k > head:
+        a, b = t / d + head, t / d + k
+        rest = (b * math.sqrt(b) - a * math.sqrt(a)) * 2 / 3
+        rest -= (math.sqrt(b) - math.sqrt(a)) / 2
+        rest += (1 / math.sqrt(b) - 1 / math.sqrt(a)) / 24
+        total += rest * math.sqrt(d)
+    return total / k
+
+
+def _first_true(enough: Callable[[int], bool]) -> int:
+    """The smallest whole number from 1 up for which ``enough`` (monotone) holds."""
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+# The schedule of a run -------------------------------------------------------------------------
+
+
+class Schedule:
+    """Sizes of the next chunk and of the memory after it, for a budget and an expected length.
+
+    Use: read at most `chunk()` tokens, run them, cut every layer back to what `memory(read)`
+    returns; again, until the source ends, which the last call says with ``last=True``. Held at
+    every moment, however wrong the expected length: chunk + memory <= ``free``; memory never
+    shrinks (except ``adaptive``, layer by layer) and never passes `m_max` (the layers' mean,
+    if adaptive), or ``final`` where the source has ended and fits; `chunk()` >= `smallest`.
+
+    growth, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
+    layers: number of layers that hold memory.
+    free: entries that memory and the chunk in flight may take together, A.
+    final: the most that memory may hold when the question comes.
+    keep: m_max; None is the most that leaves a smallest chunk and fits ``final``.
+    start: m_0, memory after the first step; None is m_max / n.
+    chunk_size: None solves for the budget: chunk = A - memory, so that the peak is flat. Else
+        tokens in a chunk if ``fixed``, and the paper's average c if ``decremental`` (eqs. 4-6).
+    length: expected tokens of the source; None for a stream without a known end.
+
+    Raises BudgetError when these sizes cannot be had together.
+    """
+
+    def __init__(
+        self,
+        *,
+        growth: str,
+        chunk: str,
+        layers: int,
+        free: int,
+        final: int,
+        keep: int | None = None,
+        start: int | None = None,
+        chunk_size: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        self.growth, self.layers, self.free, self.final = growth, layers, free, final
+        self.length = length
+        self.seen = 0
+        """Tokens that went through so far."""
+        self.done = 0
+        """Steps finished so far."""
+        self.held: tuple[int, ...] = (0,) * layers
+        """Entries that each layer holds now."""
+
+        self._lower, self._upper = _CURVES[growth]
+        self._keep, self._start = keep, start
+        decremental = chunk == "decremental"
+        # The paper's average chunk; without a length there is nothing to take the average over.
+        self._average = chunk_size if decremental and length is not None else None
+        self.smallest = _smallest_chunk(free, chunk_size, self._average, length is None)
+        """`chunk()` is never less, in tokens; only the end of the source makes a chunk shorter."""
+        self._limit = min(final, free - self.smallest)
+        self._check(chunk_size)
+        self.m_max = self._limit if keep is None else keep
+        """Entries in memory after the last step, if the source has that many."""
+        if self._average:
+            self._settle_average(self._average, self._steps_of_average(self._average))
+        # None: what attention leaves beside the memory held.
+        self._fixed: int | None = None
+        if not decremental or (chunk_size and not self._average):
+            self._fixed = self.smallest = chunk_size or free - self.m_max
+        self._uneven = 1.0  # fullest layer to the mean, where layers differ by adaptation
+        self._plan()
+
+    # What the engine asks.
+
+    @property
+    def whole(self) -> bool:
+        """Whether the source is expected to fit as it is: one chunk, nothing evicted."""
+        return self.length is not None and self.length <= self._room
+
+    @property
+    def steps(self) -> int | None:
+        """Expected steps in all, those done included; None for a stream without a known end."""
+        return None if self.length is None else self.done + self._left
+
+    def chunk(self) -> int:
+        """The most tokens to read now; read fewer only where the source ends."""
+        if self.seen == 0:
+            return self.free if self.whole else self._first
+        held = max(self.held)
+        return self._fixed or max(self.smallest, self._attention - held)
+
+    def memory(
+        self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
+    ) -> tuple[int, ...]:
+        """Entries each layer is to hold after ``read`` tokens of the current chunk went through.
+
+        The next step begins with it. ``ratios``: retention ratio of each layer in the step
+        before (eq. 2), used by ``adaptive`` alone. ``last``: the source ended with this chunk.
+        Raises ValueError when more was read than is free.
+        """
+        if not 0 <= read <= self.free - max(self.held):
+            raise ValueError(f"read {read} tokens, but only {self.free - max(self.held)} fit")
+        planned = read == self.chunk() and self.growth != "adaptive"
+        present = [m + read for m in self.held]
+        self.seen += read
+        self.done += 1
+        if last:
+            self.length, self._left, self._position = self.seen, 0, 1.0
+        else:
+            self._advance()
+        if last and self.seen <= self._room and min(present) == self.seen:
+            self.held = tuple(present)  # all of it is there, and may stay
+        elif self.growth == "adaptive":
+            self.held = self._adapt(self._target(_linear), ratios, present, last)
+        else:
+            half = self.layers // 2
+            lower, upper = self._target(self._lower), self._target(self._upper)
+            self.held = tuple(
+                # What is held stays: after a revised length the curve may be below it.
+                min(max(lower if j < half else upper, m), m + read)
+                for j, m in enumerate(self.held)
+            )
+        if self._left == 0 or not planned:
+            self._left = self._steps_left()
+        return self.held
+
+    def revise(self, length: int) -> None:
+        """A corrected estimate of the source's tokens: the remaining steps are solved again."""
+        self.length = max(length, self.seen)
+        if self.seen == 0:
+            self._plan()
+        else:
+            self._left = self._steps_left()
+
+    # Solving.
+
+    @property
+    def _room(self) -> int:
+        """The longest source that may stay whole."""
+        room = self.final if self._keep is None else min(self._keep, self.final)
+        return min(room, self.free)
+
+    def _check(self, chunk_size: int | None) -> None:
+        if self.final < 1:
+            raise BudgetError(
+                f"The budget leaves {self.final} entries for memory beside the prompt, the "
+                "question and the answer; raise the budget or ask for a shorter answer."
+            )
+        if self.free <= self.smallest:
+            asked = "smallest chunk" if chunk_size is None else "chunk size"
+            remedy = "raise the budget" if chunk_size is None else "use a smaller chunk size"
+            raise BudgetError(
+                f"{self.free} entries are free for memory and chunk together, and the {asked} "
+                f"of {self.smallest} leaves no memory; {remedy}."
+            )
+        if self._keep is not None and self._keep > self._limit:
+            raise BudgetError(
+                f"Memory cannot keep {self._keep} entries: of {self.free} that are free, a chunk "
+                f"takes at least {self.smallest}, and {self.final} leave room for question and "
+                f"answer. Keep at most {self._limit}, or raise the budget."
+            )
+
+    def _steps_of_average(self, c: int) -> int:
+        assert self.length is not None
+        return max(1, -(-self.length // c))
+
+    def _met(self, m_max: int, n: int) -> tuple[float, float]:
+        """m-hat, and the memory that the last of n chunks meets, when memory ends at m_max."""
+        if n == 1:
+            return 0.0, 0.0
+        m_0 = self._first_memory(m_max, n)
+        mean = m_0 + (m_max - m_0) * _mean_on_grid(self._upper, 0.0, n - 1)
+        return mean, m_0 + (m_max - m_0) * self._upper((n - 2) / (n - 1))
+
+    def _first_memory(self, m_max: int, n: int) -> int:
+        return min(m_max, max(1, m_max // n) if self._start is None else self._start)
+
+    def _settle_average(self, c: int, n: int) -> None:
+        """m_max and smallest chunk under eqs. 5-6, or the reason why there are none."""
+
+        def fits(m_max: int, least: int) -> bool:
+            mean, last = self._met(m_max, n)
+            return c + mean <= self.free and c + mean - last >= least
+
+        if self._keep is None:
+            most = _first_true(lambda m: m > self._limit or not fits(m, self.smallest)) - 1
+            self.m_max = max(1, most)
+        mean, last = self._met(self.m_max, n)
+        if c + mean > self.free:
+            raise BudgetError(
+                f"An average chunk of {c} and a mean memory of {mean:.0f} (m_max {self.m_max}) "
+                f"take {c + mean:.0f} entries, and {self.free} are free; use a smaller chunk "
+                "size, keep less, or raise the budget."
+            )
+        if c + mean - last < 1:
+            raise BudgetError(
+                f"Keeping {self.m_max} entries with an average chunk of {c} leaves the last chunk "
+                f"{c + mean - last:.0f} tokens (eq. 6); with {self.growth} growth keep less than "
+                f"about {c / (1 - mean / self.m_max):.0f}, use a larger chunk size, or "
+                "--chunk fixed."
+            )
+        self.smallest = max(1, min(self.smallest, int(c + mean - last)))
+
+    def _plan(self) -> None:
+        """Solves all steps; nothing has been read yet."""
+        self._attention = self.free
+        self._position = 0.0  # of the memory held, on the growth curve
+        self._first = self._fixed or self._average or self.free
+        if self.length is None:
+            self._m_0, self._left = self._start or 0, 0
+            return
+        if self.whole or self.length <= self._first:
+            n = 1
+        elif self._fixed:
+            n = -(-self.length // self._fixed)
+        elif self._average:
+            n = self._steps_of_average(self._average)
+            self._attention = min(self.free, math.ceil(self._average + self._met(self.m_max, n)[0]))
+        else:
+            rest = self.length - self.free
+            n = 1 + _first_true(lambda k: k * (self.free - self._met(self.m_max, k + 1)[0]) >= rest)
+        self._m_0 = self._first_memory(self.m_max, n)
+        self._left = n
+
+    def _steps_left(self) -> int:
+        """The fewest steps whose chunks reach the expected length from what is held now."""
+        rest = 0 if self.length is None else self.length - self.seen
+        if self._average:
+            # Eqs. 4-6 hold for the length that was planned for; past it chunks would run dry.
+            roomy = self.m_max + max(self.smallest, self._average // CHUNK_SHARE)
+            self._attention = max(self._attention, min(self.free, roomy))
+        if rest <= 0:
+            return 0
+        if self._fixed:
+            return -(-rest // self._fixed)
+
+        def reaches(k: int) -> bool:
+            curve = _mean_on_grid(self._upper, self._position, k)
+            mean = (self._m_0 + (self.m_max - self._m_0) * curve) * self._uneven
+            return k * max(self.smallest, self._attention - mean) >= rest
+
+        return _first_true(reaches)
+
+    def _advance(self) -> None:
+        """Moves along the growth curve by one step."""
+        if self.length is None:
+            self._position = self.seen / (self.seen + OPEN_HALFWAY * self.free)
+        elif self._left <= 1 or self.seen >= self.length:
+            self._position, self._left = 1.0, 0
+        else:
+            self._left -= 1
+            if self.done > 1:
+                self._position += (1 - self._position) / (self._left + 1)
+
+    def _target(self, curve: Curve) -> int:
+        size = self._m_0 + (self.m_max - self._m_0) * curve(self._position)
+        if self.length is not None:
+            # Memory cannot grow by more than what is still to come: be large enough to end full.
+            size = max(size, min(self.m_max - self.length + self.seen, self._most_between))
+        return int(size + 1e-6)
+
+    @property
+    def _most_between(self) -> int:
+        """The most that a layer may hold when another chunk is to come."""
+        return min(self.final, self._attention - self.smallest)
+
+    def _adapt(
+        self, base: int, ratios: Sequence[float] | None, present: Sequence[int], last: bool
+    ) -> tuple[int, ...]:
+        """Eq. 3 under a ceiling; what a full layer cannot take goes to the others."""
+        if ratios is None or sum(ratios) <= 0:
+            ratios = [1.0] * self.layers
+        least = ADAPTIVE_FLOOR * sum(ratios) / self.layers
+        shares = [max(p, least) for p in ratios]
+        ceiling = self.final if last else self._most_between
+        sizes = [min(p, ceiling) for p in present]
+        open_layers, left = set(range(self.layers)), self.layers * base
+        while open_layers:
+            scale = left / sum(shares[j] for j in open_layers)
+            full = {j for j in open_layers if shares[j] * scale >= sizes[j]}
+            if not full:
+                for j in open_layers:
+                    sizes[j] = int(shares[j] * scale + 1e-6)
+                break
+            open_layers -= full
+            left -= sum(sizes[j] for j in full)
+        self._uneven = max(sizes) / max(1, base)
+        return tuple(sizes)
+
+
+def _smallest_chunk(free: int, chunk_size: int | None, average: int | None, is_open: bool) -> int:
+    if average:
+        return max(1, average // CHUNK_SHARE)
+    if chunk_size:
+        return chunk_size
+    share = OPEN_CHUNK_SHARE if is_open else CHUNK_SHARE
+    return max(SMALLEST_CHUNK, -(-free // share))
