@@ -29,7 +29,7 @@ def config_path() -> Path:
 
 
 def load(path: Path | None = None) -> dict[str, Any]:
-    """What the file says; nothing if there is none. Raises UsageError if it cannot be understood."""
+    """What the file says; nothing if there is none. Raises UsageError if it is no valid TOML."""
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8")

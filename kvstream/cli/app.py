@@ -6,13 +6,14 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 import click
 
-from kvstream.reporters.format import for_terminal
 from kvstream.errors import KvstreamError, UsageError
+from kvstream.reporters.format import for_terminal
 from kvstream.version import __version__
 
 COMMANDS = ("ask", "summarize", "sample", "methods", "doctor")
@@ -40,8 +41,8 @@ class LazyGroup(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message += f" There are {', '.join(COMMANDS)}."
-            raise
+            message = f"{error.format_message()} There are {', '.join(COMMANDS)}."
+            raise click.UsageError(message, ctx) from None
         if name is not None and "-h" not in rest and "--help" not in rest:
             ctx.default_map = {name: self._configured(ctx, name)}
         return name, command, rest
@@ -57,7 +58,8 @@ class LazyGroup(click.Group):
         for other in COMMANDS:
             command = self.get_command(ctx, other)
             assert command is not None
-            known[other] = [p.name for p in command.params if p.name and p.param_type_name == "option"]
+            options = (p for p in command.params if isinstance(p, click.Option))
+            known[other] = [option.name for option in options if option.name]
         return config.for_command(values, name, known, path)
 
 
@@ -86,11 +88,10 @@ def run(arguments: Sequence[str]) -> int:
     _tolerate_any_text()
     verbose = _asks_for_tracebacks(arguments)
     try:
-        cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)
+        # Without click's standalone mode an exit code (of --help, of doctor) is returned.
+        code = cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)
         sys.stdout.flush()
-        return 0
-    except click.exceptions.Exit as stop:
-        return stop.exit_code
+        return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         # A bare `kvstream` asks what there is; click would call that a mistake.
         click.echo(error.ctx.get_help() if error.ctx else error.message, err=True)
@@ -149,11 +150,9 @@ def _is_closed_pipe(error: BaseException) -> bool:
 
 def _leave_quietly() -> None:
     """Point stdout at nothing, or the interpreter would complain when it flushes it at exit."""
-    try:
+    with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
 
 
 def _told(error: Exception | str, code: int, verbose: bool) -> int:
@@ -177,18 +176,15 @@ def _told_by_click(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
-    try:
+    with suppress(OSError):  # nobody is listening; the exit code still tells
         click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
-    except OSError:
-        pass  # nobody is listening; the exit code still tells
 
 
 def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:
     """Is -v there? Looked up by hand, since the failure may come before the options are parsed."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(
-        a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and set(a[1:]) <= set("qv") and "v" in a)
-        for a in before
+        a == "--verbose" or ("v" in a and a[:1] == "-" and a.strip("qv") == "-") for a in before
     )
 
 

@@ -63,6 +63,8 @@ class SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
+            if isinstance(param, click.Argument):
+                continue
             record = param.get_help_record(ctx)
             if record is not None:
                 section = getattr(param, "section", "Other")
@@ -296,18 +298,18 @@ def method_settings(given: tuple[str, ...], method: str, *, strict: bool) -> dic
 
 def reading_options(command: Command) -> Command:
     """All options that every reading command has; the function gets one ReadingOptions."""
-    names = {field for field in _VALUES}
 
     def wrapper(**values: Any) -> Any:
-        shared = {name: values.pop(name) for name in names}
+        shared = {name: values.pop(name) for name in _VALUES}
         # A setting in the config file may be for a method that this run does not use.
         source = click.get_current_context().get_parameter_source("set")
         strict = source is ParameterSource.COMMANDLINE
         return command(options=ReadingOptions.of(shared, strict_settings=strict), **values)
 
     update_wrapper(wrapper, command)
-    decorated = stack(memory_options, model_options, answer_options, output_options)(wrapper)
-    return decorated  # type: ignore[return-value]
+    return stack(memory_options, model_options, answer_options, output_options)(  # type: ignore
+        wrapper
+    )
 
 
 _VALUES = (

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TextIO
 
 from kvstream.events import Answered, AnswerToken, Event
-from kvstream.reporters.base import Reporter
+from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.format import for_terminal
 
 # json.dumps escapes the other control characters itself.
@@ -17,7 +16,7 @@ _UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
 class AnswerWriter(Reporter):
     """Writes answers to a stream that it does not own, one after the other."""
 
-    def __init__(self, stream: TextIO, *, as_json: bool) -> None:
+    def __init__(self, stream: Sink, *, as_json: bool) -> None:
         self.stream = stream
         self.as_json = as_json
         self.is_terminal = stream.isatty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.:-=+*#"
@@ -32,13 +33,12 @@ def number(value: float) -> str:
 
 def size(count: float) -> str:
     """Bytes in binary units with three digits: ``6291456`` -> ``6.0 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            break
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1024 and len(units) > 1:
         count /= 1024
-    else:
-        unit = "TiB"
-    return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 100 else f"{count:.1f} {unit}"
+        del units[0]
+    digits = 0 if units[0] == "B" or count >= 100 else 1
+    return f"{count:.{digits}f} {units[0]}"
 
 
 def duration(seconds: float) -> str:
@@ -60,22 +60,21 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.1f}%" if percent < 9.95 else f"{percent:.0f}%"
 
 
-def squeeze(values: Sequence[float], width: int) -> list[float]:
-    """The values as ``width`` means of equal stretches; as they are where they are fewer."""
-    if len(values) <= width:
-        return list(values)
-    edges = [round(i * len(values) / width) for i in range(width + 1)]
-    return [
-        sum(values[low:high]) / (high - low) for low, high in zip(edges, edges[1:], strict=False)
-    ]
+def fit(values: Sequence[float], width: int) -> list[float]:
+    """The values over exactly ``width`` places: means where there are more, repeated if fewer."""
+    count = len(values)
+    if count <= width:
+        return [values[i * count // width] for i in range(width)] if count else []
+    edges = [round(i * count / width) for i in range(width + 1)]
+    return [sum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
 
 
-def sparkline(values: Sequence[float], width: int, top: float, blocks: str = BLOCKS) -> str:
-    """One character a value, as high as its share of ``top``; anything above zero is seen."""
+def sparkline(values: Sequence[float], top: float, blocks: str = BLOCKS) -> str:
+    """One character a value, as high as its share of ``top``."""
     levels = len(blocks) - 1
     return "".join(
         blocks[max(0, min(levels, round(levels * value / top)))] if top > 0 else blocks[0]
-        for value in squeeze(values, width)
+        for value in values
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TextIO
+from typing import Any
 
 from kvstream.events import (
     Answered,
@@ -14,16 +14,15 @@ from kvstream.events import (
     Started,
     StepDone,
 )
-from kvstream.reporters.base import Reporter
+from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.process import device_bytes, resident_bytes
 
 
 class Stats(Reporter):
     """Writes to a stream that it does not own; each line is flushed, so ``tail -f`` works."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Sink) -> None:
         self.stream = stream
-        self.seen = 0
         self.held: tuple[int, ...] = ()
 
     def show(self, event: Event) -> None:

@@ -1,0 +1,56 @@
+# Two commands, each of which sets itself up in .venv:
+#   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
+#   make test    everything that has to hold: ruff, mypy, pytest
+
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+# The first Python that is new enough and can make a virtual environment.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	2>/dev/null && echo "$$python" && break; done)
+
+.PHONY: try test docs clean
+
+# The Python language reference, which every Python carries, with made-up facts planted in it.
+try: $(VENV)/.installed build/reference.txt
+	@$(BIN)/kvstream sample --into build/reference.txt --seed 7 \
+		-o build/planted.txt --questions build/questions.jsonl
+	@$(BIN)/python -c "import json; first = json.loads(open('build/questions.jsonl').readline()); \
+		print(first['question'], file=open('build/question.txt', 'w')); \
+		print(first['answer'], file=open('build/answer.txt', 'w'))"
+	@echo "Question: $$(cat build/question.txt)"
+	$(BIN)/kvstream ask build/planted.txt "$$(cat build/question.txt)" --budget 1k
+	@echo "(planted was: $$(cat build/answer.txt))"
+
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+# Pages that are made from the program; a test compares them.
+docs: $(VENV)/.installed-test
+	$(BIN)/python tests/help_pages.py docs/help.md
+
+build/reference.txt: $(VENV)/.installed
+	@mkdir -p build
+	@$(BIN)/python -c "import pydoc_data.topics as t; print(*t.topics.values(), sep='\n\n')" > $@
+
+$(VENV)/.installed: pyproject.toml
+	$(call make_venv)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml
+	$(call make_venv)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@ $(VENV)/.installed
+
+define make_venv
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+endef
+
+clean:
+	rm -rf build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,85 @@
+"""Ctrl-C: the first one ends the reading, the second one the program."""
+
+from __future__ import annotations
+
+import io
+import select
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+POLL_SECONDS = 0.2
+
+
+class Interrupts:
+    """While entered, the first SIGINT during the reading only sets a flag.
+
+    Before and after the reading there is nothing that could be finished early, so it ends the run
+    at once, as the second one does.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+        self.reading = False
+        self.pressed = False
+        self._before: Any = None
+
+    def __call__(self) -> bool:
+        return self.pressed
+
+    def __enter__(self) -> Interrupts:
+        try:
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        except ValueError:  # not the main thread: whoever runs us handles signals
+            self._before = None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self.reading or self.pressed:
+            raise KeyboardInterrupt
+        self.pressed = True
+        self.tell("Interrupted: answering from what was read so far. Press Ctrl-C again to stop.")
+
+
+class InterruptibleInput(io.RawIOBase):
+    """Standard input that ends when the user interrupts, though its writer says nothing.
+
+    A blocked read is started anew after a signal, so it would never see the flag.
+    """
+
+    def __init__(self, interrupted: Callable[[], bool]) -> None:
+        self.descriptor = sys.stdin.fileno()
+        self.interrupted = interrupted
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def readinto(self, buffer: Any) -> int:
+        import os
+
+        while not self.interrupted():
+            if self._ready():
+                data = os.read(self.descriptor, len(buffer))
+                buffer[: len(data)] = data
+                return len(data)
+        return 0
+
+    def _ready(self) -> bool:
+        try:
+            return bool(select.select([self.descriptor], [], [], POLL_SECONDS)[0])
+        except (OSError, ValueError):  # not every system and file can be waited for
+            return True

@@ -1,0 +1,92 @@
+"""``kvstream methods``: what decides which entries stay, and with which settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json as jsonlib
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.options import SectionedCommand
+from kvstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvstream.methods.base import Method
+
+WIDTH = 80
+
+
+@click.command("methods", cls=SectionedCommand, short_help="List the methods and their settings.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("-v", "--verbose", is_flag=True, help="With all settings.")
+@click.option("--json", is_flag=True, help="One JSON object a method.")
+def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
+    """List the methods: what decides which entries of the KV cache stay.
+
+    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes.
+    """
+    from kvstream.methods.registry import available
+
+    methods = available()
+    for name in names:
+        if name not in methods:
+            raise UsageError(f"Unknown method {name!r}. There are {', '.join(methods)}.")
+    chosen = {name: methods[name] for name in names or methods}
+    if json:
+        for name, method in chosen.items():
+            click.echo(jsonlib.dumps(_record(name, method)))
+        return
+    width = max(map(len, chosen)) + 2
+    for index, (name, method) in enumerate(chosen.items()):
+        if not names and not verbose:
+            click.echo(f"{name:{width}}{summary(method)}")
+            continue
+        click.echo(("\n" if index else "") + _page(name, method))
+
+
+def summary(method: type[Method]) -> str:
+    """The first line of the docstring."""
+    return (inspect.getdoc(method) or "").partition("\n")[0]
+
+
+def _page(name: str, method: type[Method]) -> str:
+    paragraphs = [name, textwrap.indent(inspect.getdoc(method) or "", "  ")]
+    if method.source:
+        paragraphs.append(f"  Paper: {method.source}")
+    lines = []
+    for field in dataclasses.fields(method):
+        choices = field.metadata.get("choices") or ()
+        help_text = field.metadata.get("help", "")
+        if choices:
+            help_text += f" ({', '.join(choices)})"
+        lines.append(f"  --set {name}.{field.name}={_typed(field.default)}")
+        lines.append(
+            textwrap.fill(help_text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        )
+    if lines:
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
+
+
+def _typed(value: Any) -> str:
+    """A default as a user would type it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _record(name: str, method: type[Method]) -> dict[str, Any]:
+    return {
+        "method": name,
+        "summary": summary(method),
+        "source": method.source,
+        "settings": {
+            field.name: {
+                "default": field.default,
+                "help": field.metadata.get("help", ""),
+                "choices": list(field.metadata.get("choices") or ()),
+            }
+            for field in dataclasses.fields(method)
+        },
+    }

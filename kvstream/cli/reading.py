@@ -1,0 +1,190 @@
+"""One reading command from settings to exit: sources, model, events, reporters, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from kvstream.cli.interrupts import InterruptibleInput, Interrupts
+from kvstream.cli.options import ReadingOptions
+from kvstream.cli.output import OutputFile
+from kvstream.errors import KvstreamError
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started
+from kvstream.reporters import Reporter, Reporters
+from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.plain import Plain, Teller, plan_line
+from kvstream.reporters.stats import Stats
+
+if TYPE_CHECKING:
+    from kvstream.session import Session
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a command asks of a run, next to the shared options."""
+
+    command: str
+    paths: tuple[str, ...]
+    questions: tuple[str, ...]
+    extract_by_default: bool = False
+    """Extract where the model is one that does better so."""
+
+
+def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
+    """The sources as given, or standard input; without either there is nothing to do: exit 2."""
+    if paths:
+        return tuple(paths)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError(
+            "Nothing to read: name a file or a directory, or pipe text into standard input.", ctx
+        )
+    return ("-",)
+
+
+def read(reading: Reading, options: ReadingOptions) -> None:
+    """Read the sources, answer the questions, report on the way."""
+    with ExitStack() as stack:
+        quiet_libraries(options)
+        output = _output(stack, options)
+        progress = _progress(options, answer_on_terminal=output.isatty())
+        reporters: list[Reporter] = [progress]
+        if options.stats is not None:
+            stats = OutputFile(options.stats, "--stats", in_place=True)
+            stack.callback(stats.close)
+            reporters.append(Stats(stats))
+        reporter = Reporters(reporters)
+        stack.callback(reporter.close)
+        interrupts = stack.enter_context(Interrupts(progress.tell))
+
+        sources = open_sources(reading.paths, options, interrupts)
+        reporter.loading(options.model.name)
+        session = open_session(options)
+        extract = _extract(reading, options, session)
+        if options.dry_run:
+            started = session.plan(
+                sources,
+                list(reading.questions),
+                options.run,
+                command=reading.command,
+                system=options.system,
+            )
+            reporter.close()
+            _show_plan(started, output, as_json=options.as_json)
+            return
+        events = session.ask(
+            sources,
+            list(reading.questions),
+            options.run,
+            command=reading.command,
+            system=options.system,
+            extract=extract,
+            interrupted=interrupts,
+        )
+        writer = AnswerWriter(output, as_json=options.as_json)
+        for event in _phases(events, interrupts):
+            if isinstance(event, Answered):
+                with _rescued(event.result, output):
+                    writer.show(event)
+                reporter.show(event)
+            else:
+                # The panel makes room before the first token is written.
+                reporter.show(event)
+                writer.show(event)
+
+
+def _phases(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:
+    """The same events; tells the Ctrl-C handler when there is reading to be stopped."""
+    interrupts.reading = True
+    for event in events:
+        if isinstance(event, AnswerStarted):
+            interrupts.reading = False
+        yield event
+
+
+def open_session(options: ReadingOptions) -> Session:
+    """Load the model. Here and not above, because torch takes seconds to import."""
+    from kvstream.session import Session
+
+    return Session.open(options.model)
+
+
+def open_sources(paths: Sequence[str], options: ReadingOptions, stop: Callable[[], bool]) -> Any:
+    """The sources; standard input is touched only if it is one of them."""
+    from kvstream.sources import open_sources
+
+    stdin = InterruptibleInput(stop) if "-" in paths else None
+    return open_sources(paths, text=options.text, stdin=stdin)
+
+
+def quiet_libraries(options: ReadingOptions) -> None:
+    """Libraries write to stderr on their own; only -v wants to hear them."""
+    if options.model.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    if options.verbose:
+        return
+    import warnings
+
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if options.quiet or options.progress == "none" or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
+    if options.output is None or options.output == Path("-"):
+        return sys.stdout
+    output = OutputFile(options.output)
+    stack.callback(output.close)
+    return output
+
+
+@contextmanager
+def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
+    """An answer that took an hour is not lost because the disk is full: it goes to stdout."""
+    try:
+        yield
+    except KvstreamError:
+        if isinstance(output, OutputFile):
+            output.discard()
+            AnswerWriter(sys.stdout, as_json=False).show(Answered(result))
+        raise
+
+
+def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | Any:
+    if options.quiet or options.progress == "none":
+        return Teller(sys.stderr)
+    can_be_live = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+    if options.progress == "plain" or not can_be_live:
+        return Plain(sys.stderr)
+    from kvstream.reporters.live import Live
+
+    return Live(sys.stderr, stays=not answer_on_terminal)
+
+
+def _extract(reading: Reading, options: ReadingOptions, session: Session) -> int:
+    wanted = options.extract
+    if wanted is None:
+        wanted = reading.extract_by_default and session.default_extract
+    return options.passages if wanted else 0
+
+
+def _show_plan(started: Started, output: TextIO | OutputFile, *, as_json: bool) -> None:
+    if as_json:
+        output.write(json.dumps({"dry_run": True, **vars(started)}) + "\n")
+        return
+    a_token = started.budget_bytes // started.budget_tokens
+    output.write(
+        f"{plan_line(started)}\n"
+        f"prompt {started.prompt_tokens:,} entries, question and answer "
+        f"{started.reserved_tokens:,}, an entry {a_token:,} bytes\n"
+    )
+    output.flush()

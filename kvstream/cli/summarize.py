@@ -1,0 +1,27 @@
+"""``kvstream summarize``: the same stream, a summary at the end."""
+
+from __future__ import annotations
+
+import click
+
+from kvstream.cli.options import ReadingOptions, SectionedCommand, reading_options
+from kvstream.cli.reading import Reading, read, sources_or_usage
+
+
+@click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@reading_options
+@click.pass_context
+def command(ctx: click.Context, sources: tuple[str, ...], options: ReadingOptions) -> None:
+    """Stream texts of any length through the model under the budget, and summarise.
+
+    With --extract nothing is written by the model: the sentences or log lines that its memory held
+    on to most are printed, in the order of the document and with their line numbers. The embedded
+    pocket does so unless --no-extract is given.
+
+    \b
+      kvstream summarize report.txt -m ./my-model --budget 8k
+      kvstream summarize server.log.gz --extract --passages 20
+    """
+    reading = Reading("summarize", sources_or_usage(ctx, sources), (), extract_by_default=True)
+    read(reading, options)

@@ -1,0 +1,371 @@
+"""The panel on a terminal: the budget, how memory grows, and where it comes from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live as RichLive
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Started, StepDone
+from kvstream.reporters import format as f
+from kvstream.reporters.plain import Teller, summary
+from kvstream.reporters.process import device_bytes, resident_bytes
+
+REFRESHES_PER_SECOND = 4
+HISTORY = 2048
+"""Steps that the sparklines remember one by one; beyond, neighbours are merged."""
+WIDEST = 100
+
+
+@dataclass
+class Snapshot:
+    """What the panel shows; filled by the run's thread, drawn by the display's.
+
+    The display never asks the engine anything: what costs work (coverage, retained) is asked
+    between two chunks, at most as often as the panel is drawn.
+    """
+
+    model: str = ""
+    started: Started | None = None
+    step: StepDone | None = None
+    coverage: list[float] = field(default_factory=list)
+    retained: int = 0
+    memory: list[float] = field(default_factory=list)
+    chunks: list[float] = field(default_factory=list)
+    speed: float = 0.0
+    answering: str | None = None
+    answer_tokens: int = 0
+    done: bool = False
+
+
+class History:
+    """Sizes step by step in bounded space: when it is full, two neighbours become their mean."""
+
+    def __init__(self, most: int = HISTORY) -> None:
+        self.most = most
+        self.values: list[float] = []
+        self.stride = 1
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        """One more step."""
+        self._sum += value
+        self._count += 1
+        if self._count < self.stride:
+            return
+        self.values.append(self._sum / self._count)
+        self._sum, self._count = 0.0, 0
+        if len(self.values) >= self.most:
+            pairs = zip(self.values[::2], self.values[1::2], strict=False)
+            self.values = [(a + b) / 2 for a, b in pairs]
+            self.stride *= 2
+
+
+class Speed:
+    """Tokens a second over the last while, for an ETA that follows what happens now."""
+
+    def __init__(self, window: float = 8.0) -> None:
+        self.window = window
+        self.points: list[tuple[float, int]] = [(0.0, 0)]
+
+    def add(self, seconds: float, seen: int) -> float:
+        """The speed after one more observation."""
+        self.points.append((seconds, seen))
+        while len(self.points) > 2 and seconds - self.points[1][0] > self.window:
+            self.points.pop(0)
+        elapsed = seconds - self.points[0][0]
+        return (seen - self.points[0][1]) / elapsed if elapsed > 0 else 0.0
+
+
+class Live(Teller):
+    """Draws a panel on the terminal's stderr while the run goes on.
+
+    ``stays``: keep it while the answer is made, because the answer goes elsewhere; otherwise it
+    stops before the first token, which then follows below it.
+    """
+
+    def __init__(
+        self, stream: TextIO, *, stays: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(stream)
+        self.stays = stays
+        self.clock = clock
+        self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self.view = Snapshot()
+        self.memory, self.chunks, self.speed = History(), History(), Speed()
+        self.began = clock()
+        self.asked_engine = float("-inf")
+        self.live: RichLive | None = None
+        self.lock = threading.Lock()
+
+    def loading(self, model: str) -> None:
+        self.view.model = model
+        self._start()
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, Started):
+            with self.lock:
+                self.view.started = event
+            self._start()
+        elif isinstance(event, StepDone):
+            self._step(event)
+        elif isinstance(event, AnswerStarted):
+            self._answer(event)
+        elif isinstance(event, AnswerToken):
+            self.view.answer_tokens += 1
+        elif isinstance(event, Answered):
+            self.view.answering = None
+        super().show(event)
+        if isinstance(event, Answered):
+            if not self.stays:
+                self.write(summary(event.result))
+            else:
+                self.tell(summary(event.result))
+
+    def tell(self, message: str) -> None:
+        if self.live is None:
+            self.write(message)
+        else:
+            # Above the panel, which moves down.
+            self.console.print(Text(f.for_terminal(message)))
+
+    def close(self) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        if self.live is None and not self.view.done:
+            self.live = RichLive(
+                get_renderable=self._draw,
+                console=self.console,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self.live.start()
+
+    def _stop(self) -> None:
+        if self.live is None:
+            return
+        live, self.live = self.live, None
+        self.view.done = True
+        # A run that failed before its first chunk leaves nothing worth looking at.
+        live.transient = self.view.step is None
+        with suppress(OSError):  # the terminal is gone
+            live.stop()
+
+    def _step(self, event: StepDone) -> None:
+        self.memory.add(max(event.memory, default=0))
+        self.chunks.add(event.chunk)
+        speed = self.speed.add(event.seconds, event.seen)
+        now = self.clock()
+        due = now - self.asked_engine >= 1 / REFRESHES_PER_SECOND
+        if due:
+            coverage, retained = self._ask_engine(event)
+            self.asked_engine = self.clock()
+        with self.lock:
+            self.view.step, self.view.speed = event, speed
+            if due:
+                self.view.coverage, self.view.retained = coverage, retained
+                self.view.memory = list(self.memory.values)
+                self.view.chunks = list(self.chunks.values)
+
+    def _ask_engine(self, event: StepDone) -> tuple[list[float], int]:
+        width = _inner_width(self.console.width)
+        return event.coverage(_so_far(width, event)), event.retained()
+
+    def _answer(self, event: AnswerStarted) -> None:
+        step = self.view.step
+        if step is not None:
+            coverage, retained = self._ask_engine(step)
+            with self.lock:
+                self.view.coverage, self.view.retained = coverage, retained
+                self.view.memory = list(self.memory.values)
+                self.view.chunks = list(self.chunks.values)
+        self.view.answering, self.view.answer_tokens = event.question, 0
+        if not self.stays:
+            self._stop()
+        if event.number > 0:
+            self.tell(f"Question {event.number + 1}: {event.question}")
+
+    def _draw(self) -> PanelView:
+        with self.lock:
+            view = Snapshot(**vars(self.view))
+        return PanelView(view, self.clock() - self.began)
+
+
+def _inner_width(console_width: int) -> int:
+    """Columns of a sparkline: the panel's border and padding, and the label, taken off."""
+    return max(10, min(console_width, WIDEST) - 4 - LABEL)
+
+
+LABEL = 8
+
+
+def _so_far(width: int, step: StepDone) -> int:
+    """How many of ``width`` columns stand for what has been read."""
+    total = max(step.estimated_tokens or 0, step.seen, 1)
+    return max(1, round(width * step.seen / total))
+
+
+class PanelView:
+    """The panel at one moment; rich asks it to draw itself at the width there is."""
+
+    def __init__(self, view: Snapshot, elapsed: float) -> None:
+        self.view = view
+        self.elapsed = elapsed
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.ascii = options.ascii_only
+        self.blocks = f.ASCII_BLOCKS if self.ascii else f.BLOCKS
+        self.width = _inner_width(console.width)
+        started, step = self.view.started, self.view.step
+        if started is None:
+            yield Text(f"Loading {self.view.model} ... {f.duration(self.elapsed)}", style="dim")
+            return
+        rows = Table.grid(padding=0)
+        rows.add_column(width=LABEL, style="dim", no_wrap=True)
+        rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
+        for label, content in self._rows(started, step):
+            rows.add_row(label, content)
+        title = f"kvstream · {started.model} · {started.method} · {self._budget_words(started)}"
+        sizes = f"memory {started.schedule} · chunks {started.chunk}"
+        yield Panel(
+            Group(rows),
+            title=Text(f.for_terminal(title), style="bold"),
+            title_align="left",
+            subtitle=Text(sizes, style="dim"),
+            subtitle_align="right",
+            border_style="blue",
+            width=min(console.width, WIDEST),
+            padding=(0, 1),
+        )
+
+    def _rows(self, started: Started, step: StepDone | None) -> list[tuple[str, Text]]:
+        if step is None:
+            return [
+                ("budget", self._bar([], started.budget_tokens)),
+                ("read", Text(f"nothing yet · {f.duration(self.elapsed)}")),
+            ]
+        return [
+            ("budget", self._budget_bar(started, step)),
+            ("", self._legend(started, step)),
+            ("memory", self._spark(self.view.memory, started.budget_tokens, "cyan")),
+            ("", Text(self._memory_words(step), style="cyan")),
+            ("chunk", self._spark(self.view.chunks, started.budget_tokens, "yellow")),
+            ("", Text(self._chunk_words(started, step), style="yellow")),
+            ("kept", self._strip(step)),
+            ("", Text(self._kept_words(step), style="green")),
+            ("read", self._progress(step)),
+            ("", Text(self._read_words(step))),
+            ("", Text(self._process_words(), style="dim")),
+        ]
+
+    def _bar(self, parts: list[tuple[int, str, str]], total: int) -> Text:
+        """Parts of a whole, each with its character and style; what is left is free."""
+        bar, used, drawn = Text(), 0, 0
+        for amount, character, style in parts:
+            used += amount
+            end = min(self.width, round(self.width * used / total))
+            if amount and end == drawn and drawn < self.width:
+                end += 1
+            bar.append(character * (end - drawn), style=style)
+            drawn = end
+        bar.append(("." if self.ascii else "░") * (self.width - drawn), style="dim")
+        return bar
+
+    def _budget_bar(self, started: Started, step: StepDone) -> Text:
+        held, chunk, _ = _use(step)
+        full, half = ("#", "+") if self.ascii else ("█", "▓")
+        return self._bar([(held, full, "cyan"), (chunk, half, "yellow")], started.budget_tokens)
+
+    def _legend(self, started: Started, step: StepDone) -> Text:
+        entry = started.budget_bytes / started.budget_tokens
+        held, chunk, free = _use(step)
+        words = Text()
+        for label, amount, style in (
+            ("held", held, "cyan"), ("chunk", chunk, "yellow"), ("free", free, "dim"),
+        ):  # fmt: skip
+            words.append(f"{' · ' if words else ''}{label} {f.number(amount)} ", style=style)
+            words.append(f"({f.size(amount * entry)})", style="dim")
+        return words
+
+    def _budget_words(self, started: Started) -> str:
+        return f"budget {f.number(started.budget_tokens)} entries, {f.size(started.budget_bytes)}"
+
+    def _spark(self, values: list[float], top: float, style: str) -> Text:
+        """Sizes over the same axis as the strips below: the place in the text, where known."""
+        step = self.view.step
+        width = min(self.width, len(values))
+        if step is not None and step.estimated_tokens:
+            width = _so_far(self.width, step)
+        values = f.fit(values, width)
+        return Text(f.sparkline(values, max(values, default=top), self.blocks), style)
+
+    def _memory_words(self, step: StepDone) -> str:
+        low, high = min(step.memory, default=0), max(step.memory, default=0)
+        sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
+        return f"{sizes} entries after step {f.number(step.step)}"
+
+    def _chunk_words(self, started: Started, step: StepDone) -> str:
+        of = f" of ~{f.number(started.estimated_steps)}" if started.estimated_steps else ""
+        return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
+
+    def _strip(self, step: StepDone) -> Text:
+        strip = f.strip(self.view.coverage, self.blocks, empty="." if self.ascii else "·")
+        return Text(strip[: self.width], style="green")
+
+    def _kept_words(self, step: StepDone) -> str:
+        retained = self.view.retained
+        return (
+            f"{f.number(retained)} of {f.number(step.seen)} tokens "
+            f"({f.share(retained, step.seen)}), from where in the text"
+        )
+
+    def _progress(self, step: StepDone) -> Text:
+        total = step.estimated_tokens
+        if not total:
+            return Text("length unknown", style="dim")
+        done = min(self.width, round(self.width * step.seen / total))
+        full, rest = ("=", "-") if self.ascii else ("━", "─")
+        bar = Text(full * done, style="magenta")
+        return bar.append(rest * (self.width - done), style="dim")
+
+    def _read_words(self, step: StepDone) -> str:
+        words = f.number(step.seen)
+        total = step.estimated_tokens
+        if total and total > step.seen:
+            words += f" of ~{f.number(total)} ({f.share(step.seen, total)})"
+            if self.view.speed:
+                left = (total - step.seen) / self.view.speed
+                words += f" · {f.duration(left)} left"
+        else:
+            words += " tokens"
+        return f"{words} · {f.number(self.view.speed)} tokens/s"
+
+    def _process_words(self) -> str:
+        words = [f.duration(self.elapsed)]
+        resident, device = resident_bytes(), device_bytes()
+        if resident is not None:
+            words.append(f"process {f.size(resident)}")
+        if device is not None:
+            words.append(f"device {f.size(device)}")
+        if self.view.answering is not None and not self.view.done:
+            words.append(f"answering, {f.number(self.view.answer_tokens)} tokens")
+        return " · ".join(words)
+
+
+def _use(step: StepDone) -> tuple[int, int, int]:
+    """Entries of this step at its fullest: what was held (with the prompt), its chunk, free."""
+    chunk = min(step.chunk, step.in_flight_tokens)
+    return step.in_flight_tokens - chunk, chunk, max(0, step.budget_tokens - step.in_flight_tokens)

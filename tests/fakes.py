@@ -1,0 +1,143 @@
+"""A session without a model: the events of a run, fast or at a speed that can be watched."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kvstream.errors import ModelError
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    AnswerToken,
+    Event,
+    Notice,
+    Result,
+    Started,
+    StepDone,
+)
+from kvstream.settings import ModelSettings, RunSettings
+
+ENTRY_BYTES = 4608
+
+
+class FakeSession:
+    """Tells of a document of ``tokens`` tokens; answers with ``pieces``."""
+
+    default_extract = True
+    tokens: int | None = 8192
+    chunk = 512
+    pause = 0.0
+    pieces: tuple[str, ...] = ("It is ", "51234", ".")
+    notices: tuple[str, ...] = ()
+    fails: BaseException | None = None
+    calls: list[dict[str, Any]]
+
+    def __init__(self, model: ModelSettings) -> None:
+        self.model_name = model.name
+        self.calls = []
+
+    @classmethod
+    def open(cls, model: ModelSettings) -> FakeSession:
+        if model.name == "nobody/nothing":
+            raise ModelError("There is no model 'nobody/nothing'; choose one that is there.")
+        return cls(model)
+
+    def plan(
+        self, sources: Any, questions: list[str], run: RunSettings, *, command: str,
+        system: str | None,
+    ) -> Started:  # fmt: skip
+        budget = run.budget.tokens if run.budget and run.budget.tokens else 1024
+        steps = math.ceil(self.tokens / self.chunk) if self.tokens else None
+        return Started(
+            model=self.model_name,
+            method=run.method,
+            budget_tokens=budget,
+            budget_bytes=budget * ENTRY_BYTES,
+            prompt_tokens=12,
+            reserved_tokens=96,
+            schedule=run.growth,
+            chunk=run.chunk,
+            estimated_tokens=self.tokens,
+            estimated_steps=steps,
+            lossless=False,
+        )
+
+    def ask(
+        self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
+        system: str | None = None, extract: int = 0,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Event]:  # fmt: skip
+        type(self).last = {  # type: ignore[attr-defined]
+            "questions": questions, "run": run, "command": command, "system": system,
+            "extract": extract, "sources": sources,
+        }  # fmt: skip
+        started = self.plan(sources, questions, run, command=command, system=system)
+        yield started
+        total = self.tokens or 8192
+        seen = step = 0
+        while seen < total and not interrupted():
+            step += 1
+            chunk = min(self.chunk, total - seen)
+            seen += chunk
+            if self.pause:
+                time.sleep(self.pause)
+            memory = min(400, 40 + step * 400 * self.chunk // total)
+            yield StepDone(
+                step=step,
+                chunk=chunk,
+                memory=(memory,) * 4,
+                seen=seen,
+                estimated_tokens=self.tokens,
+                kv_tokens=memory + 12,
+                in_flight_tokens=min(started.budget_tokens, memory + chunk + 20),
+                peak_tokens=memory + chunk + 20,
+                budget_tokens=started.budget_tokens,
+                kv_bytes=(memory + 12) * ENTRY_BYTES,
+                seconds=step * max(self.pause, 0.01),
+                coverage=lambda bins: [abs(math.sin(i / 3)) ** 4 for i in range(bins)],
+                retained=lambda memory=memory: memory + 30,
+            )
+        for message in self.notices:
+            yield Notice(message)
+        if self.fails is not None:
+            raise self.fails
+        for number, question in enumerate(questions):
+            yield AnswerStarted(question, number)
+            for piece in self.pieces:
+                if self.pause:
+                    time.sleep(self.pause)
+                yield AnswerToken(piece, 500)
+            yield Answered(self._result(command, question, run, started, seen, step))
+
+    def _result(
+        self, command: str, question: str, run: RunSettings, started: Started, seen: int, steps: int
+    ) -> Result:
+        return Result(
+            command=command,
+            model=self.model_name,
+            method=run.method,
+            question=question,
+            answer="".join(self.pieces),
+            budget_tokens=started.budget_tokens,
+            budget_bytes=started.budget_bytes,
+            peak_kv_tokens=932,
+            peak_kv_bytes=932 * ENTRY_BYTES,
+            scratch_bytes=0,
+            peak_rss_bytes=10**8,
+            peak_device_bytes=None,
+            read=seen,
+            retained=430,
+            evicted=max(0, seen - 430),
+            generated=len(self.pieces),
+            schedule=run.growth,
+            chunk=run.chunk,
+            steps=steps,
+            load_s=0.5,
+            prefill_s=2.0,
+            answer_s=0.5,
+            tokens_per_s=seen / 2.0,
+            warnings=self.notices,
+        )
