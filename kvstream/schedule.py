@@ -345,7 +345,7 @@ class Schedule:
         self._position = 0.0  # of the memory held, on the growth curve
         self._first = self._fixed or self._average or self.free
         if self.length is None:
-            self._m_0, self._left = self._start or 0, 0
+            self._m_0, self._left = min(self.m_max, self._start or 0), 0
             return
         if self.whole or self.length <= self._first:
             n = 1
@@ -393,8 +393,11 @@ class Schedule:
     def _target(self, curve: Curve) -> int:
         size = self._m_0 + (self.m_max - self._m_0) * curve(self._position)
         if self.length is not None:
-            # Memory cannot grow by more than what is still to come: be large enough to end full.
-            size = max(size, min(self.m_max - self.length + self.seen, self._most_between))
+            # Memory cannot grow by more than what is still to come: be large enough to end full,
+            # and leave room to read the rest at once.
+            rest = max(0, self.length - self.seen)
+            full = min(self.m_max, self._attention) - rest
+            size = max(size, min(full, self._most_between))
         return int(size + 1e-6)
 
     @property
