@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kvstream.errors import KvstreamError, UsageError
+from kvstream.errors import KvstreamError
 from kvstream.reporters.format import for_terminal
 from kvstream.version import __version__
 
@@ -21,6 +21,10 @@ COMMANDS = ("ask", "summarize", "sample", "methods", "doctor")
 
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
+
+
+class ClosedPipeError(Exception):
+    """Nobody reads what we write any more."""
 
 
 class LazyGroup(click.Group):
@@ -46,6 +50,15 @@ class LazyGroup(click.Group):
         if name is not None and "-h" not in rest and "--help" not in rest:
             ctx.default_map = {name: self._configured(ctx, name)}
         return name, command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            # Click would end with code 1, though a reader that has enough is no failure.
+            if error.errno == errno.EPIPE:
+                raise ClosedPipeError from error
+            raise
 
     def _configured(self, ctx: click.Context, name: str) -> dict[str, Any]:
         from kvstream import config
@@ -98,15 +111,13 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     except click.ClickException as error:
         return _told_by_click(error)
-    except UsageError as error:
-        return _told(error, error.exit_code, verbose)
     except KvstreamError as error:
         return _told(error, error.exit_code, verbose)
     except (KeyboardInterrupt, click.Abort):
         _say("Interrupted.")
         return INTERRUPTED
     except BaseException as error:
-        if _is_closed_pipe(error):
+        if isinstance(error, (ClosedPipeError, BrokenPipeError)):
             _leave_quietly()
             return 0
         if is_out_of_memory(error):
@@ -139,12 +150,6 @@ def _memory_message(error: BaseException) -> str:
     return (
         f"Out of memory{detail}. Lower --budget or --chunk-size, choose a smaller model or "
         "--dtype bfloat16, or another --device."
-    )
-
-
-def _is_closed_pipe(error: BaseException) -> bool:
-    return isinstance(error, BrokenPipeError) or (
-        isinstance(error, OSError) and error.errno == errno.EPIPE
     )
 
 

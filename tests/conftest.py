@@ -1,0 +1,96 @@
+"""Fixtures that several test files share, and an environment that no user's settings reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fakes import FakeSession
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
+"""Texts that are not part of the project; what needs them skips where they are not."""
+
+settings.register_profile("kvstream", deadline=None, print_blob=True)
+settings.load_profile("kvstream")
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
+    """The config file and KVSTREAM_* of whoever runs the tests decide nothing."""
+    for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of books and questions; skips the test where it is not there."""
+    if not DATA.is_dir():
+        pytest.skip(f"needs the texts of {DATA} (or KVSTREAM_TEST_DATA), which are not there")
+    return DATA
+
+
+@dataclass
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
+    """A fresh class of sessions without a model, which the command line opens."""
+
+    class Session(FakeSession):
+        pass
+
+    monkeypatch.setattr(
+        "kvstream.cli.reading.open_session", lambda options: Session.open(options.model)
+    )
+    return Session
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Runs a command line in this process; standard input is a pipe that holds ``stdin``."""
+    from kvstream.cli.app import run
+
+    def call(*arguments: str, stdin: bytes = b"") -> Ran:
+        reader, writer = os.pipe()
+        os.write(writer, stdin)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            monkeypatch.setattr("sys.stdin", pipe)
+            capfd.readouterr()
+            code = run(arguments)
+        out, err = capfd.readouterr()
+        return Ran(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def kvstream() -> Callable[..., Ran]:
+    """Runs the real program in a process of its own."""
+
+    def call(*arguments: str, stdin: bytes = b"", timeout: float = 240, **env: str) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvstream", *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            env={**os.environ, **env},
+            cwd=ROOT,
+        )
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return call

@@ -1,0 +1,170 @@
+"""Arguments, options and where their values come from; usage errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvstream.settings import Budget
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.txt"
+    path.write_text("A short story about a key under a stone.\n" * 20)
+    return str(path)
+
+
+def test_the_last_argument_is_the_question(cli, session, book) -> None:
+    ran = cli("ask", book, "Where is the key?", "-q")
+    assert ran.code == 0
+    assert ran.stdout == "It is 51234.\n"
+    assert session.last["questions"] == ["Where is the key?"]
+
+
+def test_with_q_every_argument_is_a_source(cli, session, book) -> None:
+    ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?", "-q", "--json")
+    assert ran.code == 0
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [a["question"] for a in answers] == ["Where?", "Who?"]
+
+
+def test_standard_input_is_the_source_when_none_is_named(cli, session) -> None:
+    assert cli("ask", "Where?", "-q", stdin=b"some text").code == 0
+    assert cli("summarize", "-q", stdin=b"some text").code == 0
+
+
+def test_every_option_reaches_its_setting(cli, session, book) -> None:
+    ran = cli(
+        "ask", book, "Q?", "-q", "--budget", "512MB", "--method", "streaming", "--keep", "1k",
+        "--schedule", "fixed", "--chunk", "fixed", "--chunk-size", "128", "-n", "7", "--temp",
+        "0.5", "--top-p", "0.9", "--top-k", "40", "--seed", "3", "-s", "Be brief.",
+        "--set", "streaming.sinks=8", "--extract", "--passages", "4",
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    run = session.last["run"]
+    assert run.budget == Budget(bytes=512_000_000)
+    assert (run.method, run.method_settings) == ("streaming", {"sinks": "8"})
+    assert (run.keep, run.growth, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
+    assert (run.max_tokens, run.temperature, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
+    assert run.seed == 3
+    assert session.last["system"] == "Be brief."
+    assert session.last["extract"] == 4
+
+
+def test_summarize_extracts_by_default_only_where_the_model_should(cli, session, book) -> None:
+    assert cli("summarize", book, "-q").code == 0
+    assert session.last["extract"] == 10
+    assert cli("summarize", book, "-q", "--no-extract").code == 0
+    assert session.last["extract"] == 0
+    session.default_extract = False
+    assert cli("summarize", book, "-q").code == 0
+    assert session.last["extract"] == 0
+    assert cli("ask", book, "Q?", "-q").code == 0
+    assert session.last["extract"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ask"], "No question"),
+        (["ask", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", ""], "question is empty"),
+        (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
+        (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
+        (["ask", "BOOK", "Q?", "--schedule", "exponential"], "linear"),
+        (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
+        (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
+        (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
+        (["tell", "BOOK"], "There are ask, summarize"),
+        (["methods", "nonsense"], "There are infinipot"),
+    ],
+)
+def test_usage_errors_are_code_2_and_say_what_would_be_right(
+    cli, session, book, arguments, says
+) -> None:
+    ran = cli(*[book if a == "BOOK" else a for a in arguments])
+    assert ran.code == 2
+    assert ran.stdout == ""
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_environment_and_config_file_and_their_order(cli, session, book, tmp_path, monkeypatch):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        'budget = "2k"\nmax-tokens = 99\nseed = 5\nset = ["streaming.sinks=2"]\n'
+        "[ask]\nseed = 6\n[summarize]\nseed = 7\n"
+    )
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("KVSTREAM_BUDGET", "3k")
+    assert cli("ask", book, "Q?", "-q").code == 0
+    run = session.last["run"]
+    assert run.budget == Budget(tokens=3072)
+    assert (run.max_tokens, run.seed) == (99, 6)
+    assert run.method_settings == {}, "a setting for another method is no error in the file"
+    assert cli("ask", book, "Q?", "-q", "--budget", "1k").code == 0
+    assert session.last["run"].budget == Budget(tokens=1024)
+    assert cli("summarize", book, "-q").code == 0
+    assert session.last["run"].seed == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("budget = ", "not valid TOML"),
+        ('bugdet = "4k"', "'bugdet' is no option of any command"),
+        ("[tell]\nseed = 1", "[tell] is no command"),
+        ("[ask]\ninto = 1", "'into' is no option of kvstream ask"),
+        ('budget = "lots"', "'lots' is not a budget"),
+    ],
+)
+def test_a_wrong_config_file_is_told(cli, session, book, tmp_path, monkeypatch, text, says):
+    config = tmp_path / "config.toml"
+    config.write_text(text)
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    ran = cli("ask", book, "Q?")
+    assert ran.code == 2
+    assert says in ran.stderr
+
+
+def test_a_config_file_that_is_named_must_exist(cli, session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_CONFIG", "/nowhere/config.toml")
+    assert cli("ask", book, "Q?").code == 2
+    assert cli("ask", "--help").code == 0, "help is there whatever the file says"
+
+
+def test_dry_run_tells_sizes_and_answers_nothing(cli, session, book) -> None:
+    ran = cli("ask", book, "Q?", "--dry-run", "--budget", "1k")
+    assert ran.code == 0
+    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert "16 steps" in ran.stdout
+    ran = cli("ask", book, "Q?", "--dry-run", "--json")
+    assert json.loads(ran.stdout)["budget_tokens"] == 1024
+
+
+def test_methods_lists_one_line_each(cli) -> None:
+    ran = cli("methods")
+    assert ran.code == 0
+    assert {line.split()[0] for line in ran.stdout.splitlines()} >= {
+        "infinipot", "snapkv", "streaming", "window", "random", "truncate", "full",
+    }  # fmt: skip
+    ran = cli("methods", "snapkv")
+    assert "--set snapkv.window=" in ran.stdout
+    ran = cli("methods", "--json")
+    assert all(json.loads(line)["summary"] for line in ran.stdout.splitlines())
+
+
+def test_version_and_help(cli) -> None:
+    from kvstream import __version__
+
+    assert cli("--version").stdout == f"kvstream {__version__}\n"
+    assert cli("ask", "--version").stdout == f"kvstream {__version__}\n"
+    ran = cli("-h")
+    assert ran.code == 0
+    assert "summarize" in ran.stdout
+    ran = cli()
+    assert ran.code == 2
+    assert "Usage: kvstream" in ran.stderr

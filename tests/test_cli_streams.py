@@ -1,0 +1,257 @@
+"""What goes to stdout and what to stderr, and how a run ends: pipes, full disks, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = [sys.executable, str(Path(__file__).with_name("fake_main.py"))]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.txt"
+    path.write_text("A short story about a key under a stone.\n" * 20)
+    return str(path)
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **more}
+
+
+def on_terminal(*arguments: str, stderr: bool = True, stdout: bool = True, **env: str) -> str:
+    """What a terminal is sent by a run; a stream that is not on it goes nowhere."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if stdout else subprocess.DEVNULL,
+        stderr=theirs if stderr else subprocess.DEVNULL,
+        env=environment(**env),
+    )
+    os.close(theirs)
+    received = b""
+    while select.select([ours], [], [], 30)[0]:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        received += piece
+    assert process.wait(30) == 0
+    os.close(ours)
+    return received.decode()
+
+
+def test_stdout_is_the_answer_and_stderr_the_rest(cli, session, book) -> None:
+    session.notices = ("3 bytes were not UTF-8.",)
+    ran = cli("ask", book, "Q?")
+    assert ran.stdout == "It is 51234.\n"
+    assert "Loading pocket" in ran.stderr
+    assert "budget 1,024 tokens (4.5 MiB)" in ran.stderr
+    assert "peak 932 of 1,024 entries" in ran.stderr
+    assert ran.stderr.count("3 bytes were not UTF-8.") == 1
+    assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_quiet_leaves_warnings_only(cli, session, book) -> None:
+    assert cli("ask", book, "Q?", "-q").stderr == ""
+    session.notices = ("3 bytes were not UTF-8.",)
+    assert cli("ask", book, "Q?", "-q").stderr == "Warning: 3 bytes were not UTF-8.\n"
+
+
+def test_json_is_one_object_a_line_with_the_keys_of_the_contract(cli, session, book) -> None:
+    ran = cli("ask", book, "-Q", "A?", "-Q", "B?", "--json")
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(records) == 2
+    assert set(records[0]) >= {
+        "command", "model", "method", "question", "answer", "budget", "peak", "tokens",
+        "schedule", "timing", "citations", "warnings",
+    }  # fmt: skip
+    assert records[0]["budget"] == {"tokens": 1024, "bytes": 1024 * 4608}
+
+
+def test_output_file_is_complete_or_not_there(cli, session, book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    ran = cli("ask", book, "Q?", "-o", str(out))
+    assert (ran.code, ran.stdout) == (0, "")
+    assert out.read_text() == "It is 51234.\n"
+    out.write_text("earlier")
+    session.fails = ValueError("broken")
+    assert cli("ask", book, "Q?", "-o", str(out)).code == 1
+    assert out.read_text() == "earlier"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
+
+
+def test_the_output_may_be_the_source(cli, session, book) -> None:
+    assert cli("ask", book, "Q?", "-o", book).code == 0
+    assert Path(book).read_text() == "It is 51234.\n"
+
+
+def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, session, book) -> None:
+    ran = cli("ask", book, "Q?", "-o", "/dev/full")
+    assert ran.code == 1
+    assert "Cannot write /dev/full: No space left on device" in ran.stderr
+    assert ran.stdout == "It is 51234.\n"
+
+
+@pytest.mark.parametrize("option", ["-o", "--stats"])
+def test_an_unwritable_file_is_found_before_the_work(cli, session, book, option) -> None:
+    session.last = None
+    ran = cli("ask", book, "Q?", option, "/nowhere/answer.txt")
+    assert ran.code == 1
+    assert "Cannot write /nowhere/answer.txt: No such file or directory" in ran.stderr
+    assert session.last is None
+
+
+def test_stdout_on_a_full_disk(book) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROGRAM, "ask", book, "Q?", "-q"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_closed_pipe_is_quiet(book) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*PROGRAM, "ask", book, "Q?", "-q"], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_stats_are_one_line_an_event(cli, session, book, tmp_path) -> None:
+    stats = tmp_path / "stats.ndjson"
+    assert cli("ask", book, "Q?", "-q", "--stats", str(stats)).code == 0
+    records = [json.loads(line) for line in stats.read_text().splitlines()]
+    kinds = [record["event"] for record in records]
+    assert kinds == [
+        "started", *["step"] * 16, "answer_started", *["answer_token"] * 3, "answered",
+    ]  # fmt: skip
+    step = records[5]
+    assert step["memory"] > 0
+    assert 0 < step["retention"] <= 1
+    assert step["budget_tokens"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (MemoryError(), 5, "Out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 5, "--budget"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (ValueError("a bug"), 1, "Unexpected ValueError: a bug"),
+    ],
+)
+def test_failures_end_with_a_message_and_a_code(cli, session, book, error, code, says) -> None:
+    session.fails = error
+    ran = cli("ask", book, "Q?")
+    assert ran.code == code
+    assert ran.stdout == ""
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_torch_out_of_memory_is_code_5(cli, session, book) -> None:
+    torch = pytest.importorskip("torch")
+    session.fails = torch.OutOfMemoryError("CUDA out of memory.")
+    assert cli("ask", book, "Q?").code == 5
+
+
+def test_verbose_shows_the_traceback(cli, session, book) -> None:
+    session.fails = ValueError("a bug")
+    ran = cli("ask", book, "Q?", "-qv")
+    assert ran.code == 1
+    assert "Traceback" in ran.stderr
+
+
+def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
+    shown = on_terminal("ask", book, "Q?", FAKE="pause=0.02")
+    assert "budget 1,024 entries" in shown
+    assert shown.index("╭") < shown.index("It is 51234.") < shown.index("peak 932 of 1,024")
+
+
+def test_the_answer_streams_on_a_terminal(book) -> None:
+    shown = on_terminal("ask", book, "Q?", stderr=False, FAKE="pause=0.05")
+    assert shown == "It is 51234.\r\n"
+
+
+def test_escape_sequences_of_an_answer_never_reach_a_terminal(book) -> None:
+    shown = on_terminal(
+        "ask", book, "Q?", "-q", FAKE=r"pieces=('a\x1b]0;x\x07b', '\x9b31m', '\r\nc')"
+    )
+    assert shown == "a␛]0;x␇b�31m\r\nc\r\n"
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_dumb_terminals_and_no_color(book, env) -> None:
+    shown = on_terminal("ask", book, "Q?", stdout=False, FAKE="pause=0.02", **env)
+    assert "\x1b[3" not in shown, "no colours"
+    if env.get("TERM") == "dumb":
+        assert "\x1b" not in shown
+        assert "╭" not in shown
+
+
+def test_plain_progress_on_a_terminal(book) -> None:
+    assert "\x1b" not in on_terminal("ask", book, "Q?", "--progress", "plain")
+
+
+def start(*arguments: str, stdin: int | None = subprocess.DEVNULL, **env: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**env),
+    )
+
+
+def wait_for(process: subprocess.Popen, text: str) -> str:
+    assert process.stderr is not None
+    lines = ""
+    for line in process.stderr:
+        lines += line
+        if text in line:
+            return lines
+    raise AssertionError(f"{text!r} never came; there was: {lines}")
+
+
+def test_first_ctrl_c_answers_from_what_was_read(book) -> None:
+    process = start("ask", book, "Q?", "--json", FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "answering from what was read" in err
+    assert 0 < json.loads(out)["tokens"]["read"] < 10**6
+
+
+def test_second_ctrl_c_ends_with_130(book) -> None:
+    process = start("ask", book, "Q?", FAKE="pause=3\ntokens=1_000_000")
+    wait_for(process, "steps")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
