@@ -1,1 +1,1 @@
-""""""
+"""Benchmarks and metrics."""

@@ -1,1 +1,1 @@
-""""""
+"""The model side: loading, probing, rotary positions, attention."""

@@ -1,0 +1,259 @@
+"""The bounded KV cache: allocated once, never grown, its entries counted and named.
+
+A layer's entries lie in order of age: the prompt, the source's sinks, memory, then what is in
+flight (chunk and catalyst, or question and answer). The first `raw` of them are stored un-rotated
+and stand at the positions that end at `BoundedCache.base`; those in flight are stored as the model
+rotated them, at `base` and on. Before the first eviction everything is in flight: the cache then
+holds exactly what a plain one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kvstream.errors import KvstreamError
+from kvstream.methods.base import EntryTensor, HeadTensor
+from kvstream.model.attention import Wanted
+from kvstream.model.rotary import Rotary
+
+PROMPT = -1
+"""Origin of entries that are not from the source."""
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What a layer keeps of each token, found out by the probe."""
+
+    index: int
+    heads: int
+    """K, key/value heads."""
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+    rotary: Rotary | None
+    """None: the layer has no rotary positions."""
+    window: int | None = None
+    """Sliding window of the model; the layer keeps its newest `window - 1` entries."""
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of one entry's keys and values over all heads."""
+        return self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+
+
+class LayerStore(CacheLayerMixin):
+    """Keys [K, B, D] and values [K, B, E] of one layer, and what is known of each entry."""
+
+    is_sliding = False
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        capacity: int,
+        tensors: Sequence[EntryTensor],
+        head_tensors: Sequence[HeadTensor],
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.capacity = capacity
+        self.used = 0
+        self.raw = 0
+        shape, on = (spec.heads, capacity), spec.device
+        self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.dtype, device=on)
+        self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.dtype, device=on)
+        self.origin = torch.full(shape, PROMPT, dtype=torch.int32, device=on)
+        self.state = {t.name: torch.zeros(shape, dtype=t.dtype, device=on) for t in tensors}
+        self.heads = {
+            t.name: torch.zeros(
+                (spec.heads, *t.shape(spec.key_dim, spec.value_dim)), dtype=t.dtype, device=on
+            )
+            for t in head_tensors
+        }
+        self.rows: Tensor | None = None
+        self.columns: Tensor | None = None
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the store is allocated when it is made."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Store [1, K, n, D] and [1, K, n, E] behind what is there; hands the new ones back."""
+        end = self.used + key_states.shape[-2]
+        if end > self.capacity:
+            raise KvstreamError(
+                f"Layer {self.spec.index} would hold {end} entries, {end - self.capacity} over the "
+                "budget. This is a defect of kvstream; please report it with the command."
+            )
+        self.keys[:, self.used : end] = key_states[0]
+        self.values[:, self.used : end] = value_states[0]
+        self.used = end
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.used + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.used
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+    @property
+    def in_flight(self) -> int:
+        return self.used - self.raw
+
+    def rotated(self, base: int, scratch: Tensor | None) -> Tensor:
+        """All keys as attention needs them, [K, used, D]; in `scratch` unless nothing is raw."""
+        if self.raw == 0 or self.spec.rotary is None:
+            return self.keys[:, : self.used]
+        assert scratch is not None
+        out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
+        out[:, : self.raw] = self.spec.rotary.rotate(self.keys[:, : self.raw], base - self.raw)
+        out[:, self.raw :] = self.keys[:, self.raw : self.used]
+        return out
+
+    def settle(self, base: int) -> None:
+        """Take the rotation off what is in flight; afterwards everything is raw."""
+        if self.in_flight and self.spec.rotary is not None:
+            flying = self.keys[:, self.raw : self.used]
+            flying.copy_(self.spec.rotary.unrotate(flying, base))
+        self.raw = self.used
+
+    def keep(self, first: int, indices: Tensor) -> None:
+        """Of the raw entries from `first` on keep those at ``first + indices`` [K, m], in order."""
+        heads, m = indices.shape
+        flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
+        flat = flat.flatten()
+        for tensor in (self.keys, self.values, self.origin, *self.state.values()):
+            kept = tensor.flatten(0, 1).index_select(0, flat)
+            tensor[:, first : first + m] = kept.unflatten(0, (heads, m))
+        self.used = self.raw = first + m
+
+    def tensor_bytes(self) -> int:
+        """Bytes of one entry over all heads: keys, values, origin and the method's tensors."""
+        extra = self.origin.itemsize + sum(t.itemsize for t in self.state.values())
+        return self.spec.entry_bytes + self.spec.heads * extra
+
+    def head_bytes(self) -> int:
+        """Bytes of what is kept of the heads as a whole."""
+        return sum(t.nbytes for t in self.heads.values())
+
+
+@dataclass
+class Peak:
+    """The most that was ever in memory, counted at every forward pass."""
+
+    tokens: int = 0
+    bytes: int = 0
+    scratch: int = 0
+
+
+@dataclass
+class Snapshot:
+    """Where memory ends, so that a question and its answer can be taken off again."""
+
+    used: list[int] = field(default_factory=list)
+
+
+class BoundedCache(Cache):
+    """One `LayerStore` per layer under a common budget of `capacity` entries a head."""
+
+    layers: list[LayerStore]  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        specs: Sequence[LayerSpec],
+        capacity: int,
+        tensors: Sequence[EntryTensor] = (),
+        head_tensors: Sequence[HeadTensor] = (),
+    ) -> None:
+        stores = [
+            LayerStore(
+                spec, capacity, *((tensors, head_tensors) if spec.window is None else ((), ()))
+            )
+            for spec in specs
+        ]
+        super().__init__(layers=list(stores))
+        self.capacity = capacity
+        self.base = 0
+        """Position of the first entry in flight, the same for all layers."""
+        self.wanted = Wanted()
+        self.peak = Peak()
+        self._scratch: dict[torch.device, Tensor] = {}
+
+    @property
+    def used(self) -> int:
+        """Entries of the fullest head."""
+        return max(store.used for store in self.layers)
+
+    @property
+    def next_position(self) -> int:
+        return self.base + self.layers[0].in_flight
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all entries held now, with what is remembered of them."""
+        return sum(s.used * s.tensor_bytes() + s.head_bytes() for s in self.layers)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes when every head is full: what was allocated."""
+        return sum(self.capacity * s.tensor_bytes() + s.head_bytes() for s in self.layers)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.next_position
+
+    def scratch(self, spec: LayerSpec) -> Tensor:
+        """Room for one layer's rotated keys, shared by the layers of a device."""
+        if spec.device not in self._scratch:
+            same = [s.spec for s in self.layers if s.spec.device == spec.device]
+            heads, width = max(s.heads for s in same), max(s.key_dim for s in same)
+            self._scratch[spec.device] = torch.empty(
+                heads, self.capacity, width, dtype=spec.dtype, device=spec.device
+            )
+        return self._scratch[spec.device]
+
+    def note_peak(self) -> None:
+        """Count what is held now; called whenever entries were added."""
+        tokens = self.used
+        if tokens > self.capacity:
+            raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
+        self.peak.tokens = max(self.peak.tokens, tokens)
+        self.peak.bytes = max(self.peak.bytes, self.bytes)
+        self.peak.scratch = max(self.peak.scratch, sum(t.nbytes for t in self._scratch.values()))
+
+    def tag(self, count: int, first: int | None) -> None:
+        """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""
+        for store in self.layers:
+            end = store.used
+            if first is None:
+                store.origin[:, end - count : end] = PROMPT
+            else:
+                store.origin[:, end - count : end] = torch.arange(
+                    first, first + count, dtype=torch.int32, device=store.origin.device
+                )
+
+    def drop_newest(self, count: int) -> None:
+        """Remove the newest `count` entries, which must be in flight (a catalyst, an answer)."""
+        for store in self.layers:
+            assert store.in_flight >= count
+            store.used -= count
+
+    def settle(self) -> None:
+        """Make every entry raw; the next ones follow the longest layer."""
+        for store in self.layers:
+            store.settle(self.base)
+        self.rebase()
+
+    def rebase(self) -> None:
+        """After entries left: what remains is pushed together, and new ones follow it."""
+        self.base = max(store.raw for store in self.layers)

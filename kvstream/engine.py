@@ -1,0 +1,487 @@
+"""The engine: chunk after chunk through the model, memory cut back after each, then an answer.
+
+It takes token ids and yields steps and tokens; it never prints and knows no text but what it is
+given to decode elsewhere. Three layers, each usable alone: `Reader.step` runs one chunk,
+`Reader.read` a whole feed, `Reader.answer` a question over what remains.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kvstream.cache import PROMPT, BoundedCache, LayerStore
+from kvstream.errors import BudgetError
+from kvstream.methods.base import Method, Step
+from kvstream.model.attention import Wanted
+from kvstream.model.bounded import BoundedModel
+from kvstream.schedule import Schedule
+from kvstream.settings import RunSettings
+
+SMALLEST_FREE = 64
+"""Entries that must be left for memory and a chunk beside prompt, catalyst, question, answer."""
+START_SHARE = 8
+"""Memory starts at this share of what is free: the m_0 of IMDC, which the paper leaves open."""
+SQUEEZE_SHARE = 16
+"""Share of the budget that compressing memory in the middle of an answer frees."""
+NEWEST = 32
+"""Newest answer tokens that stay when memory is compressed in the middle of an answer."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens of the source, in order, as the model will read them."""
+
+    ids: Sequence[int]
+    first: int
+    """Ordinal in the source of the first; the rest follow without a gap."""
+
+
+class Feed(Protocol):
+    """Where the engine gets its tokens from."""
+
+    def read(self, count: int) -> Piece:
+        """At most `count` tokens; fewer only at the end, none after it."""
+
+    def exhausted(self) -> bool:
+        """Whether nothing is left to read; may wait for the source."""
+
+    def estimate(self) -> int | None:
+        """Expected number of tokens in all, as far as it can be told."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How the budget is shared out; all in entries a head."""
+
+    budget: int
+    prompt: int
+    """P: the protected beginning (chat template, system, instruction)."""
+    catalyst: int
+    """C: appended to each chunk, then removed."""
+    question: int
+    """Q: the longest question with what its template puts around it."""
+    answer: int
+    """R: kept free for the answer before memory would have to be compressed again."""
+
+    @property
+    def free(self) -> int:
+        """A: what memory and the chunk in flight may take together."""
+        return self.budget - self.prompt - self.catalyst
+
+    @property
+    def final(self) -> int:
+        """The most that memory may hold when the question comes."""
+        return self.budget - self.prompt - self.question - self.answer
+
+    def __post_init__(self) -> None:
+        least = min(self.free, self.final)
+        if least < SMALLEST_FREE:
+            need = self.budget + SMALLEST_FREE - least
+            raise BudgetError(
+                f"A budget of {self.budget} tokens leaves {least} for the text: the prompt takes "
+                f"{self.prompt}, the question {self.question}, its answer at least {self.answer}, "
+                f"the catalyst {self.catalyst}. Use --budget {need} or more, or a shorter question."
+            )
+
+
+def share_out(
+    budget: int, prompt: int, catalyst: int, question: int, max_tokens: int, *, whole_answer: bool
+) -> Sizes:
+    """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need."""
+    room = max(8, (budget - prompt - question) // (2 if whole_answer else 8))
+    return Sizes(budget, prompt, catalyst, question, min(max_tokens, room))
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What happened in one step, in numbers."""
+
+    chunk: int
+    memory: tuple[int, ...]
+    in_flight: int
+    seconds: float
+    select_seconds: float
+    """Part of `seconds` spent in selection and compaction."""
+
+
+class KeepAll:
+    """The schedule of a method that evicts nothing: pieces are read until nothing more fits."""
+
+    PIECE = 2048
+    """Tokens a forward pass; more only costs activation memory."""
+    length: int | None = None
+
+    def __init__(self, layers: int, room: int) -> None:
+        self.room = room
+        self.m_max = room
+        self.held: tuple[int, ...] = (0,) * layers
+        self.steps: int | None = None
+        self.whole = True
+
+    def chunk(self) -> int:
+        """Tokens to read now; 0 when the room is used up."""
+        return min(self.PIECE, self.room - max(self.held))
+
+    def memory(
+        self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
+    ) -> tuple[int, ...]:
+        """All that is held, and the new tokens."""
+        self.held = tuple(m + read for m in self.held)
+        return self.held
+
+    def revise(self, length: int) -> None:
+        """Nothing depends on the length."""
+
+
+class Reader:
+    """Reads a feed under a bound and answers from what remains.
+
+    `head` are the protected ids in front of the source; `catalysts` the ids of each catalyst.
+    After `read`, `answer` may be called any number of times: each leaves memory as it was, unless
+    it is told that it may compress it (`may_compress`).
+    """
+
+    def __init__(
+        self,
+        model: BoundedModel,
+        method: Method,
+        run: RunSettings,
+        sizes: Sizes,
+        head: Sequence[int],
+        catalysts: Sequence[Sequence[int]] = (),
+        estimate: int | None = None,
+    ) -> None:
+        self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
+        self.head, self.catalysts = list(head), [list(c) for c in catalysts]
+        self.cache: BoundedCache = model.new_cache(
+            sizes.budget, self.method.tensors(), self.method.head_tensors()
+        )
+        self.compressible = [s for s in self.cache.layers if s.spec.window is None]
+        self.schedule = self._new_schedule(run, estimate)
+        self.generator = torch.Generator().manual_seed(run.seed)
+        self.asked = self.method.evidence()
+        self.seen = 0
+        self.steps = 0
+        self.select_seconds = 0.0
+        self.last_ids: list[int] = []
+        self._before: Tensor | None = None
+        self._ratios: list[float] | None = None
+        self._sinks: int | None = None
+        self._begun = False
+
+    def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | KeepAll:
+        free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
+        if not self.method.evicts:
+            return KeepAll(layers, min(free, final))
+        # The paper starts from m_max / n, next to nothing for a long text: what is said on the
+        # first page would not survive it.
+        start = max(self.method.sinks + NEWEST, free // START_SHARE)
+        return Schedule(
+            growth=run.growth,
+            chunk=run.chunk,
+            layers=layers,
+            free=free,
+            final=final,
+            keep=run.keep,
+            start=min(start, run.keep or final),
+            chunk_size=run.chunk_size,
+            length=estimate,
+        )
+
+    # Reading
+
+    def read(
+        self, feed: Feed, interrupted: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepReport]:
+        """Read the feed to its end, or until `interrupted`; yields after every chunk."""
+        self.begin()
+        while not interrupted():
+            room = self.schedule.chunk()
+            if room == 0 and not feed.exhausted():
+                raise BudgetError(
+                    f"The text is longer than the {self.sizes.final} tokens that "
+                    f"{self.method.name} can hold under a budget of {self.sizes.budget}; use a "
+                    "larger --budget, or a method that evicts."
+                )
+            piece = feed.read(room)
+            if not len(piece.ids):
+                return
+            last = feed.exhausted()
+            yield self.step(piece, last=last)
+            length = feed.estimate()
+            if length is not None and not last:
+                self._revise(length)
+
+    def begin(self) -> None:
+        """Run the protected prompt; done once, before the first chunk."""
+        if not self._begun and self.head:
+            self._before = self.model.forward(self.head, self.cache)[-1:]
+            self.cache.tag(len(self.head), None)
+        self._begun = True
+
+    def step(self, piece: Piece, *, last: bool) -> StepReport:
+        """Run one chunk and cut memory back; `last` says that nothing follows."""
+        started = time.perf_counter()
+        n, held = len(piece.ids), self.schedule.held
+        targets = self._targets(n, last)
+        evict = any(t < h + n for t, h in zip(targets, held, strict=True))
+        catalyst = [i for c in self.catalysts for i in c] if evict else []
+        measure = evict or not last
+        wanted = self._wanted(n, bool(catalyst)) if measure else None
+        hidden = self.model.forward([*piece.ids, *catalyst], self.cache, wanted)
+        in_flight = self.cache.used
+        loss = self._loss(hidden[:n], piece.ids) if measure and self.asked.loss else None
+        self._before = hidden[n - 1 : n].clone()
+        self.cache.drop_newest(len(catalyst))
+        self.cache.tag(n, piece.first)
+        self.seen += n
+        self.steps += 1
+        self.last_ids = list(piece.ids[-max(1, self.asked.rows) :])
+        selecting = time.perf_counter()
+        if measure:
+            self._absorb(n, loss)
+        if evict:
+            self._compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+        spent = time.perf_counter() - selecting
+        self.select_seconds += spent
+        return StepReport(n, targets, in_flight, time.perf_counter() - started, spent)
+
+    def _targets(self, n: int, last: bool) -> tuple[int, ...]:
+        """Source entries that each compressible layer holds after this chunk."""
+        held = self.schedule.held
+        sizes = self.schedule.memory(n, self._ratios, last=last)
+        shaped = self.method.layer_sizes(sizes)
+        # A method may shift entries between layers, but never past the schedule or what is there.
+        limit = max(sizes)
+        targets = tuple(min(s, limit, h + n) for s, h in zip(shaped, held, strict=True))
+        self.schedule.held = targets
+        return targets
+
+    def _revise(self, length: int) -> None:
+        known = self.schedule.length
+        # Each revision solves the remaining steps again; small corrections are not worth it.
+        if known is not None and abs(length - known) > max(64, known // 50):
+            self.schedule.revise(length)
+
+    def _wanted(self, n: int, catalyst: bool) -> Wanted:
+        if catalyst:
+            segments = tuple(len(c) for c in self.catalysts)
+        else:
+            segments = (min(self.asked.rows, n),) if self.asked.rows else ()
+        return Wanted(segments, self.asked.columns, n, self.asked.decay, self.asked.reduce)
+
+    def _loss(self, hidden: Tensor, ids: Sequence[int]) -> Tensor:
+        """Cross-entropy [n] of every token of the chunk, the first by what stood before it."""
+        targets = torch.tensor(list(ids), device=hidden.device)
+        if self._before is None:  # nothing stands before the very first token
+            loss = self.model.loss(hidden[:-1], targets[1:])
+            return torch.cat((loss.mean()[None] if len(loss) else loss.new_zeros(1), loss))
+        return self.model.loss(torch.cat((self._before, hidden[:-1])), targets)
+
+    # What stays
+
+    @property
+    def first_candidate(self) -> int:
+        """Entries at the beginning that never leave: the prompt and the source's sinks."""
+        return len(self.head) + (
+            min(self.method.sinks, self.seen) if self._sinks is None else self._sinks
+        )
+
+    def _absorb(self, new: int, loss: Tensor | None) -> None:
+        if not (self.method.tensors() or self.method.head_tensors()):
+            return
+        for group in self._groups({s: s.used for s in self.compressible}):
+            # All entries of the source take part: sinks may be asked for what they gathered.
+            step = self._view(group, slice(len(self.head), group[0].used), new, loss)
+            self.method.absorb(step)
+            self._write_back(group, step, slice(len(self.head), group[0].used))
+
+    def _compact(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
+        """Cut each layer back to its target (source entries, sinks included)."""
+        if self._sinks is None:  # for good: a sink that has left cannot come back
+            self._sinks = min(self.method.sinks, self.seen, min(targets.values()) // 2)
+        first = self.first_candidate
+        protected = first - len(self.head)
+        self.cache.settle()
+        self._ratios = []
+        for group in self._groups(targets):
+            used, keep = group[0].used, targets[group[0]] - protected
+            candidates = used - first
+            if keep >= candidates:
+                self._ratios += [1.0] * len(group)
+                continue
+            step = self._view(group, slice(first, used), min(new, candidates), loss)
+            chosen = self.method.select(step, keep)
+            self._write_back(group, step, None)
+            old = (chosen < candidates - new).float().mean((1, 2)).tolist()
+            self._ratios += old
+            for store, indices in zip(group, chosen, strict=True):
+                store.keep(first, indices.to(store.origin.device))
+        self._slide()
+        self.cache.rebase()
+
+    def _slide(self) -> None:
+        """Sliding-window layers keep their newest entries, no more than the others hold."""
+        most = max((s.used for s in self.compressible), default=self.sizes.final)
+        for store in self.cache.layers:
+            if store.spec.window is not None:
+                keep = min(store.used, store.spec.window - 1, most)
+                newest = torch.arange(store.used - keep, store.used, device=store.origin.device)
+                store.keep(0, newest.expand(store.spec.heads, -1))
+
+    def _groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
+        """Neighbouring layers that can be handled together: same shape, same sizes, same place."""
+        group: list[LayerStore] = []
+        for store in sizes:
+            if group and (
+                self.method.needs_keys
+                or (store.used, sizes[store]) != (group[0].used, sizes[group[0]])
+                or (store.spec.heads, store.spec.device)
+                != (group[0].spec.heads, group[0].spec.device)
+            ):
+                yield group
+                group = []
+            group.append(store)
+        if group:
+            yield group
+
+    def _view(self, group: list[LayerStore], part: slice, new: int, loss: Tensor | None) -> Step:
+        """The entries `part` of some layers as a method sees them."""
+
+        def stacked(pick: Callable[[LayerStore], Tensor | None]) -> Tensor | None:
+            tensors = [pick(s) for s in group]
+            if tensors[0] is None:
+                return None
+            return torch.stack([t[:, part] for t in tensors if t is not None])
+
+        origin = stacked(lambda s: s.origin)
+        assert origin is not None
+        return Step(
+            layers=tuple(s.spec.index for s in group),
+            origin=origin,
+            new=new,
+            seen=self.seen,
+            state={
+                t.name: stacked(lambda s, name=t.name: s.state[name])  # type: ignore[misc]
+                for t in self.method.tensors()
+            },
+            heads={
+                t.name: torch.stack([s.heads[t.name] for s in group])
+                for t in self.method.head_tensors()
+            },
+            generator=self.generator,
+            keys=lambda: torch.stack([s.keys[:, part] for s in group]),
+            rows=stacked(lambda s: s.rows),
+            columns=stacked(lambda s: s.columns),
+            loss=loss,
+        )
+
+    def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
+        for i, store in enumerate(group):
+            for name, value in step.heads.items():
+                store.heads[name].copy_(value[i])
+            if part is not None:
+                for name, value in step.state.items():
+                    store.state[name][:, part] = value[i]
+
+    # What remains
+
+    def retained(self) -> Tensor:
+        """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
+        found = [s.origin[:, : s.used].unique().cpu() for s in self.compressible]
+        if not found:
+            found = [s.origin[:, : s.used].unique().cpu() for s in self.cache.layers]
+        every = torch.cat(found).unique().long()
+        return every[every != PROMPT]
+
+    def holders(self) -> tuple[Tensor, Tensor]:
+        """(ordinals, share of the heads that hold each): what memory holds on to, and how much."""
+        held = torch.cat([s.origin[:, : s.used].flatten().cpu() for s in self.compressible])
+        ordinals, counts = held[held != PROMPT].unique(return_counts=True)
+        return ordinals.long(), counts.float() / sum(s.spec.heads for s in self.compressible)
+
+    # Answering
+
+    def answer(
+        self,
+        question: Sequence[int],
+        choose: Callable[[Tensor], int],
+        stop: frozenset[int],
+        max_tokens: int,
+        *,
+        may_compress: bool = True,
+    ) -> Iterator[int]:
+        """Tokens of the answer, one by one; ``choose(logits [V])`` picks each.
+
+        Ends at a token of `stop` (not handed out), after `max_tokens`, or where the budget is full
+        and memory may not be compressed. Memory is as before once the iterator is closed, unless
+        it had to be compressed.
+        """
+        before = [s.used for s in self.cache.layers]
+        compressed = False
+        try:
+            hidden = self.model.forward(question, self.cache)
+            self.cache.tag(len(question), None)
+            for count in range(max_tokens):
+                token = choose(self.model.logits(hidden[-1:])[0])
+                if token in stop:
+                    return
+                yield token
+                if count + 1 == max_tokens:
+                    return
+                if self.cache.used == self.sizes.budget:
+                    if not (may_compress and self._squeeze(before, len(question))):
+                        return
+                    compressed = True
+                    before = [s.used for s in self.cache.layers]
+                # The evidence is for a compression that may come right after this token.
+                full = self.cache.used + 1 == self.sizes.budget
+                wanted = Wanted((1,) if full else (), reduce=self.asked.reduce)
+                hidden = self.model.forward([token], self.cache, wanted)
+                self.cache.tag(1, None)
+        finally:
+            if not compressed:
+                for store, used in zip(self.cache.layers, before, strict=True):
+                    store.used = used
+
+    def _squeeze(self, memory_end: list[int], question: int) -> bool:
+        """Make room for more of the answer; False if nothing is left to give.
+
+        Memory is compressed by the method; when little of it is left, the oldest tokens of the
+        answer go. Adjusts `memory_end`, the end of memory in each layer.
+        """
+        first = self.first_candidate
+        level = self.sizes.budget - max(NEWEST, self.sizes.budget // SQUEEZE_SHARE)
+        self.cache.settle()
+        for i, store in enumerate(self.cache.layers):
+            end, used = memory_end[i], store.used
+            excess = used - level
+            if excess <= 0:
+                continue
+            if store.spec.window is not None:
+                store.keep(0, torch.arange(excess, used).expand(store.spec.heads, -1))
+                memory_end[i] = max(0, end - excess)
+                continue
+            tail = torch.arange(end - first, used - first)
+            spare = end - first - NEWEST
+            if spare >= excess:
+                step = self._view([store], slice(first, end), 0, None)
+                chosen = self.method.select(step, end - first - excess)[0]
+                memory_end[i] = end - excess
+            else:
+                answer = end + question
+                if used - answer - NEWEST < excess:
+                    return False
+                chosen = torch.arange(end - first).expand(store.spec.heads, -1)
+                tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
+            device = store.origin.device
+            rest = tail.expand(store.spec.heads, -1).to(device)
+            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
+        self.cache.rebase()
+        return True

@@ -1,0 +1,151 @@
+"""The contract between the engine and a method.
+
+After every chunk the engine asks the method which entries of the KV cache stay. A method is one
+small frozen dataclass: its fields are its settings, `evidence` says what it needs from the forward
+pass, `tensors` what it remembers of every entry, `absorb` takes in new evidence, `select` decides.
+
+Shapes. ``G`` layers that hold equally many entries are handled together, ``K`` key/value heads,
+``n`` candidates. Candidates are the entries that may leave, oldest first; what is protected (the
+prompt, the sinks, during decoding the question and the newest answer tokens) is not among them.
+
+Everything that a method remembers lives in tensors that the engine allocates, gathers and saves
+with the keys, so that a memory written to disk misses nothing. A method itself has no state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+
+def setting(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
+    """A dataclass field that ``--set METHOD.NAME=VALUE`` can change; `help` is shown to users."""
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the forward pass of a chunk has to measure; what is not asked for is not computed."""
+
+    rows: int = 0
+    """Attention that the last `rows` queries pay to every entry, summed over them. With a
+    catalyst all of its tokens are the queries and `rows` is what a decoding step falls back to."""
+    columns: bool = False
+    """Attention that all queries of the chunk pay to every entry, summed (h2o, cascade)."""
+    decay: float = 1.0
+    """Weight ``decay ** age`` of a query in `columns`; 1 is the plain sum."""
+    loss: bool = False
+    """Cross-entropy of every token of the chunk, in nats."""
+    reduce: str = "mean"
+    """How the query heads of a group become one score for their KV head: ``mean`` or ``max``."""
+
+
+@dataclass(frozen=True)
+class EntryTensor:
+    """Something remembered of every entry of every head; gathered and saved with the keys."""
+
+    name: str
+    dtype: torch.dtype = torch.float32
+    """float32 or int32."""
+
+
+@dataclass(frozen=True)
+class HeadTensor:
+    """Something remembered of every head as a whole (counters, a compressive memory).
+
+    Its bytes count in the budget."""
+
+    name: str
+    shape: Callable[[int, int], tuple[int, ...]] = lambda key_dim, value_dim: ()
+    """Shape for one head from the dimensions of its keys and values."""
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass
+class Step:
+    """What a method sees of `G` layers after a chunk went through the model."""
+
+    layers: tuple[int, ...]
+    """Indices of the layers, in the model's numbering."""
+    origin: Tensor
+    """[G, K, n] int32: ordinal of the entry's token in the source; strictly increasing."""
+    new: int
+    """The last `new` candidates arrived with this chunk."""
+    seen: int
+    """Source tokens so far."""
+    state: Mapping[str, Tensor]
+    """[G, K, n] for every EntryTensor; `absorb` writes into them."""
+    heads: Mapping[str, Tensor]
+    """[G, K, ...] for every HeadTensor; may be written at any time."""
+    generator: torch.Generator
+    """Random numbers of the run, seeded."""
+    keys: Callable[[], Tensor]
+    """Un-rotated keys [G, K, n, D] of the candidates, gathered when called."""
+    rows: Tensor | None = None
+    """[G, K, n] float32, if asked for by `Evidence.rows`."""
+    columns: Tensor | None = None
+    """[G, K, n] float32, if asked for by `Evidence.columns`."""
+    loss: Tensor | None = None
+    """[new] float32, if asked for by `Evidence.loss`."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. The docstring's first line is what ``kvstream methods`` lists."""
+
+    name: ClassVar[str]
+    source: ClassVar[str] = ""
+    """Paper and section."""
+    evicts: ClassVar[bool] = True
+    """False: the method refuses to lose anything (``full``)."""
+    needs_keys: ClassVar[bool] = False
+    """True: `select` calls `Step.keys`; layers are then handled one at a time to save scratch."""
+
+    sinks: int = setting(4, "first tokens of the source that always stay")
+
+    def evidence(self) -> Evidence:
+        """What each forward pass has to measure."""
+        return Evidence()
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        """What is remembered of every entry."""
+        return ()
+
+    def head_tensors(self) -> tuple[HeadTensor, ...]:
+        """What is remembered of every head."""
+        return ()
+
+    def sized(self, budget: int) -> Method:
+        """This method with sizes that depend on the budget (entries a head) filled in."""
+        return self
+
+    def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:
+        """Texts appended to each chunk to draw attention, then removed; scores by their maximum.
+
+        A text equal to one of `questions` is put the way the model will be asked it at the end.
+        """
+        return ()
+
+    def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Memory sizes per layer, given what the schedule allows; never more than `max(sizes)`."""
+        return tuple(sizes)
+
+    def shorten(self, head: int, free: int) -> tuple[int, int] | None:
+        """``(first, last)`` tokens of the source to be read at all; None: every token."""
+        return None
+
+    def absorb(self, step: Step) -> None:
+        """Take new evidence into the tensors of `step.state`; called after every chunk."""
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """Settings by name, as they are."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

@@ -1,0 +1,77 @@
+"""InfiniPot: continual context distillation by a catalyst prompt and by novelty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+GENERAL = "Summarize what matters most in this section."
+UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
+CATALYSTS = ("auto", "none", "placeholder", "unrelated", "general", "question", "both")
+
+
+@dataclass(frozen=True)
+class InfiniPot(Method):
+    """Keeps what a catalyst prompt attends to (CaP) and what the model found surprising (NuC).
+
+    Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
+    The first ``alpha * keep`` entries are those of the highest cross-entropy, the rest those that
+    the catalyst's tokens attend to most. Departures: an entry keeps the novelty it was born with,
+    and scores are pooled along the source so that what belongs together stays together.
+    """
+
+    name: ClassVar[str] = "infinipot"
+    source: ClassVar[str] = "InfiniPot, section 3"
+
+    alpha: float = setting(0.5, "share of memory chosen by novelty; the rest by the catalyst")
+    catalyst_kind: str = setting(
+        "auto",
+        "text appended to every chunk to draw attention: none, placeholder, unrelated, general, "
+        "question, both (general, then question); auto is question where one is known",
+        choices=CATALYSTS,
+    )
+    catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
+    pool: int = setting(15, "width of the pooling of the catalyst's scores, in source tokens")
+    pool_novelty: int = setting(15, "width of the pooling of novelty, in source tokens")
+    recent: int = setting(32, "newest tokens that always stay")
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=1, loss=self.alpha > 0)
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("novelty"),) if self.alpha > 0 else ()
+
+    def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:
+        if self.catalyst_text:
+            return (self.catalyst_text,)
+        kind = self.catalyst_kind
+        if kind == "auto":
+            kind = "question" if questions else "general"
+        if kind == "question":
+            return tuple(questions) or (GENERAL,)
+        if kind == "both":
+            return tuple(f"{GENERAL} {question}" for question in questions) or (GENERAL,)
+        texts = {"placeholder": "\n\n\n", "unrelated": UNRELATED, "general": GENERAL}
+        return (texts[kind],) if kind in texts else ()
+
+    def absorb(self, step: Step) -> None:
+        if step.loss is not None and "novelty" in step.state:
+            step.state["novelty"][..., -step.new :] = step.loss
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        assert step.rows is not None
+        scores = pool(step.rows, step.origin, self.pool)
+        n, recent = scores.shape[-1], min(self.recent, keep)
+        novel = int(self.alpha * (keep - recent))
+        if novel:
+            novelty = pool(step.state["novelty"], step.origin, self.pool_novelty)
+            chosen = novelty[..., : n - recent].topk(novel, dim=-1, sorted=False).indices
+            scores = scores.scatter(-1, chosen, torch.inf)
+        return best(scores, keep, recent=recent)

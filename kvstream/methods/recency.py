@@ -1,0 +1,55 @@
+"""Methods that look at age alone: streaming, window, random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvstream.methods.base import Method, Step, setting
+from kvstream.methods.scoring import best
+
+
+@dataclass(frozen=True)
+class Streaming(Method):
+    """Keeps the first tokens (attention sinks) and the newest ones.
+
+    Xiao et al., "Efficient Streaming Language Models with Attention Sinks", section 3.
+    """
+
+    name: ClassVar[str] = "streaming"
+    source: ClassVar[str] = "StreamingLLM, section 3"
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        n = step.origin.shape[-1]
+        newest = torch.arange(n - keep, n, device=step.origin.device)
+        return newest.expand(*step.origin.shape[:-1], keep)
+
+
+@dataclass(frozen=True)
+class Window(Streaming):
+    """Keeps the newest tokens only (and the prompt, which always stays)."""
+
+    name: ClassVar[str] = "window"
+    source: ClassVar[str] = ""
+
+    sinks: int = setting(0, "first tokens of the source that always stay")
+
+
+@dataclass(frozen=True)
+class Random(Method):
+    """Keeps a random choice beside the newest tokens; the same choice in no two heads.
+
+    The floor that any method with a claim to judgement has to beat. A stream's early tokens fade:
+    what stays of a chunk after many steps shrinks geometrically, as with every repeated choice.
+    """
+
+    name: ClassVar[str] = "random"
+
+    recent: int = setting(32, "newest tokens that always stay")
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        noise = torch.rand(step.origin.shape, generator=step.generator)
+        return best(noise.to(step.origin.device), keep, recent=self.recent)

@@ -1,0 +1,84 @@
+"""Methods by name: those built in, and those of other packages by entry point.
+
+A package adds a method with an entry point in the group ``kvstream.methods`` whose value is a
+subclass of `Method`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, get_type_hints
+
+from kvstream.errors import UsageError
+from kvstream.methods.base import Method
+from kvstream.methods.infinipot import InfiniPot
+from kvstream.methods.recency import Random, Streaming, Window
+from kvstream.methods.snapkv import SnapKV
+from kvstream.methods.whole import Full, Truncate
+
+GROUP = "kvstream.methods"
+BUILT_IN: tuple[type[Method], ...] = (
+    InfiniPot, SnapKV, Streaming, Window, Random, Truncate, Full,
+)  # fmt: skip
+
+
+@cache
+def available() -> Mapping[str, type[Method]]:
+    """Every method by name, built in first. A broken plugin is an error that names it."""
+    methods = {method.name: method for method in BUILT_IN}
+    for point in entry_points(group=GROUP):
+        try:
+            loaded = point.load()
+        except Exception as error:
+            raise UsageError(
+                f"The method {point.name!r} of {point.value!r} does not load ({error}); "
+                "repair or uninstall the package."
+            ) from error
+        if not (isinstance(loaded, type) and issubclass(loaded, Method)):
+            raise UsageError(f"The entry point {point.value!r} is not a kvstream Method.")
+        if loaded.name in methods:
+            raise UsageError(f"The method {loaded.name!r} of {point.value!r} exists already.")
+        methods[loaded.name] = loaded
+    return methods
+
+
+def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
+    """A method with its settings parsed from text. Raises UsageError with what would be right."""
+    methods = available()
+    if name not in methods:
+        close = difflib.get_close_matches(name, methods, 1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise UsageError(f"Unknown method {name!r}.{hint} There are: {', '.join(methods)}.")
+    kind = methods[name]
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for key, text in (settings or {}).items():
+        if key not in known:
+            raise UsageError(
+                f"{name} has no setting {key!r}; it has: {', '.join(known) or 'none'}."
+            )
+        values[key] = _parse(f"{name}.{key}", text, hints[key], known[key].metadata)
+    return kind(**values)
+
+
+def _parse(label: str, text: str, kind: Any, metadata: Mapping[str, Any]) -> Any:
+    choices = metadata.get("choices") or ()
+    if choices and text not in choices:
+        raise UsageError(f"{label} cannot be {text!r}; choose one of {', '.join(choices)}.")
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                text.lower()
+            ]
+        value = kind(text)
+    except (ValueError, KeyError):
+        wanted = {int: "a whole number", float: "a number", bool: "true or false"}
+        raise UsageError(f"{label}={text!r} is not {wanted.get(kind, kind)}.") from None
+    if kind in (int, float) and not 0 <= value < float("inf"):
+        raise UsageError(f"{label} must be 0 or more, not {text}.")
+    return value

@@ -1,0 +1,34 @@
+"""SnapKV: what the last tokens of the chunk attend to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvstream.methods.base import Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+
+@dataclass(frozen=True)
+class SnapKV(Method):
+    """Keeps what an observation window at the end of each chunk attends to, and the window.
+
+    Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper looks back
+    once, from the end of the prompt; under a bound the window is that of each chunk.
+    """
+
+    name: ClassVar[str] = "snapkv"
+    source: ClassVar[str] = "SnapKV, section 4"
+
+    window: int = setting(32, "newest tokens whose attention is observed, and which always stay")
+    pool: int = setting(7, "width of the max pooling of the scores, in source tokens")
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=self.window)
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        assert step.rows is not None
+        scores = pool(step.rows, step.origin, self.pool)
+        return best(scores, keep, recent=self.window)

@@ -1,0 +1,183 @@
+"""Attention of new queries to memory and to themselves, and the evidence that methods ask for.
+
+Every way to attend takes and returns the same shapes: queries [H, T, D] (the newest T positions),
+keys [K, N, D] and values [K, N, E] with N >= T, out [H, T, E] and the log of each query's
+normaliser [H, T] in float32. H is a multiple of K; keys and values are never repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 256
+"""Queries whose scores are in memory at once where scores have to be written out."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a layer's attention has beyond the plain softmax."""
+
+    scale: float
+    window: int | None = None
+    """Sliding window: a query sees itself and the `window - 1` positions before."""
+    softcap: float | None = None
+    """Scores are ``softcap * tanh(scores / softcap)`` (Gemma 2)."""
+    sinks: Tensor | None = None
+    """[H] learned logits that take part in the normaliser alone (gpt-oss)."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Evidence to measure during one forward pass."""
+
+    segments: tuple[int, ...] = ()
+    """Lengths of groups of queries at the end, in order; a group's attention is summed, the
+    groups are combined by their maximum."""
+    columns: bool = False
+    """Attention that each key gets from the first `queries` queries."""
+    queries: int = 0
+    decay: float = 1.0
+    reduce: str = "mean"
+    """How query heads become KV heads: ``mean`` or ``max``."""
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor | None]:
+    """The fastest way that is right for this device and shape; the normaliser may be None."""
+    plain = shape.softcap is None and (shape.window is None or shape.window >= k.shape[-2])
+    if plain and q.device.type == "cpu" and q.shape[-1] == v.shape[-1]:
+        out, lse = _split(q, k, v, shape.scale)
+    elif plain and q.device.type == "cuda" and shape.sinks is None:
+        return _sdpa(q, k, v, shape.scale), None
+    else:
+        out, lse = reference(q, k, v, shape)
+        return out, lse  # sinks are in it
+    if shape.sinks is not None:
+        with_sink = torch.logaddexp(lse, shape.sinks[:, None].float())
+        out = (out * (lse - with_sink).exp()[..., None]).to(q.dtype)
+        lse = with_sink
+    return out, lse
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Any shape on any device, by blocks of queries with their scores written out."""
+    out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    for first in range(0, q.shape[1], BLOCK):
+        rows = slice(first, min(first + BLOCK, q.shape[1]))
+        scores = _scores(q, k, shape, rows)
+        lse[:, rows] = _normaliser(scores, shape)
+        weights = (scores - lse[:, rows, None]).exp()
+        out[:, rows] = _fold(_grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
+    return out, lse
+
+
+def evidence(
+    q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, wanted: Wanted
+) -> tuple[Tensor | None, Tensor | None]:
+    """Attention that each key gets: (rows, columns), each [K, N] float32 or None."""
+    rows = columns = None
+    if wanted.segments:
+        total, end = sum(wanted.segments), q.shape[1]
+        scores = _scores(q, k, shape, slice(end - total, end))
+        weights = (scores - _normaliser(scores, shape)[..., None]).exp_()
+        parts = [part.sum(1) for part in weights.split(list(wanted.segments), dim=1)]
+        summed = parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
+        rows = _reduce(summed, k.shape[0], wanted.reduce)
+    if wanted.columns:
+        summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
+        for first in range(0, wanted.queries, BLOCK):
+            block = slice(first, min(first + BLOCK, wanted.queries))
+            scores = _scores(q, k, shape, block)
+            known = _normaliser(scores, shape) if lse is None else lse[:, block]
+            weights = scores.sub_(known[..., None]).exp_()
+            if wanted.decay == 1.0:
+                summed += weights.sum(1)
+            else:
+                ages = torch.arange(
+                    wanted.queries - 1 - block.start, wanted.queries - 1 - block.stop, -1
+                )
+                factor = (wanted.decay ** ages.double()).float().to(q.device)
+                summed += torch.einsum("hqn,q->hn", weights, factor)
+        columns = _reduce(summed, k.shape[0], wanted.reduce)
+    return rows, columns
+
+
+def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention to memory (no mask) and to the new tokens (causal) apart, merged by log-sum-exp.
+
+    The two kernels skip the masked half of the new tokens' square and read no mask.
+    """
+    new, old = q.shape[1], k.shape[1] - q.shape[1]
+    out, lse = _flash_cpu(q, k[:, old:], v[:, old:], scale, causal=new > 1)
+    if old == 0:  # an empty key tensor would kill the process inside the kernel
+        return out, lse
+    past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
+    share = torch.sigmoid(past_lse - lse)[..., None]
+    merged = torch.lerp(out.float(), past.float(), share).to(q.dtype)
+    return merged, torch.logaddexp(lse, past_lse)
+
+
+def _flash_cpu(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """PyTorch's flash kernel for CPUs, which also returns the normaliser.
+
+    Grouped queries become a batch over the group with keys of stride 0: nothing is copied.
+    """
+    heads, groups = k.shape[0], q.shape[0] // k.shape[0]
+    grouped = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
+    shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        grouped, shared_k, shared_v, 0.0, causal, scale=scale
+    )
+    return out.transpose(0, 1).flatten(0, 1), lse.transpose(0, 1).flatten(0, 1)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """PyTorch's own choice of kernel on a GPU; the causal mask is aligned to the last key."""
+    from torch.nn.attention.bias import causal_lower_right
+
+    new, total = q.shape[1], k.shape[1]
+    mask = None if new == 1 else causal_lower_right(new, total)
+    return torch.nn.functional.scaled_dot_product_attention(
+        q[None], k[None], v[None], attn_mask=mask, scale=scale, enable_gqa=q.shape[0] != k.shape[0]
+    )[0]
+
+
+def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
+    """Masked scores [H, rows, N] in float32; the last query sees the last key."""
+    block = _grouped(q[:, rows], k.shape[0])
+    scores = _fold((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    total, new = k.shape[1], q.shape[1]
+    query = torch.arange(rows.start, rows.stop, device=q.device)[:, None] + (total - new)
+    key = torch.arange(total, device=q.device)
+    hidden = key > query
+    if shape.window is not None:
+        hidden |= key <= query - shape.window
+    return scores.masked_fill_(hidden, -torch.inf)
+
+
+def _normaliser(scores: Tensor, shape: Shape) -> Tensor:
+    lse = scores.logsumexp(-1)
+    return lse if shape.sinks is None else torch.logaddexp(lse, shape.sinks[:, None].float())
+
+
+def _grouped(x: Tensor, heads: int) -> Tensor:
+    """[H, T, *] -> [K, G * T, *]: the queries that share a KV head, one after another."""
+    return x.unflatten(0, (heads, -1)).flatten(1, 2)
+
+
+def _fold(x: Tensor, query_heads: int) -> Tensor:
+    """The inverse of `_grouped`."""
+    return x.unflatten(1, (query_heads // x.shape[0], -1)).flatten(0, 1)
+
+
+def _reduce(summed: Tensor, heads: int, how: str) -> Tensor:
+    """[H, N] per query head -> [K, N]."""
+    grouped = summed.unflatten(0, (heads, -1))
+    return grouped.amax(1) if how == "max" else grouped.mean(1)

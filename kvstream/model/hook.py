@@ -1,0 +1,77 @@
+"""The attention function that transformers calls, registered under the name ``kvstream``.
+
+A model run under this name finds the cache of the current forward pass here. No mask function is
+registered for the name, so transformers builds no mask; batches are of one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from kvstream.cache import BoundedCache
+from kvstream.errors import KvstreamError
+from kvstream.model.attention import Shape, attend, evidence, reference
+
+NAME = "kvstream"
+_running: list[tuple[BoundedCache | None, dict[int, nn.Module]]] = []
+
+
+@contextmanager
+def running(cache: BoundedCache | None) -> Iterator[dict[int, nn.Module]]:
+    """Forward passes inside use `cache`; yields the attention modules by layer as they are met.
+
+    None is for the probe: the model's input attends to itself alone.
+    """
+    met: dict[int, nn.Module] = {}
+    _running.append((cache, met))
+    try:
+        yield met
+    finally:
+        _running.pop()
+
+
+def bounded_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """query [1, H, T, D]; key and value are already in the cache. Returns [1, T, H, E]."""
+    if not _running:
+        raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
+    cache, met = _running[-1]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    met[layer] = module
+    shape = Shape(
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    if cache is None:
+        out = reference(query[0], key[0], value[0], shape)[0]
+        return out.transpose(0, 1)[None], None
+    store = cache.layers[layer]
+    scratch = cache.scratch(store.spec) if store.raw and store.spec.rotary else None
+    keys = store.rotated(cache.base, scratch)
+    values = store.values[:, : store.used]
+    out, lse = attend(query[0], keys, values, shape)
+    wanted = cache.wanted
+    if store.spec.window is None and (wanted.segments or wanted.columns):
+        store.rows, store.columns = evidence(query[0], keys, lse, shape, wanted)
+    return out.transpose(0, 1)[None], None
+
+
+AttentionInterface.register(NAME, bounded_attention)
