@@ -1,0 +1,350 @@
+"""Files, directories, compressed files and standard input as one stream of text blocks.
+
+Never more than a block is in memory.  Sources are concatenated as ``cat`` does it; where one does
+not end in a newline, a newline that stands for no byte is put in between, so that the last line
+of one file and the first line of the next stay two lines.  All offsets count bytes of the
+concatenated sources after decompression, before decoding.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import numpy as np
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.text import documents
+from kvstream.text.blocks import BlockDecoder, TextBlock
+from kvstream.text.folders import files_in
+from kvstream.text.opening import COMPRESSED, SNIFF, Head, damage_errors, decompressed, kind_of
+
+__all__ = ["SourceSet", "TextBlock", "open_sources"]
+
+BLOCK = 64 * 1024
+"""Bytes asked for in one read."""
+# Text bytes for each byte of a file, until some of it has been read.
+EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0, "pdf": 0.1, "epub": 2.0, "html": 0.5}
+
+
+@dataclass
+class _Source:
+    name: str
+    path: Path | None = None
+    """None: standard input."""
+    size: int | None = None
+    """Bytes of a regular file; None for a pipe, whose kind shows when it is read."""
+    kind: str = "plain"
+    length: int | None = None
+    """Decoded bytes, once all have been read."""
+
+
+def open_sources(
+    paths: Sequence[str],
+    *,
+    text: bool = False,
+    stdin: BinaryIO | None = None,
+    max_bytes: int | None = None,
+) -> SourceSet:
+    """Look at every source and prepare to read them in order.
+
+    ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
+    files and HTML as they are, ``max_bytes`` stops what decompresses without end.  Raises
+    SourceError for what is missing, unreadable, binary, or a directory without text.
+    """
+    if not paths:
+        raise SourceError("Nothing to read: name a file or a directory, or - for standard input.")
+    if list(paths).count("-") > 1:
+        raise UsageError("Standard input (-) was named twice, but it can be read only once.")
+    sources: list[_Source] = []
+    warnings: list[str] = []
+    for name in paths:
+        if name == "-":
+            sources.append(_Source("-"))
+            continue
+        path = Path(name)
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                sources += _folder(path, warnings, text=text)
+            else:
+                source, problem = _look(path, name, text=text)
+                if problem:
+                    raise SourceError(problem)
+                sources.append(source)
+        except FileNotFoundError:
+            raise SourceError(f"{name} does not exist; check the path.") from None
+        except OSError as error:
+            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
+        except ValueError as error:  # a NUL in the name
+            raise SourceError(f"{name!r} is not a path: {error}.") from None
+    return SourceSet(sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes)
+
+
+def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
+    """The text files in a directory; what is skipped is counted in ``warnings``."""
+    found: list[_Source] = []
+    skipped: Counter[str] = Counter()
+
+    def unreadable(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+        skipped["unreadable directory"] += 1
+
+    for path in files_in(folder, unreadable):
+        try:
+            source, problem = _look(path, str(path), text=text)
+        except OSError:
+            skipped["unreadable file"] += 1
+            continue
+        if not problem:
+            found.append(source)
+        elif "kvstream[" in problem:
+            skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
+        else:
+            skipped["binary file"] += 1
+    told = [f"{count:,} × {what}" for what, count in skipped.items()]
+    if not found:
+        seen = f" ({', '.join(told)} skipped)" if told else ""
+        raise SourceError(
+            f"{folder} has no text files that are not hidden or ignored{seen}; "
+            "name the files themselves."
+        )
+    if told:
+        warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
+    return found
+
+
+def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
+    """What a file is, and the reason if it cannot be read as text. Raises OSError."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return _Source(name, path), None
+    source = _Source(name, path, size=status.st_size)
+    with path.open("rb") as file:
+        beginning = Head(file)
+        source.kind = kind_of(beginning.look())
+        if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
+            source.kind = "html"
+        if text and source.kind not in COMPRESSED:
+            source.kind = "plain"
+        if source.kind in documents.LIBRARIES:
+            return source, documents.missing_extra(source.kind, name)
+        try:
+            start = decompressed(beginning, source.kind, name)(SNIFF)
+        except SourceError as error:
+            return source, str(error)
+        except damage_errors() as error:
+            if isinstance(error, EOFError):  # cut short: what there is will be read
+                return source, None
+            return source, _damaged(name, source.kind, 0, error)
+    return source, None if text else _not_text(start, name)
+
+
+def _not_text(start: bytes, name: str) -> str | None:
+    if b"\0" not in start:
+        return None
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return f"{name} is UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
+    return (
+        f"{name} is binary (a NUL at byte {start.index(0):,}); "
+        "convert it to text first, or read it as it is with --text."
+    )
+
+
+def _damaged(name: str, kind: str, position: int, error: BaseException) -> str:
+    return (
+        f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
+        f"({error}); fetch or pack it again."
+    )
+
+
+class SourceSet:
+    """The sources of a run, read once, in order, as blocks of about 64 KiB."""
+
+    def __init__(
+        self,
+        sources: list[_Source],
+        warnings: list[str],
+        *,
+        text: bool,
+        stdin: BinaryIO | None,
+        max_bytes: int | None,
+    ) -> None:
+        self.warnings = warnings
+        """What the user should know; complete when all has been read."""
+        self._sources = sources
+        self._text = text
+        self._stdin = stdin
+        self._max_bytes = max_bytes
+        self._bases: list[int] = []
+        self._position = 0
+        self._head: Head | None = None
+        self._started = False
+
+    @property
+    def names(self) -> list[str]:
+        """Path of each source, ``-`` for standard input."""
+        return [source.name for source in self._sources]
+
+    @property
+    def bytes_read(self) -> int:
+        """Decoded bytes so far, over all sources."""
+        return self._position
+
+    def locate(self, byte: int) -> tuple[int, int]:
+        """The source that a global byte offset lies in, and the offset in that source."""
+        index = max(bisect_right(self._bases, byte) - 1, 0)
+        return index, byte - (self._bases[index] if self._bases else 0)
+
+    def size_hint(self) -> int | None:
+        """Decoded bytes of all sources; an estimate where one is packed; None for a pipe."""
+        total = 0
+        for index, source in enumerate(self._sources):
+            if source.length is not None:
+                total += source.length
+            elif source.size is None:
+                return None
+            elif index == len(self._bases) - 1:
+                total += self._expected(source)
+            else:
+                total += round(source.size * EXPANSION.get(source.kind, 1.0))
+        return total
+
+    def _expected(self, source: _Source) -> int:
+        """Length of the source that is being read, from how far its bytes have come."""
+        assert source.size is not None
+        done = self._position - self._bases[-1]
+        if source.kind == "plain":
+            return max(source.size, done)
+        ratio = EXPANSION[source.kind]
+        if source.kind in COMPRESSED and self._head is not None and self._head.taken and done:
+            ratio = done / self._head.taken
+        return max(round(source.size * ratio), done)
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        if self._started:
+            raise RuntimeError("A SourceSet can be read only once; open the sources again.")
+        self._started = True
+        return self._all()
+
+    def _all(self) -> Iterator[TextBlock]:
+        last = ""
+        for index, source in enumerate(self._sources):
+            self._bases.append(self._position)
+            between = bool(last) and last != "\n"
+            for block in self._blocks(index, source):
+                if between:
+                    yield TextBlock("\n", block.start, index, np.zeros(1, dtype=np.int64))
+                    between = False
+                yield block
+                last = block.text[-1]
+            source.length = self._position - self._bases[-1]
+        if not last:
+            names = ", ".join(_shown(name) for name in self.names[:3])
+            more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
+            raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.")
+
+    def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
+        decoder = BlockDecoder(index, self._position)
+        with closing(self._pieces(source)) as pieces:
+            for data in pieces:
+                self._position += len(data)
+                if self._max_bytes is not None and self._position > self._max_bytes:
+                    raise SourceError(
+                        f"The sources hold more than {self._max_bytes:,} bytes; "
+                        f"{source.name} may unpack without end. Raise the limit if it is right."
+                    )
+                block = decoder.decode(data)
+                if block is not None:
+                    yield block
+        block = decoder.decode(b"", final=True)
+        if block is not None:
+            yield block
+        if decoder.first_replaced is not None:
+            place = decoder.first_replaced - self._bases[index]
+            self.warnings.append(
+                f"{_shown(source.name)}: {decoder.replaced:,} bytes are not UTF-8 and were "
+                f"replaced, the first at byte {place:,}."
+            )
+
+    def _pieces(self, source: _Source) -> Generator[bytes, None, None]:
+        """The decoded bytes of a source, at most BLOCK at a time, never empty."""
+        if source.kind in documents.LIBRARIES and source.path is not None:
+            for piece in documents.text_of(source.kind, source.path):
+                data = piece.encode("utf-8", "replace")
+                yield from (data[i : i + BLOCK] for i in range(0, len(data), BLOCK))
+            return
+        name = _shown(source.name)
+        try:
+            with closing(Head(self._open(source))) as head:
+                self._head = head
+                kind = kind_of(head.look())
+                if kind in ("pdf", "epub") and not self._text:
+                    raise SourceError(
+                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
+                    )
+                yield from self._plain(head, kind, name)
+        except OSError as error:
+            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
+        finally:
+            self._head = None
+
+    def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
+        """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
+        read = decompressed(head, kind, name)
+        damage = damage_errors() if kind in COMPRESSED else ()
+        position = 0
+        while True:
+            try:
+                data = read(BLOCK)
+            except EOFError:
+                self.warnings.append(
+                    f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
+                    "text; what there was has been read."
+                )
+                return
+            except damage as error:
+                raise SourceError(_damaged(name, kind, position, error)) from error
+            if not data:
+                return
+            if position < SNIFF and not self._text:
+                problem = _not_text(data[: SNIFF - position], name)
+                if problem:
+                    raise SourceError(problem)
+            position += len(data)
+            yield data
+
+    def _open(self, source: _Source) -> IO[bytes] | _Borrowed:
+        if source.path is not None:
+            return source.path.open("rb")
+        if self._stdin is not None:
+            return _Borrowed(self._stdin)
+        if sys.stdin is None:
+            raise SourceError("Standard input is closed; name a file instead.")
+        return _Borrowed(sys.stdin.buffer)
+
+
+class _Borrowed(io.RawIOBase):
+    """Someone else's stream: read, but left open."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return self._take(size) or b""
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name

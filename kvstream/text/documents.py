@@ -1,0 +1,103 @@
+"""PDF, EPUB and HTML to plain text, through the libraries of the extra ``documents``.
+
+Only here a whole document is held in memory (a PDF: one page); its offsets are those of the
+extracted text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvstream.errors import SourceError
+
+LIBRARIES = {"pdf": ("pypdf",), "epub": ("ebooklib", "bs4"), "html": ("bs4",)}
+MAX_BYTES = 256 * 1024**2
+_DROPPED = ["script", "style", "template", "noscript", "head", "svg"]
+_BLOCKS = [
+    "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption",
+    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
+    "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+]  # fmt: skip
+
+
+def missing_extra(kind: str, name: str) -> str | None:
+    """What to tell where a library for ``kind`` is not installed, or None."""
+    missing = [lib for lib in LIBRARIES[kind] if importlib.util.find_spec(lib) is None]
+    if not missing:
+        return None
+    return (
+        f"{name} is {kind.upper()}, which needs {' and '.join(missing)}: "
+        "install kvstream[documents], or convert it to text first."
+    )
+
+
+def text_of(kind: str, path: Path) -> Iterator[str]:
+    """The plain text of a document in pieces: pages, chapters or all at once.
+
+    Raises SourceError where it is too large, encrypted, damaged, or holds no text.
+    """
+    size = path.stat().st_size
+    if size > MAX_BYTES and kind != "pdf":
+        raise SourceError(
+            f"{path} is {size:,} bytes of {kind.upper()}, and such a file is converted as a whole "
+            f"(at most {MAX_BYTES:,} bytes): convert it to text first."
+        )
+    pieces = {"pdf": _pdf, "epub": _epub, "html": _html}[kind](path)
+    found = False
+    try:
+        for piece in pieces:
+            found = found or bool(piece.strip())
+            yield piece
+    except SourceError:
+        raise
+    except Exception as error:  # whatever a parser raises on a file that it does not understand
+        raise SourceError(f"{path} cannot be read as {kind.upper()}: {error}") from error
+    if not found:
+        raise SourceError(
+            f"{path} holds no text that can be extracted (scanned pages?): run it through OCR."
+        )
+
+
+def html_text(markup: bytes) -> str:
+    """The visible text of a page; blocks become lines, white space within them one space."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(markup, "html.parser")
+    for tag in soup(_DROPPED):
+        tag.decompose()
+    for string in soup.find_all(string=True):
+        if string.find_parent("pre") is None:
+            string.replace_with(re.sub(r"\s+", " ", str(string)))
+    for tag in soup(_BLOCKS):
+        tag.insert_before("\n\n" if tag.name in ("p", "h1", "h2", "h3", "h4") else "\n")
+        tag.insert_after("\n")
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", soup.get_text())
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _html(path: Path) -> Iterator[str]:
+    yield html_text(path.read_bytes())
+
+
+def _epub(path: Path) -> Iterator[str]:
+    import ebooklib
+    from ebooklib import epub
+
+    book = epub.read_epub(str(path), options={"ignore_ncx": True})
+    for entry in book.spine:
+        item = book.get_item_with_id(entry[0] if isinstance(entry, tuple) else entry)
+        if item is not None and item.get_type() == ebooklib.ITEM_DOCUMENT:
+            yield html_text(item.get_content()) + "\n"
+
+
+def _pdf(path: Path) -> Iterator[str]:
+    import pypdf
+
+    reader = pypdf.PdfReader(path)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise SourceError(f"{path} is encrypted: remove its password first.")
+    for page in reader.pages:
+        yield page.extract_text() + "\n"

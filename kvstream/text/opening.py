@@ -1,0 +1,127 @@
+"""Streams of plain bytes out of files of many kinds, told apart by content and not by name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import IO, Any, cast
+
+from kvstream.errors import SourceError
+
+# The library names, the first bytes. Longer than strictly needed where text could begin alike.
+MAGIC = {
+    "gzip": b"\x1f\x8b",
+    "bz2": b"BZh",
+    "xz": b"\xfd7zXZ\x00",
+    "zstd": b"\x28\xb5\x2f\xfd",
+    "pdf": b"%PDF-",
+    "zip": b"PK\x03\x04",
+}
+_BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
+COMPRESSED = ("gzip", "bz2", "xz", "zstd")
+HEAD = 64
+"""Bytes that tell every kind."""
+SNIFF = 8192
+"""Bytes in which a NUL means: not text."""
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+def kind_of(head: bytes) -> str:
+    """``gzip``, ``bz2``, ``xz``, ``zstd``, ``pdf``, ``epub``, ``html`` or ``plain``."""
+    for kind, magic in MAGIC.items():
+        if head.startswith(magic):
+            if kind == "bz2" and head[4:10] not in _BZ2_BLOCKS:
+                continue
+            if kind == "zip":
+                return "epub" if b"application/epub+zip" in head[:HEAD] else "plain"
+            return kind
+    beginning = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    return "html" if beginning.startswith((b"<!doctype html", b"<html")) else "plain"
+
+
+class Head(io.RawIOBase):
+    """A stream whose first bytes were looked at and are read again; counts what is taken."""
+
+    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
+        self.stream = stream
+        # One system call a read, where the stream can do that: a pipe must not be waited for.
+        self._read: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+        self._looked_at = b""
+        self.taken = 0
+        """Bytes of the stream that were handed on."""
+
+    def look(self) -> bytes:
+        """The first bytes: as many as it takes to tell the kind, or all there is."""
+        while len(self._looked_at) < HEAD and _undecided(self._looked_at):
+            more = self._read(HEAD - len(self._looked_at))
+            if not more:
+                break
+            self._looked_at += more
+        return self._looked_at
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes: what is there, empty at the end."""
+        if self._looked_at:
+            size = len(self._looked_at) if size < 0 else size
+            data, self._looked_at = self._looked_at[:size], self._looked_at[size:]
+        else:
+            data = self._read(size) or b""
+        self.taken += len(data)
+        return data
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
+
+
+def _undecided(head: bytes) -> bool:
+    if head[:3] == MAGIC["bz2"] and len(head) < 10:
+        return True
+    if head.startswith(MAGIC["zip"]):
+        return True
+    return any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
+
+
+def decompressed(head: Head, kind: str, name: str) -> Callable[[int], bytes]:
+    """``read(n)``: at most n bytes of what ``head`` holds, unpacked; never more in memory."""
+    reader: Any
+    stream = cast(IO[bytes], head)
+    if kind == "gzip":
+        reader = gzip.GzipFile(fileobj=head, mode="rb")
+    elif kind == "bz2":
+        reader = bz2.BZ2File(stream)
+    elif kind == "xz":
+        reader = lzma.LZMAFile(stream)  # noqa: SIM115 -- ends with its stream
+    elif kind == "zstd":
+        reader = _zstd(name).stream_reader(head, read_across_frames=True)
+    else:
+        return head.read
+    read: Callable[[int], bytes] = getattr(reader, "read1", reader.read)
+    return read
+
+
+def damage_errors() -> tuple[type[BaseException], ...]:
+    """What decompressors raise on damaged data."""
+    try:
+        import zstandard
+    except ImportError:
+        return DAMAGE
+    return (*DAMAGE, zstandard.ZstdError)
+
+
+def _zstd(name: str) -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise SourceError(
+            f"{name} is compressed with zstd, which needs one more library: "
+            "install kvstream[zstd], or unpack it with `zstd -dc FILE | kvstream ... -`."
+        ) from None
+    return zstandard.ZstdDecompressor()

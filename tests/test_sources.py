@@ -1,0 +1,309 @@
+"""Sources: what is opened, what is refused, and that offsets are those of the bytes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.sources import SourceSet, open_sources
+from kvstream.text.blocks import BlockDecoder
+
+
+def text_of(sources: SourceSet) -> str:
+    return "".join(block.text for block in sources)
+
+
+class Drip(io.RawIOBase):
+    """A pipe that hands out its bytes in given pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = [piece for piece in pieces if piece]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        if not self.pieces:
+            return 0
+        piece = self.pieces.pop(0)
+        head, rest = piece[: len(buffer)], piece[len(buffer) :]
+        if rest:
+            self.pieces.insert(0, rest)
+        buffer[: len(head)] = head
+        return len(head)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.lists(st.integers(0, 60)))
+def test_decoding_in_pieces_equals_python_and_keeps_offsets(data: bytes, cuts: list[int]) -> None:
+    decoder = BlockDecoder(0, 0)
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    blocks = [decoder.decode(data[a:b]) for a, b in pairwise(places)]
+    blocks.append(decoder.decode(b"", final=True))
+    found = [block for block in blocks if block is not None]
+    expected = data.decode("utf-8", "replace")
+    assert "".join(block.text for block in found) == expected.removeprefix("\ufeff")
+    for block in found:
+        offsets = block.offsets()
+        assert len(offsets) == len(block.text) + 1
+        for char, a, b in zip(block.text, offsets, offsets[1:], strict=False):
+            piece = data[a:b]
+            assert piece.decode("utf-8", "replace") == char
+            assert char == "\ufffd" or piece == char.encode()
+    ends = [int(block.offsets()[-1]) for block in found]
+    starts = [block.start for block in found]
+    assert starts[1:] == ends[:-1]
+    assert not ends or ends[-1] == len(data)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, bytes])
+def test_packed_files_are_known_by_content(tmp_path: Path, pack: object) -> None:
+    text = "Zeile eins\r\nüber zwei\n" * 9000
+    path = tmp_path / "no-suffix"
+    path.write_bytes(pack(text.encode()))  # type: ignore[operator]
+    sources = open_sources([str(path)])
+    assert sources.size_hint() is not None
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == text
+    assert max(len(block.text) for block in blocks) <= 64 * 1024
+    assert sources.bytes_read == sources.size_hint() == len(text.encode())
+    assert sources.warnings == []
+
+
+def test_packed_standard_input_and_several_members() -> None:
+    data = gzip.compress(b"one\n") + gzip.compress(b"two\n")
+    sources = open_sources(["-"], stdin=Drip([bytes([byte]) for byte in data]))
+    assert text_of(sources) == "one\ntwo\n"
+
+
+def test_zstd(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "a"
+    path.write_bytes(zstandard.compress(b"hello " * 1000))
+    assert text_of(open_sources([str(path)])) == "hello " * 1000
+
+
+def test_zstd_without_the_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    path = tmp_path / "a"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 20)
+    with pytest.raises(SourceError, match=r"kvstream\[zstd\]"):
+        open_sources([str(path)])
+
+
+def test_a_truncated_archive_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = " ".join(map(str, rng.integers(0, 10**6, 50_000))).encode()
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text)[:-1000])
+    sources = open_sources([str(path)])
+    assert text.decode().startswith(text_of(sources))
+    assert "ends in the middle" in sources.warnings[0]
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = bytearray(gzip.compress(" ".join(map(str, rng.integers(0, 10**6, 90_000))).encode()))
+    data[len(data) // 2 : len(data) // 2 + 50] = b"x" * 50
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="damaged"):
+        text_of(open_sources([str(path)]))
+
+
+def test_sources_are_joined_without_gluing_lines(tmp_path: Path) -> None:
+    for name, data in {
+        "a": b"\xef\xbb\xbfend",
+        "b": b"",
+        "c": b"\xef\xbb\xbfstart\n",
+        "d": b"x",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    sources = open_sources([str(tmp_path / name) for name in "abcd"])
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == "end\nstart\nx"
+    whole = b"\xef\xbb\xbfend" + b"\xef\xbb\xbfstart\n" + b"x"
+    for block in blocks:
+        offsets = block.offsets()
+        covered = whole[int(offsets[0]) : int(offsets[-1])].decode()
+        assert covered == block.text or (block.text == "\n" and covered == "")
+    assert sources.locate(4) == (0, 4)
+    assert sources.locate(6) == (2, 0)
+    assert sources.locate(len(whole) - 1) == (3, 0)
+    assert sources.size_hint() == len(whole) == sources.bytes_read
+
+
+def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"ab\xff\xfecd\xe2\x82")
+    sources = open_sources([str(path)])
+    assert text_of(sources) == "ab\ufffd\ufffdcd\ufffd"
+    assert sources.warnings == [
+        f"{path}: 4 bytes are not UTF-8 and were replaced, the first at byte 2."
+    ]
+
+
+def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc\0def")
+    with pytest.raises(SourceError, match="NUL at byte 3"):
+        open_sources([str(path)])
+    assert text_of(open_sources([str(path)], text=True)) == "abc\0def"
+    with pytest.raises(SourceError, match="standard input is binary"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
+    path.write_bytes("hello".encode("utf-16"))
+    with pytest.raises(SourceError, match="UTF-16"):
+        open_sources([str(path)])
+
+
+def test_missing_and_empty(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist"):
+        open_sources([str(tmp_path / "none")])
+    with pytest.raises(SourceError, match="no text files"):
+        open_sources([str(tmp_path)])
+    with pytest.raises(SourceError, match="standard input held 0 bytes"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"")))
+    with pytest.raises(SourceError):
+        open_sources(["a\0b"])
+    with pytest.raises(SourceError):
+        open_sources([])
+    with pytest.raises(UsageError, match="twice"):
+        open_sources(["-", "-"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    path.chmod(0)
+    with pytest.raises(SourceError, match="Permission denied"):
+        open_sources([str(path)])
+
+
+def test_directories(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text("no")
+    (tmp_path / ".gitignore").write_text("*.log\nbuild/\n")
+    tree = tmp_path / "tree"
+    (tree / "sub" / "build").mkdir(parents=True)
+    (tree / "sub" / ".gitignore").write_text("!kept.log\n/only-here\n")
+    for name in ("b.txt", "a.txt", "x.log", ".hidden", "sub/kept.log", "sub/only-here",
+                 "sub/build/out", "sub/z"):  # fmt: skip
+        (tree / name).write_text(f"{name}\n")
+    (tree / "binary").write_bytes(b"\0\1")
+    os.mkfifo(tree / "fifo")
+    os.symlink(tree, tree / "loop")
+    os.symlink(tree / "nowhere", tree / "broken")
+    sources = open_sources([str(tree)])
+    assert [str(Path(n).relative_to(tree)) for n in sources.names] == [
+        "a.txt", "b.txt", "sub/kept.log", "sub/z",
+    ]  # fmt: skip
+    assert sources.warnings == [f"Skipped in {tree}: 1 × binary file."]
+    assert text_of(sources) == "a.txt\nb.txt\nsub/kept.log\nsub/z\n"
+
+
+def test_a_pipe_delivers_what_is_there() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream:
+        blocks = iter(open_sources(["-"], stdin=stream))
+        os.write(writing, b"first")
+        assert next(blocks).text == "first"
+        os.write(writing, b" second\xc3")
+        assert next(blocks).text == " second"
+        os.write(writing, b"\xa4")
+        assert next(blocks).text == "ä"
+        os.close(writing)
+        assert list(blocks) == []
+        assert not stream.closed
+
+
+def test_a_named_pipe_as_source(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text("through a pipe"))
+    writer.start()
+    sources = open_sources([str(path)])
+    assert sources.size_hint() is None
+    assert text_of(sources) == "through a pipe"
+    assert sources.size_hint() == 14
+    writer.join()
+
+
+def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bs4")
+    page = tmp_path / "a.html"
+    page.write_text(
+        "<html><head><style>p{}</style></head><p>One\n two</p><p>Three &amp; <b>4</b></p>"
+    )
+    assert text_of(open_sources([str(page)])) == "One two\n\nThree & 4\n"
+    assert text_of(open_sources([str(page)], text=True)).startswith("<html>")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"kvstream\[documents\]"):
+        open_sources([str(page)])
+
+
+def test_documents_from_a_pipe_are_refused() -> None:
+    with pytest.raises(SourceError, match="name the file"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"%PDF-1.7 ...")))
+
+
+def test_damaged_pdf(tmp_path: Path) -> None:
+    pytest.importorskip("pypdf")
+    path = tmp_path / "a"
+    path.write_bytes(b"%PDF-1.7\nnothing")
+    with pytest.raises(SourceError, match="PDF"):
+        text_of(open_sources([str(path)]))
+
+
+def test_epub(tmp_path: Path) -> None:
+    epub = pytest.importorskip("ebooklib.epub")
+    book = epub.EpubBook()
+    book.set_identifier("id")
+    book.set_title("T")
+    chapter = epub.EpubHtml(title="C", file_name="c.xhtml")
+    chapter.content = "<h1>Head</h1><p>Body text.</p>"
+    book.add_item(chapter)
+    book.spine = [chapter]
+    book.add_item(epub.EpubNcx())
+    epub.write_epub(str(tmp_path / "book"), book)
+    assert "Body text." in text_of(open_sources([str(tmp_path / "book")]))
+
+
+def test_a_bomb_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "bomb"
+    path.write_bytes(gzip.compress(b"a" * 5_000_000))
+    sources = open_sources([str(path)], max_bytes=1_000_000)
+    with pytest.raises(SourceError, match="more than 1,000,000 bytes"):
+        text_of(sources)
+
+
+def test_size_hint_of_a_packed_file_follows_the_reading(tmp_path: Path) -> None:
+    text = "".join(f"line {i} of a log\n" for i in range(60_000)).encode()
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(text))
+    sources = open_sources([str(path)])
+    hints = [sources.size_hint() for _ in sources]
+    assert all(hint is not None and hint > 0 for hint in hints)
+    assert hints[-1] == pytest.approx(len(text), rel=0.2)
+
+
+def test_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    sources = open_sources([str(path)])
+    assert text_of(sources) == "x"
+    with pytest.raises(RuntimeError, match="once"):
+        iter(sources)
