@@ -33,7 +33,7 @@ def test_with_q_every_argument_is_a_source(cli, session, book) -> None:
 
 def test_standard_input_is_the_source_when_none_is_named(cli, session) -> None:
     assert cli("ask", "Where?", "-q", stdin=b"some text").code == 0
-    assert cli("summarize", "-q", stdin=b"some text").code == 0
+    assert cli("summarize", "-q", stdin=b"some text").stdout == "It is 51234.\n"
 
 
 def test_every_option_reaches_its_setting(cli, session, book) -> None:

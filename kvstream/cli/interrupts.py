@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import select
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
+
+from kvstream.errors import SourceError
 
 POLL_SECONDS = 0.2
 
@@ -59,6 +62,8 @@ class InterruptibleInput(io.RawIOBase):
     """
 
     def __init__(self, interrupted: Callable[[], bool]) -> None:
+        if sys.stdin is None:
+            raise SourceError("Standard input is closed; name a file instead.")
         self.descriptor = sys.stdin.fileno()
         self.interrupted = interrupted
 
@@ -69,8 +74,6 @@ class InterruptibleInput(io.RawIOBase):
         return self.descriptor
 
     def readinto(self, buffer: Any) -> int:
-        import os
-
         while not self.interrupted():
             if self._ready():
                 data = os.read(self.descriptor, len(buffer))

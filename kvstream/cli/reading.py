@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -120,7 +121,7 @@ def open_sources(paths: Sequence[str], options: ReadingOptions, stop: Callable[[
     """The sources; standard input is touched only if it is one of them."""
     from kvstream.sources import open_sources
 
-    stdin = InterruptibleInput(stop) if "-" in paths else None
+    stdin = io.BufferedReader(InterruptibleInput(stop)) if "-" in paths else None
     return open_sources(paths, text=options.text, stdin=stdin)
 
 
@@ -162,7 +163,11 @@ def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
 def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | Any:
     if options.quiet or options.progress == "none":
         return Teller(sys.stderr)
-    can_be_live = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+    can_be_live = (
+        sys.stderr.isatty()
+        and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+        and sys.stderr.encoding.lower().replace("-", "") == "utf8"
+    )
     if options.progress == "plain" or not can_be_live:
         return Plain(sys.stderr)
     from kvstream.reporters.live import Live

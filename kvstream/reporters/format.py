@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS = "_.:-=+*#"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -69,23 +68,23 @@ def fit(values: Sequence[float], width: int) -> list[float]:
     return [sum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
 
 
-def sparkline(values: Sequence[float], top: float, blocks: str = BLOCKS) -> str:
+def sparkline(values: Sequence[float], top: float) -> str:
     """One character a value, as high as its share of ``top``."""
-    levels = len(blocks) - 1
+    levels = len(BLOCKS) - 1
     return "".join(
-        blocks[max(0, min(levels, round(levels * value / top)))] if top > 0 else blocks[0]
+        BLOCKS[max(0, min(levels, round(levels * value / top)))] if top > 0 else BLOCKS[0]
         for value in values
     )
 
 
-def strip(shares: Sequence[float], blocks: str = BLOCKS, empty: str = " ") -> str:
+def strip(shares: Sequence[float], empty: str = " ") -> str:
     """Where something is: nothing where the share is zero, else a height relative to the most.
 
     By the square root, since a place that holds a tenth of the fullest one still matters.
     """
     top = max(shares, default=0.0)
-    levels = len(blocks) - 1
+    levels = len(BLOCKS) - 1
     return "".join(
-        empty if value <= 0 else blocks[min(levels, round(levels * (value / top) ** 0.5))]
+        empty if value <= 0 else BLOCKS[min(levels, round(levels * (value / top) ** 0.5))]
         for value in shares
     )

@@ -226,12 +226,13 @@ class PanelView:
         self.elapsed = elapsed
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.ascii = options.ascii_only
-        self.blocks = f.ASCII_BLOCKS if self.ascii else f.BLOCKS
         self.width = _inner_width(console.width)
         started, step = self.view.started, self.view.step
         if started is None:
-            yield Text(f"Loading {self.view.model} ... {f.duration(self.elapsed)}", style="dim")
+            yield Text(
+                f"Loading {f.for_terminal(self.view.model)} ... {f.duration(self.elapsed)}",
+                style="dim",
+            )
             return
         rows = Table.grid(padding=0)
         rows.add_column(width=LABEL, style="dim", no_wrap=True)
@@ -281,13 +282,12 @@ class PanelView:
                 end += 1
             bar.append(character * (end - drawn), style=style)
             drawn = end
-        bar.append(("." if self.ascii else "░") * (self.width - drawn), style="dim")
+        bar.append("░" * (self.width - drawn), style="dim")
         return bar
 
     def _budget_bar(self, started: Started, step: StepDone) -> Text:
         held, chunk, _ = _use(step)
-        full, half = ("#", "+") if self.ascii else ("█", "▓")
-        return self._bar([(held, full, "cyan"), (chunk, half, "yellow")], started.budget_tokens)
+        return self._bar([(held, "█", "cyan"), (chunk, "▓", "yellow")], started.budget_tokens)
 
     def _legend(self, started: Started, step: StepDone) -> Text:
         entry = started.budget_bytes / started.budget_tokens
@@ -310,7 +310,7 @@ class PanelView:
         if step is not None and step.estimated_tokens:
             width = _so_far(self.width, step)
         values = f.fit(values, width)
-        return Text(f.sparkline(values, max(values, default=top), self.blocks), style)
+        return Text(f.sparkline(values, max(values, default=top)), style)
 
     def _memory_words(self, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
@@ -322,7 +322,7 @@ class PanelView:
         return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
 
     def _strip(self, step: StepDone) -> Text:
-        strip = f.strip(self.view.coverage, self.blocks, empty="." if self.ascii else "·")
+        strip = f.strip(self.view.coverage, empty="·")
         return Text(strip[: self.width], style="green")
 
     def _kept_words(self, step: StepDone) -> str:
@@ -337,21 +337,20 @@ class PanelView:
         if not total:
             return Text("length unknown", style="dim")
         done = min(self.width, round(self.width * step.seen / total))
-        full, rest = ("=", "-") if self.ascii else ("━", "─")
-        bar = Text(full * done, style="magenta")
-        return bar.append(rest * (self.width - done), style="dim")
+        bar = Text("━" * done, style="magenta")
+        return bar.append("─" * (self.width - done), style="dim")
 
     def _read_words(self, step: StepDone) -> str:
         words = f.number(step.seen)
         total = step.estimated_tokens
         if total and total > step.seen:
             words += f" of ~{f.number(total)} ({f.share(step.seen, total)})"
-            if self.view.speed:
-                left = (total - step.seen) / self.view.speed
-                words += f" · {f.duration(left)} left"
         else:
             words += " tokens"
-        return f"{words} · {f.number(self.view.speed)} tokens/s"
+        words += f" · {f.number(self.view.speed)} tokens/s"
+        if total and total > step.seen and self.view.speed:
+            words += f" · {f.duration((total - step.seen) / self.view.speed)} left"
+        return words
 
     def _process_words(self) -> str:
         words = [f.duration(self.elapsed)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
@@ -20,6 +21,8 @@ class Teller(Reporter):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.is_terminal = stream.isatty()
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.unicode = encoding.lower().replace("-", "") == "utf8"
         self.told: set[str] = set()
 
     def show(self, event: Event) -> None:
@@ -40,11 +43,13 @@ class Teller(Reporter):
 
     def write(self, line: str) -> None:
         """One line; a stderr that nobody reads any more must not end the run."""
-        try:
-            self.stream.write((for_terminal(line) if self.is_terminal else line) + "\n")
+        line = for_terminal(line) if self.is_terminal else line
+        if not self.unicode:
+            line = line.replace("·", "|")
+        # RuntimeError: Ctrl-C came in the middle of a write, and this one is from its handler.
+        with suppress(OSError, RuntimeError):
+            self.stream.write(line + "\n")
             self.stream.flush()
-        except OSError:
-            pass
 
 
 class Plain(Teller):

@@ -1,0 +1,195 @@
+"""What reporters make of events: lines, the panel, pictures made of characters."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from fakes import FakeSession
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kvstream.events import StepDone
+from kvstream.reporters import format as f
+from kvstream.reporters.live import History, Live, PanelView, Speed
+from kvstream.reporters.plain import Plain
+from kvstream.settings import ModelSettings, RunSettings
+
+
+def events(tokens: int | None = 8192, **attributes):
+    session = FakeSession(ModelSettings())
+    session.tokens = tokens
+    for name, value in attributes.items():
+        setattr(session, name, value)
+    return list(session.ask(None, ["Q?"], RunSettings()))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (6291456, "6.0 MiB"),
+        (999 * 1024, "999 KiB"),
+        (2**30, "1.0 GiB"),
+        (2**50, "1024 TiB"),
+    ],
+)
+def test_sizes(count, text) -> None:
+    assert f.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1:00"), (3599.7, "1:00:00"), (7384, "2:03:04")],
+)
+def test_durations(seconds, text) -> None:
+    assert f.duration(seconds) == text
+
+
+def test_shares_never_round_something_to_nothing() -> None:
+    assert f.share(1, 10**6) == "<0.1%"
+    assert f.share(0, 10) == "0.0%"
+    assert f.share(999, 1000) == "100%"
+    assert f.share(1, 0) == "0%"
+
+
+@given(st.lists(st.floats(0, 1), max_size=300), st.integers(1, 100))
+def test_pictures_have_the_width_that_was_asked_for(values, width) -> None:
+    fitted = f.fit(values, width)
+    assert len(fitted) == (width if values else 0)
+    if values:
+        assert min(values) - 1e-9 <= min(fitted) <= max(fitted) <= max(values) + 1e-9
+    assert len(f.sparkline(fitted, 1.0)) == len(fitted)
+    assert len(f.strip(values)) == len(values)
+    assert all((c == " ") == (v == 0) for c, v in zip(f.strip(values), values, strict=True))
+
+
+@given(st.text())
+def test_text_for_a_terminal_has_no_control_characters(text) -> None:
+    shown = f.for_terminal(text)
+    assert not any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown)
+    if text.isprintable():
+        assert shown == text
+
+
+@given(st.lists(st.integers(0, 1000), max_size=500))
+def test_history_is_bounded_and_keeps_the_shape(values) -> None:
+    history = History(most=16)
+    for value in values:
+        history.add(value)
+    assert len(history.values) < 16
+    if values:
+        assert min(values) <= min(history.values, default=min(values))
+        assert max(history.values, default=0) <= max(values)
+
+
+def test_speed_follows_what_happens_now() -> None:
+    speed = Speed(window=2.0)
+    for second in range(1, 11):
+        speed.add(float(second), second * 1000)
+    for second in range(11, 15):
+        now = speed.add(float(second), 10_000 + (second - 10) * 10)
+    assert now == pytest.approx(10)
+
+
+def test_plain_lines_are_sparse() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    reporter = Plain(stream, clock=lambda: now[0])
+    asked = 0
+
+    for event in events(tokens=512 * 2000):
+        if isinstance(event, StepDone):
+            now[0] += 1.0
+        reporter.show(event)
+        asked += 1
+    lines = stream.getvalue().splitlines()
+    assert asked > 2000
+    assert 30 < len(lines) < 50, "doubling from 5 s to a minute over 2,000 s"
+    assert "left" in lines[3]
+    assert lines[-1].startswith("read 1,024,000 tokens")
+
+
+def test_plain_lines_without_a_known_length() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    reporter = Plain(stream, clock=lambda: now[0])
+    for event in events(tokens=None):
+        now[0] += 10
+        reporter.show(event)
+    assert "length unknown" in stream.getvalue()
+    assert "left" not in stream.getvalue()
+
+
+def drawn(width: int, height: int, upto: int, **attributes) -> str:
+    """The panel after some events, as text."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="utf-8")
+    reporter = Live(stream, stays=False, clock=lambda: 12.3)
+    reporter._start = lambda: None  # the drawing alone, without the thread
+    reporter.console = Console(file=stream, width=width, height=height, force_terminal=False)
+    for event in events(**attributes)[:upto]:
+        reporter.show(event)
+    reporter.console.print(reporter._draw())
+    stream.flush()
+    return raw.getvalue().decode()
+
+
+@pytest.mark.parametrize("width", [80, 60, 132])
+@pytest.mark.parametrize("upto", [1, 2, 9, 17])
+def test_the_panel_fits(width, upto) -> None:
+    lines = drawn(width, 24, upto).splitlines()
+    assert len(lines) <= 16
+    assert all(len(line) <= width for line in lines)
+    if upto > 2 and width >= 80:
+        text = "\n".join(lines)
+        for word in ("budget", "memory", "chunk", "kept", "read", "held", "free", "tokens/s"):
+            assert word in text
+
+
+def test_the_panel_tells_what_is_known() -> None:
+    text = drawn(80, 24, 9)
+    assert "step 8 of ~16" in text
+    assert "4,096 of ~8,192 (50%)" in text
+    assert "left" in text
+    unknown = drawn(80, 24, 9, tokens=None)
+    assert "step 8" in unknown
+    assert "length unknown" in unknown
+    assert "left" not in unknown
+
+
+def test_plain_lines_without_unicode() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    reporter = Plain(stream)
+    for event in events():
+        reporter.show(event)
+
+
+def test_a_model_name_cannot_forge_markup_or_escapes() -> None:
+    reporter = Live(io.StringIO(), stays=False)
+    reporter.view.model = "\x1b[31m[bold]x"
+    out = io.StringIO()
+    Console(file=out, width=80, markup=False).print(PanelView(reporter.view, 0.0))
+    assert "\x1b" not in out.getvalue()
+
+
+def test_the_panel_asks_the_engine_only_when_it_is_drawn() -> None:
+    asked = [0]
+
+    def coverage(bins: int) -> list[float]:
+        asked[0] += 1
+        return [1.0] * bins
+
+    reporter = Live(io.StringIO(), stays=False)
+    reporter._start = lambda: None
+    began = time.monotonic()
+    for event in events(tokens=512 * 3000):
+        if isinstance(event, StepDone):
+            event = StepDone(**{**vars(event), "coverage": coverage})
+        reporter.show(event)
+    elapsed = time.monotonic() - began
+    assert asked[0] <= 2 + 4 * elapsed
+    assert elapsed / 3000 < 0.001, "a step costs the panel less than a millisecond"
