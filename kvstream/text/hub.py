@@ -1,0 +1,217 @@
+"""Hugging Face's fast tokenizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstream.text.blocks import utf8_starts
+from kvstream.text.tokenizer import (
+    ByteDecoder,
+    Decoder,
+    Tokenizer,
+    WindowDecoder,
+    without_surrogates,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+class HubTokenizer(Tokenizer):
+    """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
+
+    The backend itself is left as it is: three light copies that share its model encode.
+    ``_plain`` for the beginning of a document, ``_continued`` for what follows (it adds no prefix),
+    ``_control`` for template text that goes on.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
+        self.name = name
+        self._backend = backend
+        self._wrapper = wrapper
+        added = backend.get_added_tokens_decoder()
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_id = getattr(wrapper, "bos_token_id", None)
+        eos = getattr(wrapper, "eos_token_id", None)
+        self.eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        template = str(getattr(wrapper, "chat_template", None) or "")
+        # Some role markers are added tokens that are not declared special; the template knows.
+        control = {
+            token.content
+            for token in added.values()
+            if token.special or (token.content.strip() and token.content in template)
+        }
+        self.special_strings = tuple(sorted(control))
+        self._plain = _copy(backend, first=True, control=control)
+        self._continued = _copy(backend, first=False, control=control)
+        self._plain.encode_special_tokens = True
+        self._continued.encode_special_tokens = True
+        self._control = _copy(backend, first=False, control=set())
+        self._pieces = _byte_pieces(backend)
+        pieces = self._pieces or [token.encode() for token in backend.get_vocab()]
+        lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+        self.longest = int(lengths.max(initial=1))
+        self._lengths = lengths if self._pieces else None
+
+    @property
+    def has_template(self) -> bool:
+        return bool(getattr(self._wrapper, "chat_template", None))
+
+    def render(self, messages: list[dict[str, str]], **options: Any) -> str:
+        text: str = self._wrapper.apply_chat_template(messages, tokenize=False, **options)
+        return text
+
+    def encode(self, text: str, *, continuing: bool = False) -> list[int]:
+        backend = self._continued if continuing else self._plain
+        return _fast(backend, without_surrogates(text))
+
+    def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
+        backend = self._control if continuing else self._backend
+        before, backend.encode_special_tokens = backend.encode_special_tokens, False
+        try:
+            return _fast(backend, without_surrogates(text))
+        finally:
+            backend.encode_special_tokens = before
+
+    def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        backend = self._continued if continuing else self._plain
+        if self._lengths is not None and self._unchanged(text):
+            ids = np.array(_fast(backend, text), dtype=np.int32)
+            lengths = self._lengths[ids]
+            ends = np.cumsum(lengths)
+            size = len(text) if text.isascii() else len(text.encode())
+            if (int(ends[-1]) if len(ends) else 0) == size:
+                return ids, ends - lengths
+        # A prefix, a normaliser or an unknown token: only the library knows what came from where.
+        encoding = backend.encode(text, add_special_tokens=False)
+        ids = np.array(encoding.ids, dtype=np.int32)
+        chars = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
+        if text.isascii():
+            return ids, chars
+        return ids, utf8_starts(text)[chars]
+
+    def _unchanged(self, text: str) -> bool:
+        """Whether the normaliser leaves ``text`` alone."""
+        normalizer = self._plain.normalizer
+        return normalizer is None or normalizer.normalize_str(text) == text
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
+        return text
+
+    def decoder(self) -> Decoder:
+        if self._pieces is not None:
+            return ByteDecoder(self._pieces, self.special_ids)
+        return WindowDecoder(self)
+
+
+def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Ids alone: this entry of the library spends no time on offsets."""
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
+
+
+def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> tokenizers.Tokenizer:
+    """A tokenizer that shares the model (and so costs little).
+
+    Without post-processing: it would trim offsets.  Not ``first``: without prefixes.  Added
+    tokens in ``control`` are declared special, so they can be switched off.
+    """
+    from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+
+    copy = Tokenizer(backend.model)
+    normalizer = _state(backend.normalizer, first=first)
+    if normalizer is not None:
+        copy.normalizer = _component(normalizers.Sequence([]), normalizer)
+    pre_tokenizer = _state(backend.pre_tokenizer, first=first)
+    if pre_tokenizer is not None:
+        copy.pre_tokenizer = _component(pre_tokenizers.Sequence([]), pre_tokenizer)
+    added = sorted(backend.get_added_tokens_decoder().items())
+    copy.add_tokens(
+        [
+            AddedToken(
+                token.content,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized,
+                special=token.special or token.content in control,
+            )
+            for _, token in added
+        ]
+    )
+    if any(copy.token_to_id(token.content) != number for number, token in added):
+        # The numbering has holes, which only the whole description can restate.
+        whole = json.loads(backend.to_str())
+        whole |= {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None}
+        for token in whole["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in control
+        copy = Tokenizer.from_str(json.dumps(whole))
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _state(component: Any, *, first: bool) -> dict[str, Any] | None:
+    if component is None:
+        return None
+    state: dict[str, Any] = json.loads(component.__getstate__())
+    return state if first else _without_prefix(state)
+
+
+def _component(empty: Any, state: dict[str, Any]) -> Any:
+    empty.__setstate__(json.dumps(state).encode())
+    return empty
+
+
+def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
+    """The same normaliser or pre-tokenizer for text that goes on: nothing is put in front."""
+    kind = state["type"]
+    if kind == "Prepend":
+        return None
+    if kind == "Sequence":
+        key = "normalizers" if "normalizers" in state else "pretokenizers"
+        parts = [_without_prefix(part) for part in state[key]]
+        return {**state, key: [part for part in parts if part is not None]}
+    if kind == "Metaspace":
+        return {**state, "prepend_scheme": "never"}
+    if kind == "ByteLevel" and "add_prefix_space" in state:
+        return {**state, "add_prefix_space": False}
+    if kind == "Strip":
+        return {**state, "strip_left": False}
+    return state
+
+
+def _byte_pieces(backend: tokenizers.Tokenizer) -> list[bytes] | None:
+    """The bytes of every token of a byte-level tokenizer, None for others."""
+    pre_tokenizer = _state(backend.pre_tokenizer, first=True) or {"type": ""}
+    parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    if not any(part["type"] == "ByteLevel" for part in parts):
+        return None
+    decoder = _state(backend.decoder, first=True)
+    if decoder is None or decoder["type"] != "ByteLevel":
+        return None
+    back = {char: byte for byte, char in _byte_alphabet().items()}
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    added = backend.get_added_tokens_decoder()
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
+        if number in added or not all(char in back for char in token):
+            pieces[number] = token.encode()
+        else:
+            pieces[number] = bytes(back[char] for char in token)
+    return pieces
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """The visible character that stands for each byte in byte-level vocabularies."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {byte: chr(byte) for byte in visible} | {
+        byte: chr(256 + place) for place, byte in enumerate(hidden)
+    }

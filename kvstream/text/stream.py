@@ -1,0 +1,218 @@
+"""Tokens of a source of any length, the same as if the whole text had been encoded at once.
+
+Text is encoded in blocks.  A block ends at a place where encoding both sides apart gives the same
+tokens as encoding them together: between tokens, with enough text after it that what is still to
+come cannot move it, and proven by doing it for the text around.  Before a space between two words
+that hardly ever fails; text without spaces has no such places, but between tokens there are some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstream.sources import SourceSet, TextBlock
+from kvstream.text.blocks import utf8_starts
+from kvstream.text.tokenizer import Tokenizer
+
+BLOCK = 64 * 1024
+"""Characters encoded at a time, where there are that many."""
+MOST = 4 * BLOCK
+"""Characters that may wait for a safe cut; then a cut is made anyway."""
+STEP = 1024
+"""Characters worth another try, when a slow writer sends them one by one."""
+CONTEXT = 256
+"""Bytes in front of a cut that are encoded again to prove it."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive tokens of the source."""
+
+    ids: np.ndarray
+    """int32 [n]."""
+    starts: np.ndarray
+    """int64 [n]: global byte offset at which each token begins, never falling."""
+    end: int
+    """Global byte offset behind the last token; of the whole source if it has ended."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TokenStream:
+    """Reads sources as tokens. ``on_block`` is shown every block of text as it is taken in."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sources: SourceSet,
+        on_block: Callable[[TextBlock], None] | None = None,
+    ) -> None:
+        self.seen = 0
+        """Tokens handed out."""
+        self.forced_cuts = 0
+        """Cuts that could not be proven; 0 for all but made-up text."""
+        self._tokenizer = tokenizer
+        self._sources = sources
+        self._blocks: Iterator[TextBlock] | None = iter(sources)
+        self._on_block = on_block
+        self._waiting: list[TextBlock] = []
+        self._waiting_chars = 0
+        self._ready: list[tuple[np.ndarray, np.ndarray]] = []
+        self._ready_tokens = 0
+        self._encoded_tokens = 0
+        self._encoded_to = 0  # bytes
+        self._begun = False
+        self._look_ahead = max(CONTEXT, 2 * tokenizer.longest)
+
+    def read(self, n: int) -> Chunk:
+        """The next ``n`` tokens; fewer at the end, none after it. Raises SourceError."""
+        while self._ready_tokens < n and self._blocks is not None:
+            self._fill(n - self._ready_tokens)
+        ids: list[np.ndarray] = [np.empty(0, dtype=np.int32)]
+        starts: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        missing = min(n, self._ready_tokens)
+        while missing:
+            first_ids, first_starts = self._ready[0]
+            taken = min(missing, len(first_ids))
+            ids.append(first_ids[:taken])
+            starts.append(first_starts[:taken])
+            if taken == len(first_ids):
+                self._ready.pop(0)
+            else:
+                self._ready[0] = first_ids[taken:], first_starts[taken:]
+            missing -= taken
+            self._ready_tokens -= taken
+            self.seen += taken
+        end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
+        return Chunk(np.concatenate(ids), np.concatenate(starts), end)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether ``read`` has nothing more to give, as far as is known."""
+        return self._blocks is None and not self._ready_tokens
+
+    def estimate(self) -> int | None:
+        """Tokens of the whole source: expected, exact at its end, None for a pipe."""
+        if self._blocks is not None and self._sources.size_hint() is None:
+            return None
+        if self._blocks is not None and not self._encoded_tokens:
+            self._fill(BLOCK)
+        if self._blocks is None:
+            return self._encoded_tokens
+        size = max(self._sources.size_hint() or 0, self._sources.bytes_read)
+        left = max(size - self._encoded_to, 0)
+        return self._encoded_tokens + round(left * self._encoded_tokens / max(self._encoded_to, 1))
+
+    def _fill(self, missing: int) -> None:
+        """Read on until there is something to encode, and encode it."""
+        assert self._blocks is not None
+        wanted = self._waiting_chars + max(STEP, min(BLOCK, 3 * missing))
+        wanted = max(wanted, self._look_ahead + STEP)
+        while self._waiting_chars < wanted:
+            block = next(self._blocks, None)
+            if block is None:
+                self._blocks = None
+                break
+            if self._on_block is not None:
+                self._on_block(block)
+            self._waiting.append(block)
+            self._waiting_chars += len(block.text)
+        if self._waiting:
+            self._encode(final=self._blocks is None)
+
+    def _encode(self, *, final: bool) -> None:
+        text = "".join(block.text for block in self._waiting)
+        offsets = [block.offsets() for block in self._waiting]
+        places = np.concatenate([*(part[:-1] for part in offsets), offsets[-1][-1:]])
+        utf8 = utf8_starts(text)
+        ids, starts = self._tokenizer.spans(text, continuing=self._begun)
+        tokens, chars = len(ids), len(text)
+        if not final:
+            cut = self._cut(text, utf8, ids, starts)
+            if cut is None:
+                return
+            tokens, chars = cut
+        ids, starts = ids[:tokens], starts[:tokens]
+        if np.array_equal(places - places[0], utf8):
+            starts = starts + places[0]
+        else:  # replaced bytes, or the seam of two sources
+            char = np.searchsorted(utf8, starts, side="right") - 1
+            char = np.clip(char, 0, len(text) - 1)
+            room = np.maximum(places[char + 1] - places[char] - 1, 0)
+            starts = places[char] + np.minimum(starts - utf8[char], room)
+        if tokens:
+            self._ready.append((ids, starts))
+        self._ready_tokens += tokens
+        self._encoded_tokens += tokens
+        self._encoded_to = int(places[chars])
+        self._begun = True
+        self._keep(chars)
+
+    def _keep(self, chars: int) -> None:
+        """Forget the first ``chars`` characters that wait."""
+        self._waiting_chars -= chars
+        while self._waiting and chars >= len(self._waiting[0].text):
+            chars -= len(self._waiting.pop(0).text)
+        if chars:
+            block = self._waiting[0]
+            widths = None if block.widths is None else block.widths[chars:]
+            start = int(block.offsets()[chars])
+            self._waiting[0] = TextBlock(block.text[chars:], start, block.source, widths)
+
+    def _cut(
+        self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
+    ) -> tuple[int, int] | None:
+        """Where to end the block: (tokens, characters), or None to wait for more text."""
+        last = int(np.searchsorted(starts, int(utf8[-1]) - self._look_ahead, side="right")) - 1
+        candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
+        chars = np.searchsorted(utf8, starts[candidates])
+        options = list(zip(candidates.tolist(), chars.tolist(), strict=True))[::-1]
+        words = [option for option in options if _between_words(text, option[1])]
+        others = options[: 4 * CONTEXT : 16]
+        for token, char in [*words[:4], *options[:8], *others]:
+            if self._proven(text, utf8, ids, starts, token, char):
+                return token, char
+        if len(text) < MOST or not options:
+            return None
+        self.forced_cuts += 1
+        return (words or options)[0]
+
+    def _proven(
+        self,
+        text: str,
+        utf8: np.ndarray,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        token: int,
+        char: int,
+    ) -> bool:
+        """Whether both sides of a cut, encoded apart, are the tokens that they are together."""
+        context = int(np.searchsorted(starts, starts[token] - CONTEXT))
+        earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
+        first = int(earlier[-1]) if len(earlier) else 0
+        begin = int(np.searchsorted(utf8, starts[first])) if first else 0
+        encode = self._tokenizer.encode
+        before = encode(text[begin:char], continuing=self._begun or begin > 0)
+        return before == ids[first:token].tolist() and (
+            encode(text[char:], continuing=True) == ids[token:].tolist()
+        )
+
+
+def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Tokens low..high that begin a character of their own: a cut in front of them splits none."""
+    tokens = np.arange(low, high + 1)
+    if not len(tokens):
+        return tokens
+    begins = starts[tokens]
+    whole = utf8[np.clip(np.searchsorted(utf8, begins), 0, len(utf8) - 1)] == begins
+    return tokens[whole & (begins > starts[tokens - 1])]
+
+
+def _between_words(text: str, char: int) -> bool:
+    """A space with a letter or digit on both sides."""
+    around = text[char - 1 : char + 2]
+    return len(around) == 3 and around[1] == " " and around[0].isalnum() and around[2].isalnum()

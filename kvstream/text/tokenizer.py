@@ -1,0 +1,127 @@
+"""What kvstream needs of a tokenizer, whichever library is behind it."""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Tokenizer(ABC):
+    """Text to token ids and back.
+
+    ``continuing`` says that the text goes on where other text ended: then no prefix (a space that
+    some tokenizers put in front) is added.
+    """
+
+    name: str
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    special_ids: frozenset[int]
+    special_strings: tuple[str, ...]
+    """Texts that ``encode_template`` reads as one control token."""
+    longest: int
+    """UTF-8 bytes of the longest token."""
+
+    @property
+    @abstractmethod
+    def has_template(self) -> bool:
+        """Whether the model comes with a chat template."""
+
+    @abstractmethod
+    def render(self, messages: list[dict[str, str]], **options: Any) -> str:
+        """The chat template's text for ``messages``; raises what the template raises."""
+
+    @abstractmethod
+    def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """``encode``, and where each token begins in the UTF-8 form of ``text``.
+
+        Returns ids int32 [n] and starts int64 [n].  A token that is a part of a character may
+        have the start of the character.
+        """
+
+    def encode(self, text: str, *, continuing: bool = False) -> list[int]:
+        """Ids of plain text: control tokens written out in it are plain text, none is added."""
+        ids: list[int] = self.spans(text, continuing=continuing)[0].tolist()
+        return ids
+
+    @abstractmethod
+    def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
+        """Ids of template text: control tokens are recognised, none is added."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of ``ids``; bytes that are no UTF-8 become U+FFFD."""
+
+    @abstractmethod
+    def decoder(self) -> Decoder:
+        """A new incremental decoder, for the pieces of an answer."""
+
+
+class Decoder(ABC):
+    """Token by token, text that can be shown at once; all pieces together equal ``decode``."""
+
+    @abstractmethod
+    def push(self, token: int) -> str:
+        """The text that ``token`` completes; empty while a character is incomplete."""
+
+    @abstractmethod
+    def flush(self) -> str:
+        """What is left at the end, incomplete characters as U+FFFD."""
+
+
+class ByteDecoder(Decoder):
+    """For tokens that are byte strings."""
+
+    def __init__(self, pieces: Sequence[bytes], skip: frozenset[int]) -> None:
+        self._pieces = pieces
+        self._skip = skip
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        if token in self._skip or not 0 <= token < len(self._pieces):
+            return ""
+        return self._utf8.decode(self._pieces[token])
+
+    def flush(self) -> str:
+        return self._utf8.decode(b"", True)
+
+
+class WindowDecoder(Decoder):
+    """For tokens whose text depends on their neighbours: decodes the last few together."""
+
+    MOST_HELD = 8
+    """Tokens without a complete character before they are shown anyway."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []
+        self._shown = 0  # so many tokens of the window have been shown
+
+    def push(self, token: int) -> str:
+        if token in self._tokenizer.special_ids:
+            return ""
+        self._window.append(token)
+        text = self._tokenizer.decode(self._window)
+        held = len(self._window) - self._shown
+        if text.endswith("\ufffd") and held < self.MOST_HELD:
+            return ""
+        return self._show(text)
+
+    def flush(self) -> str:
+        return self._show(self._tokenizer.decode(self._window))
+
+    def _show(self, text: str) -> str:
+        before = self._tokenizer.decode(self._window[: self._shown])
+        self._window = self._window[self._shown :]
+        self._shown = len(self._window)
+        return text[len(before) :]
+
+
+def without_surrogates(text: str) -> str:
+    """``text`` with lone surrogates (bytes of the command line that are no UTF-8) as U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

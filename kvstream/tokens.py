@@ -1,0 +1,59 @@
+"""Tokenizers, and sources as streams of tokens. The door to ``kvstream.text``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import ModelError
+from kvstream.text.stream import Chunk, TokenStream
+from kvstream.text.tokenizer import Decoder, Tokenizer
+
+__all__ = ["Chunk", "Decoder", "TokenStream", "Tokenizer", "load_tokenizer"]
+
+
+def load_tokenizer(
+    name: str,
+    revision: str | None = None,
+    offline: bool = False,
+    trust_remote_code: bool = False,
+) -> Tokenizer:
+    """The tokenizer of a model: a hub id, a local folder, or ``pocket``.
+
+    Raises ModelError where there is none, it cannot be fetched, or it has no fast version.
+    """
+    from kvstream import pocket
+
+    if name == "pocket" or Path(name).absolute() == pocket.path():
+        from kvstream.text.embedded import TiktokenTokenizer
+
+        return TiktokenTokenizer.pocket()
+    from kvstream.text.hub import HubTokenizer
+
+    wrapper = _wrapper(name, revision, offline, trust_remote_code)
+    backend = getattr(wrapper, "backend_tokenizer", None)
+    if backend is None or not getattr(wrapper, "is_fast", False):
+        raise ModelError(
+            f"The tokenizer of {name} ({type(wrapper).__name__}) has no fast version, and others "
+            "cannot be streamed faithfully; choose a model that comes with a tokenizer.json."
+        )
+    return HubTokenizer(backend, wrapper, name)
+
+
+def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(
+            name,
+            revision=revision,
+            local_files_only=offline,
+            trust_remote_code=trust_remote_code,
+        )
+    except Exception as error:  # the library raises nearly everything: OSError, ValueError, ...
+        where = "in the cache (offline)" if offline else "there or on the hub"
+        first_line = str(error).strip().split("\n")[0]
+        raise ModelError(
+            f"No tokenizer for {name!r} could be loaded {where}: {first_line} "
+            "Check the name, the network, or use the embedded model with --model pocket."
+        ) from error
