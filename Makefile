@@ -16,12 +16,13 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 try: $(VENV)/.installed build/reference.txt
 	@$(BIN)/kvstream sample --into build/reference.txt --seed 7 \
 		-o build/planted.txt --questions build/questions.jsonl
-	@$(BIN)/python -c "import json; first = json.loads(open('build/questions.jsonl').readline()); \
-		print(first['question'], file=open('build/question.txt', 'w')); \
-		print(first['answer'], file=open('build/answer.txt', 'w'))"
+	@$(BIN)/python -c "import json; facts = map(json.loads, open('build/questions.jsonl')); \
+		fact = next(f for f in facts if f['kind'] == 'passkey'); \
+		print(fact['question'], file=open('build/question.txt', 'w')); \
+		print(fact['sentence'], file=open('build/planted-fact.txt', 'w'))"
 	@echo "Question: $$(cat build/question.txt)"
 	$(BIN)/kvstream ask build/planted.txt "$$(cat build/question.txt)" --budget 1k
-	@echo "(planted was: $$(cat build/answer.txt))"
+	@echo "Planted: $$(cat build/planted-fact.txt)"
 
 test: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -104,7 +104,7 @@ class FakeSession:
             yield Notice(message)
         if self.fails is not None:
             raise self.fails
-        for number, question in enumerate(questions):
+        for number, question in enumerate(questions or [""]):
             yield AnswerStarted(question, number)
             for piece in self.pieces:
                 if self.pause:

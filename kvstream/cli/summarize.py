@@ -7,8 +7,6 @@ import click
 from kvstream.cli.options import ReadingOptions, SectionedCommand, reading_options
 from kvstream.cli.reading import Reading, read, sources_or_usage
 
-REQUEST = "Summarize the text above: what it is about, what happens, and what matters most."
-
 
 @click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
@@ -25,7 +23,5 @@ def command(ctx: click.Context, sources: tuple[str, ...], options: ReadingOption
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
     """
-    reading = Reading(
-        "summarize", sources_or_usage(ctx, sources), (REQUEST,), extract_by_default=True
-    )
+    reading = Reading("summarize", sources_or_usage(ctx, sources), (), extract_by_default=True)
     read(reading, options)
