@@ -20,11 +20,10 @@ from kvstream.errors import BudgetError
 from kvstream.methods.base import Method, Step
 from kvstream.model.attention import Wanted
 from kvstream.model.bounded import BoundedModel
-from kvstream.schedule import Schedule
+from kvstream.schedule import KeepAll, Schedule
 from kvstream.settings import RunSettings
+from kvstream.sizes import Sizes
 
-SMALLEST_FREE = 64
-"""Entries that must be left for memory and a chunk beside prompt, catalyst, question, answer."""
 START_SHARE = 8
 """Memory starts at this share of what is free: the m_0 of IMDC, which the paper leaves open."""
 SQUEEZE_SHARE = 16
@@ -56,49 +55,6 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How the budget is shared out; all in entries a head."""
-
-    budget: int
-    prompt: int
-    """P: the protected beginning (chat template, system, instruction)."""
-    catalyst: int
-    """C: appended to each chunk, then removed."""
-    question: int
-    """Q: the longest question with what its template puts around it."""
-    answer: int
-    """R: kept free for the answer before memory would have to be compressed again."""
-
-    @property
-    def free(self) -> int:
-        """A: what memory and the chunk in flight may take together."""
-        return self.budget - self.prompt - self.catalyst
-
-    @property
-    def final(self) -> int:
-        """The most that memory may hold when the question comes."""
-        return self.budget - self.prompt - self.question - self.answer
-
-    def __post_init__(self) -> None:
-        least = min(self.free, self.final)
-        if least < SMALLEST_FREE:
-            need = self.budget + SMALLEST_FREE - least
-            raise BudgetError(
-                f"A budget of {self.budget} tokens leaves {least} for the text: the prompt takes "
-                f"{self.prompt}, the question {self.question}, its answer at least {self.answer}, "
-                f"the catalyst {self.catalyst}. Use --budget {need} or more, or a shorter question."
-            )
-
-
-def share_out(
-    budget: int, prompt: int, catalyst: int, question: int, max_tokens: int, *, whole_answer: bool
-) -> Sizes:
-    """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need."""
-    room = max(8, (budget - prompt - question) // (2 if whole_answer else 8))
-    return Sizes(budget, prompt, catalyst, question, min(max_tokens, room))
-
-
-@dataclass(frozen=True)
 class StepReport:
     """What happened in one step, in numbers."""
 
@@ -108,35 +64,6 @@ class StepReport:
     seconds: float
     select_seconds: float
     """Part of `seconds` spent in selection and compaction."""
-
-
-class KeepAll:
-    """The schedule of a method that evicts nothing: pieces are read until nothing more fits."""
-
-    PIECE = 2048
-    """Tokens a forward pass; more only costs activation memory."""
-    length: int | None = None
-
-    def __init__(self, layers: int, room: int) -> None:
-        self.room = room
-        self.m_max = room
-        self.held: tuple[int, ...] = (0,) * layers
-        self.steps: int | None = None
-        self.whole = True
-
-    def chunk(self) -> int:
-        """Tokens to read now; 0 when the room is used up."""
-        return min(self.PIECE, self.room - max(self.held))
-
-    def memory(
-        self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
-    ) -> tuple[int, ...]:
-        """All that is held, and the new tokens."""
-        self.held = tuple(m + read for m in self.held)
-        return self.held
-
-    def revise(self, length: int) -> None:
-        """Nothing depends on the length."""
 
 
 class Reader:
@@ -156,6 +83,8 @@ class Reader:
         head: Sequence[int],
         catalysts: Sequence[Sequence[int]] = (),
         estimate: int | None = None,
+        *,
+        measure_always: bool = False,
     ) -> None:
         self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
@@ -166,10 +95,11 @@ class Reader:
         self.schedule = self._new_schedule(run, estimate)
         self.generator = torch.Generator().manual_seed(run.seed)
         self.asked = self.method.evidence()
+        self.measure_always = measure_always
         self.seen = 0
         self.steps = 0
+        self.stopped = "end"
         self.select_seconds = 0.0
-        self.last_ids: list[int] = []
         self._before: Tensor | None = None
         self._ratios: list[float] | None = None
         self._sinks: int | None = None
@@ -232,7 +162,7 @@ class Reader:
         targets = self._targets(n, last)
         evict = any(t < h + n for t, h in zip(targets, held, strict=True))
         catalyst = [i for c in self.catalysts for i in c] if evict else []
-        measure = evict or not last
+        measure = evict or not last or self.measure_always
         wanted = self._wanted(n, bool(catalyst)) if measure else None
         hidden = self.model.forward([*piece.ids, *catalyst], self.cache, wanted)
         in_flight = self.cache.used
@@ -242,7 +172,6 @@ class Reader:
         self.cache.tag(n, piece.first)
         self.seen += n
         self.steps += 1
-        self.last_ids = list(piece.ids[-max(1, self.asked.rows) :])
         selecting = time.perf_counter()
         if measure:
             self._absorb(n, loss)
@@ -400,11 +329,30 @@ class Reader:
         every = torch.cat(found).unique().long()
         return every[every != PROMPT]
 
-    def holders(self) -> tuple[Tensor, Tensor]:
-        """(ordinals, share of the heads that hold each): what memory holds on to, and how much."""
-        held = torch.cat([s.origin[:, : s.used].flatten().cpu() for s in self.compressible])
-        ordinals, counts = held[held != PROMPT].unique(return_counts=True)
-        return ordinals.long(), counts.float() / sum(s.spec.heads for s in self.compressible)
+    def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:
+        """(ordinals, weights): what memory would hold on to most if it were a quarter of its size.
+
+        The catalysts are run once more over what remains, and the method selects `share` of it
+        without anything leaving; a token's weight is the share of heads that would keep it.
+        """
+        catalyst = [i for c in self.catalysts for i in c]
+        if catalyst:
+            self.model.forward(catalyst, self.cache, self._wanted(0, True))
+            self.cache.drop_newest(len(catalyst))
+        first = self.first_candidate
+        chosen = []
+        for group in self._groups({s: s.used for s in self.compressible}):
+            candidates = group[0].used - first
+            keep = max(1, int(share * candidates))
+            if self.method.evicts and keep < candidates:
+                step = self._view(group, slice(first, group[0].used), 0, None)
+                kept = self.method.select(step, keep).to(step.origin.device)
+                chosen.append(step.origin.gather(-1, kept).flatten().cpu())
+            else:
+                chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
+        ordinals, counts = torch.cat(chosen).unique(return_counts=True)
+        heads = sum(s.spec.heads for s in self.compressible)
+        return ordinals.long(), counts.float() / heads
 
     # Answering
 
@@ -425,18 +373,22 @@ class Reader:
         """
         before = [s.used for s in self.cache.layers]
         compressed = False
+        self.stopped = "interrupted"
         try:
             hidden = self.model.forward(question, self.cache)
             self.cache.tag(len(question), None)
             for count in range(max_tokens):
                 token = choose(self.model.logits(hidden[-1:])[0])
                 if token in stop:
+                    self.stopped = "end"
                     return
                 yield token
                 if count + 1 == max_tokens:
+                    self.stopped = "length"
                     return
                 if self.cache.used == self.sizes.budget:
                     if not (may_compress and self._squeeze(before, len(question))):
+                        self.stopped = "budget"
                         return
                     compressed = True
                     before = [s.used for s in self.cache.layers]

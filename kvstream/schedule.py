@@ -436,3 +436,32 @@ def _smallest_chunk(free: int, chunk_size: int | None, average: int | None, is_o
         return chunk_size
     share = OPEN_CHUNK_SHARE if is_open else CHUNK_SHARE
     return max(SMALLEST_CHUNK, -(-free // share))
+
+
+class KeepAll:
+    """The schedule of a method that evicts nothing: pieces are read until nothing more fits."""
+
+    PIECE = 2048
+    """Tokens a forward pass; more only costs activation memory."""
+    length: int | None = None
+
+    def __init__(self, layers: int, room: int) -> None:
+        self.room = room
+        self.m_max = room
+        self.held: tuple[int, ...] = (0,) * layers
+        self.steps: int | None = None
+        self.whole = True
+
+    def chunk(self) -> int:
+        """Tokens to read now; 0 when the room is used up."""
+        return min(self.PIECE, self.room - max(self.held))
+
+    def memory(
+        self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
+    ) -> tuple[int, ...]:
+        """All that is held, and the new tokens."""
+        self.held = tuple(m + read for m in self.held)
+        return self.held
+
+    def revise(self, length: int) -> None:
+        """Nothing depends on the length."""

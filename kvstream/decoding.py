@@ -1,0 +1,36 @@
+"""How the next token is chosen from the logits, with transformers' own processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kvstream.settings import RunSettings
+
+
+def chooser(run: RunSettings) -> Callable[[Tensor], int]:
+    """A function from logits [V], float32, to a token: greedy at temperature 0, else sampled."""
+    if run.temperature == 0:
+        return lambda logits: int(logits.argmax())
+    from transformers.generation.logits_process import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(run.temperature)])
+    if run.top_k:
+        warpers.append(TopKLogitsWarper(run.top_k))
+    if run.top_p < 1:
+        warpers.append(TopPLogitsWarper(run.top_p))
+    generator = torch.Generator().manual_seed(run.seed)
+    nothing = torch.zeros(1, 0, dtype=torch.long)
+
+    def sample(logits: Tensor) -> int:
+        scores = warpers(nothing, logits[None].cpu())[0]
+        return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
+
+    return sample
