@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 
 import pytest
 from fakes import FakeSession
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from kvstream.events import StepDone
 from kvstream.reporters import format as f
-from kvstream.reporters.live import History, Live, PanelView, Speed
+from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
 from kvstream.reporters.plain import Plain
 from kvstream.settings import ModelSettings, RunSettings
 
@@ -169,11 +170,12 @@ def test_plain_lines_without_unicode() -> None:
 
 
 def test_a_model_name_cannot_forge_markup_or_escapes() -> None:
-    reporter = Live(io.StringIO(), stays=False)
-    reporter.view.model = "\x1b[31m[bold]x"
+    name = "\x1b[31m[bold]x"
     out = io.StringIO()
-    Console(file=out, width=80, markup=False).print(PanelView(reporter.view, 0.0))
+    started = replace(events()[0], model=name)
+    Console(file=out, width=80, markup=False).print(PanelView(Snapshot(started=started), 0.0))
     assert "\x1b" not in out.getvalue()
+    assert "[bold]x" in out.getvalue()
 
 
 def test_the_panel_asks_the_engine_only_when_it_is_drawn() -> None:

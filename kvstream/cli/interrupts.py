@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the reading, the second one the program."""
+"""Signals: the first Ctrl-C ends the reading, the second one the program."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -27,16 +28,16 @@ class Interrupts:
         self.tell = tell
         self.reading = False
         self.pressed = False
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         return self.pressed
 
     def __enter__(self) -> Interrupts:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:  # not the main thread: whoever runs us handles signals
-            self._before = None
+        with suppress(ValueError):  # not the main thread: whoever runs us handles signals
+            self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
+            # So that the terminal gets its cursor back and no temporary file is left.
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, _terminate)
         return self
 
     def __exit__(
@@ -45,14 +46,18 @@ class Interrupts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.reading or self.pressed:
             raise KeyboardInterrupt
         self.pressed = True
         self.tell("Interrupted: answering from what was read so far. Press Ctrl-C again to stop.")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 class InterruptibleInput(io.RawIOBase):

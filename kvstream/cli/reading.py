@@ -17,7 +17,7 @@ import click
 from kvstream.cli.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.options import ReadingOptions
 from kvstream.cli.output import OutputFile
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, SourceError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
@@ -90,6 +90,7 @@ def read(reading: Reading, options: ReadingOptions) -> None:
             interrupted=interrupts,
         )
         writer = AnswerWriter(output, as_json=options.as_json)
+        stack.callback(writer.close)
         for event in _phases(events, interrupts):
             if isinstance(event, Answered):
                 with _rescued(event.result, output):
@@ -104,10 +105,15 @@ def read(reading: Reading, options: ReadingOptions) -> None:
 def _phases(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:
     """The same events; tells the Ctrl-C handler when there is reading to be stopped."""
     interrupts.reading = True
-    for event in events:
-        if isinstance(event, AnswerStarted):
-            interrupts.reading = False
-        yield event
+    try:
+        for event in events:
+            if isinstance(event, AnswerStarted):
+                interrupts.reading = False
+            yield event
+    except SourceError:
+        if interrupts.pressed:  # before there was anything to answer from
+            raise KeyboardInterrupt from None
+        raise
 
 
 def open_session(options: ReadingOptions) -> Session:

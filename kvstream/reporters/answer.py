@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 from kvstream.events import Answered, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
@@ -37,6 +38,13 @@ class AnswerWriter(Reporter):
             else:
                 self._write(event.result.answer.rstrip("\n") + "\n")
             self.streamed.clear()
+
+    def close(self) -> None:
+        """End the line of an answer that was broken off."""
+        if self.streamed and self.last_character != "\n":
+            with suppress(OSError):
+                self._write("\n")
+        self.streamed.clear()
 
     def _json_line(self, event: Answered) -> str:
         encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower().replace("-", "")

@@ -34,7 +34,6 @@ class Snapshot:
     between two chunks, at most as often as the panel is drawn.
     """
 
-    model: str = ""
     started: Started | None = None
     step: StepDone | None = None
     coverage: list[float] = field(default_factory=list)
@@ -107,10 +106,13 @@ class Live(Teller):
         self.asked_engine = float("-inf")
         self.live: RichLive | None = None
         self.lock = threading.Lock()
+        self.line_open = False
 
     def loading(self, model: str) -> None:
-        self.view.model = model
-        self._start()
+        # A line and no panel yet: a download has a progress bar of its own.
+        self.stream.write(f.for_terminal(f"Loading {model} ..."))
+        self.stream.flush()
+        self.line_open = True
 
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -127,12 +129,10 @@ class Live(Teller):
             self.view.answering = None
         super().show(event)
         if isinstance(event, Answered):
-            if not self.stays:
-                self.write(summary(event.result))
-            else:
-                self.tell(summary(event.result))
+            self.tell(summary(event.result))
 
     def tell(self, message: str) -> None:
+        self._clear_line()
         if self.live is None:
             self.write(message)
         else:
@@ -140,9 +140,18 @@ class Live(Teller):
             self.console.print(Text(f.for_terminal(message)))
 
     def close(self) -> None:
+        self._clear_line()
         self._stop()
 
+    def _clear_line(self) -> None:
+        if self.line_open:
+            self.line_open = False
+            with suppress(OSError):
+                self.stream.write("\r\x1b[2K")
+                self.stream.flush()
+
     def _start(self) -> None:
+        self._clear_line()
         if self.live is None and not self.view.done:
             self.live = RichLive(
                 get_renderable=self._draw,
@@ -229,10 +238,6 @@ class PanelView:
         self.width = _inner_width(console.width)
         started, step = self.view.started, self.view.step
         if started is None:
-            yield Text(
-                f"Loading {f.for_terminal(self.view.model)} ... {f.duration(self.elapsed)}",
-                style="dim",
-            )
             return
         rows = Table.grid(padding=0)
         rows.add_column(width=LABEL, style="dim", no_wrap=True)

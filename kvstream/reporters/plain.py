@@ -24,11 +24,16 @@ class Teller(Reporter):
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.unicode = encoding.lower().replace("-", "") == "utf8"
         self.told: set[str] = set()
+        self.answering = False
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Notice):
+        if isinstance(event, AnswerStarted):
+            self.answering = True
+        elif isinstance(event, Notice) and not self.answering:
+            # One that comes within an answer would break its line; the result repeats it.
             self.warn(event.message)
         elif isinstance(event, Answered):
+            self.answering = False
             for warning in event.result.warnings:
                 self.warn(warning)
 
