@@ -1,0 +1,230 @@
+"""What stands around the document: the model's chat template, split where the document goes.
+
+The template is rendered once with unguessable words in the place of the document, the question and
+the system text, and cut at the document's.  A document is encoded apart, as plain text, so nothing
+in it can close its turn or open another; what the user typed is kept from doing so as well.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvstream.tokens import Tokenizer
+
+Task = Literal["ask", "summarize"]
+
+SUMMARY_QUESTION = "What is the summary of the text?"
+_THINK_OPEN, _THINK_CLOSED = "<think>", "\n</think>\n\n"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The ids in front of the document and behind it."""
+
+    head: list[int]
+    """In front of the document: control tokens, system text, instruction. To be protected."""
+    stop_ids: tuple[int, ...]
+    """Tokens that end the answer."""
+    style: Literal["chat", "completion"]
+    """Whether the model is told what to do, or given a text that an answer would continue."""
+    task: Task
+    _parts: _Parts = field(repr=False)
+    _tokenizer: Tokenizer = field(repr=False)
+
+    def tail(self, question: str) -> list[int]:
+        """Behind the document: the question, the end of the turn, the beginning of the answer.
+
+        A summary needs no question; one that is given says what it should be about.
+        """
+        asked = self._parts.phrase(question.strip())
+        pieces = self._parts.behind.split(self._parts.question)
+        texts = [(pieces[0], False)]
+        for piece in pieces[1:]:
+            texts += [(asked, True), (piece, False)]
+        return _encode(self._tokenizer, texts, continuing=True)
+
+    def catalyst(self, text: str) -> list[int]:
+        """``text`` as it is put behind a chunk to draw attention; plain, no control tokens."""
+        return self._tokenizer.encode("\n" + text.strip(), continuing=True)
+
+    def phrase(self, question: str) -> str:
+        """The words in which ``tail`` puts a question, for a catalyst that resembles it."""
+        return self._parts.phrase(question.strip())
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A rendered template, cut at the document."""
+
+    before: str
+    behind: str
+    question: str
+    """Stands in ``behind`` where the question goes."""
+    phrase: Callable[[str], str]
+    system: str = ""
+    """Stands in ``before`` where the system text goes."""
+
+
+def build_prompt(
+    tokenizer: Tokenizer,
+    questions: Sequence[str] = (),
+    *,
+    system: str | None = None,
+    task: Task = "ask",
+) -> Prompt:
+    """The prompt for a model: from its chat template, or as a plain text to be completed.
+
+    ``questions`` are those known before reading; their wording does not depend on one another, so
+    ``tail`` takes any.  ``system`` goes into the system turn, or before the user's text where the
+    template has none.
+    """
+    system = (system or "").strip()
+    parts = _chat_parts(tokenizer, system, task)
+    stop_ids = list(tokenizer.eos_ids)
+    style: Literal["chat", "completion"] = "completion"
+    if parts is None:
+        parts = _completion_parts(task)
+        head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+        head += tokenizer.encode(system + "\n\n") if system else []
+    else:
+        if not _completes(parts):
+            style = "chat"
+            stop_ids += _end_of_turn(tokenizer)
+        pieces = parts.before.split(parts.system) if parts.system else [parts.before]
+        texts = [(pieces[0], False)]
+        for piece in pieces[1:]:
+            texts += [(system, True), (piece, False)]
+        head = _encode(tokenizer, texts, continuing=False)
+    return Prompt(head, tuple(dict.fromkeys(stop_ids)), style, task, parts, tokenizer)
+
+
+# How things are put. The document comes first: what is asked stands next to the answer.
+
+
+def _instruction(task: Task) -> str:
+    if task == "summarize":
+        return "Here is a text. It is to be summarized.\n\n"
+    return "Here is a text. A question about it follows.\n\n"
+
+
+def _chat_phrase(task: Task) -> Callable[[str], str]:
+    def ask(question: str) -> str:
+        return (
+            f"Question: {question}\n\nAnswer from the text above, briefly and exactly. "
+            "If the answer is not in the text, say so."
+        )
+
+    def summarize(question: str) -> str:
+        about = f" Pay attention to this above all: {question}" if question else ""
+        return (
+            "Summarize the text above: what it is about, what happens or is said, and how it "
+            f"ends. Use only what stands in the text.{about}"
+        )
+
+    return summarize if task == "summarize" else ask
+
+
+def _completion_phrase(task: Task) -> Callable[[str], str]:
+    def phrase(question: str) -> str:
+        return f"Question: {question or (SUMMARY_QUESTION if task == 'summarize' else '')}"
+
+    return phrase
+
+
+def _completion_parts(task: Task) -> _Parts:
+    """``DOC\\nQuestion: ...\\nAnswer:``."""
+    mark = _mark()
+    return _Parts("", f"\n{mark}\nAnswer:", mark, _completion_phrase(task))
+
+
+def _completes(parts: _Parts) -> bool:
+    """Whether the template itself asks to complete ``Answer:`` and needs no instruction."""
+    return parts.behind.rstrip().endswith("Answer:")
+
+
+# Rendering and cutting.
+
+
+def _mark() -> str:
+    """A word that no template, document or question contains."""
+    return f"kvstream{secrets.token_hex(12)}"
+
+
+def _chat_parts(tokenizer: Tokenizer, system: str, task: Task) -> _Parts | None:
+    """The template cut at the document; None if there is none, or none that can be cut."""
+    if not tokenizer.has_template:
+        return None
+    bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
+    if bare is not None and _completes(bare):
+        return bare
+    return _rendered(tokenizer, system, _instruction(task), "\n\n", _chat_phrase(task))
+
+
+def _rendered(
+    tokenizer: Tokenizer, system: str, before: str, between: str, phrase: Callable[[str], str]
+) -> _Parts | None:
+    document, question, role = _mark(), _mark(), _mark()
+    content = f"{before}{document}{between}{question}"
+    user = {"role": "user", "content": content}
+    attempts = [[user]]
+    if system:
+        # Some templates know no system turn: they raise, or leave it out without a word.
+        folded = {"role": "user", "content": f"{role}\n\n{content}"}
+        attempts = [[{"role": "system", "content": role}, user], [folded]]
+    for messages in attempts:
+        try:
+            text = tokenizer.render(messages, add_generation_prompt=True, enable_thinking=False)
+        except Exception:  # a template may raise anything
+            continue
+        wanted = [document, question, *([role] if system else [])]
+        if any(text.count(mark) != 1 for mark in wanted):
+            continue
+        head, tail = text.split(document)
+        if question in tail and (not system or role in head):
+            return _Parts(head, _thought(tail), question, phrase, role if system else "")
+    return None
+
+
+def _thought(tail: str) -> str:
+    """A generation prompt that opens a block of thoughts gets it closed: no room to think aloud."""
+    if tail.rfind(_THINK_OPEN) > tail.rfind("</think>"):
+        return tail.rstrip() + _THINK_CLOSED
+    return tail
+
+
+def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
+    """The control token that the template puts behind an assistant's text."""
+    mark = _mark()
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+    try:
+        text = tokenizer.render(turns, add_generation_prompt=False)
+    except Exception:  # as above
+        return []
+    closing = text.partition(mark)[2].lstrip()
+    longest_first = sorted(tokenizer.special_strings, key=len, reverse=True)
+    for token in longest_first:
+        if closing.startswith(token):
+            return tokenizer.encode_template(token, continuing=True)[:1]
+    return []
+
+
+def _encode(tokenizer: Tokenizer, texts: list[tuple[str, bool]], *, continuing: bool) -> list[int]:
+    """Ids of template text with the user's text (True) in it.
+
+    Encoded as one where the user's text spells no control token: that is what the model saw in
+    training.  Else apart, the user's as plain text.
+    """
+    control = re.compile("|".join(map(re.escape, tokenizer.special_strings)) or r"(?!)")
+    if not any(control.search(text) for text, users in texts if users):
+        whole = "".join(text for text, _ in texts)
+        return tokenizer.encode_template(whole, continuing=continuing) if whole else []
+    ids: list[int] = []
+    for text, users in texts:
+        if text:
+            encode = tokenizer.encode if users else tokenizer.encode_template
+            ids += encode(text, continuing=continuing or bool(ids))
+    return ids
