@@ -32,6 +32,8 @@ class FakeSession:
     pause = 0.0
     pieces: tuple[str, ...] = ("It is ", "51234", ".")
     notices: tuple[str, ...] = ()
+    reads = False
+    """Whether the sources are really read to their end."""
     fails: BaseException | None = None
     calls: list[dict[str, Any]]
 
@@ -76,6 +78,9 @@ class FakeSession:
         }  # fmt: skip
         started = self.plan(sources, questions, run, command=command, system=system)
         yield started
+        if self.reads:
+            for _ in sources:
+                pass
         total = self.tokens or 8192
         seen = step = 0
         while seen < total and not interrupted():

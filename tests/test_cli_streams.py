@@ -255,3 +255,37 @@ def test_second_ctrl_c_ends_with_130(book) -> None:
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_the_wait_for_standard_input() -> None:
+    process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True\ntokens=1024")
+    assert process.stdin is not None
+    process.stdin.write("The writer of this pipe never closes it.\n")
+    process.stdin.flush()
+    wait_for(process, "budget")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    assert process.wait(30) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == "It is 51234.\n"
+    process.stdin.close()
+
+
+def test_ctrl_c_before_anything_was_read() -> None:
+    process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True")
+    wait_for(process, "budget")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    assert process.wait(30) == 130
+
+
+def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    process = start("ask", book, "Q?", "-o", str(out), FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "Traceback" not in err
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]

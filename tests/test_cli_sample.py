@@ -1,0 +1,68 @@
+"""``kvstream sample``: texts with facts, and the questions that ask for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+TEXT = "".join(
+    f"Paragraph {i} tells of nothing in particular. It goes on for a while.\n\n" for i in range(400)
+)
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_facts_are_planted_over_the_whole_text(cli, tmp_path, way) -> None:
+    book, out, questions = (tmp_path / n for n in ("book.txt", "out.txt", "q.jsonl"))
+    book.write_text(TEXT)
+    ran = cli(
+        "sample", "--into", str(book) if way == "file" else "-", "--facts", "10", "-o", str(out),
+        "--questions", str(questions), stdin=TEXT.encode(),
+    )  # fmt: skip
+    assert (ran.code, ran.stdout) == (0, "")
+    planted = out.read_text(encoding="utf-8")
+    asked = records(questions)
+    assert len(asked) == 10
+    rest = planted
+    for record in asked:
+        assert planted.count(record["sentence"]) == 1
+        assert abs(planted.index(record["sentence"]) / len(planted) - record["depth"]) < 0.1
+        assert all(answer in record["sentence"] for answer in record["answers"])
+        rest = rest.replace(record["sentence"], "")
+    assert rest.split() == TEXT.split(), "nothing else is changed"
+
+
+def test_the_same_seed_makes_the_same_text(cli) -> None:
+    first = cli("sample", "--tokens", "2k", "--seed", "3").stdout
+    assert first == cli("sample", "--tokens", "2k", "--seed", "3").stdout
+    assert first != cli("sample", "--tokens", "2k", "--seed", "4").stdout
+    assert 0.7 < len(first) / (2048 * 4.2) < 1.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--into", "/nowhere/book.txt"], 3, "does not exist"),
+        (["--tokens", "many"], 2, "not a number of tokens"),
+        (["--facts", "0"], 2, "--facts"),
+        (["--tokens", "1k", "-o", "/dev/full"], 1, "No space left"),
+        (["--tokens", "1k", "--questions", "/nowhere/q.jsonl"], 1, "No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_told(cli, arguments, code, says) -> None:
+    ran = cli("sample", *arguments)
+    assert ran.code == code
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_empty_input_is_nothing_to_read(cli, tmp_path) -> None:
+    out = tmp_path / "out.txt"
+    ran = cli("sample", "--into", "-", "-o", str(out))
+    assert ran.code == 3
+    assert not list(tmp_path.iterdir())
