@@ -9,11 +9,15 @@ token and not only the one met in training.
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from kvstream.training.splits import is_heldout
 
 VOCABULARY = 8192
 BOS, EOS = "<|bos|>", "<|eos|>"
@@ -46,6 +50,31 @@ def byte_alphabet() -> dict[int, str]:
         if byte not in alphabet:
             alphabet[byte] = chr(256 + len(alphabet) - len(kept))
     return alphabet
+
+
+def training_texts(data: Path, seed: int = 0, characters: int = 110_000) -> list[str]:
+    """A stretch of every training book, every passage and question: what the tokens come from."""
+    rng = random.Random(seed)
+    texts: list[str] = []
+    for file in sorted((data / "books").glob("*.txt.gz")):
+        if is_heldout(file.name.removesuffix(".txt.gz")):
+            continue
+        book = gzip.decompress(file.read_bytes()).decode("utf-8")
+        start = rng.randrange(max(1, len(book) - characters))
+        texts += book[start : start + characters].split("\n\n")
+    for file in sorted((data / "qa").glob("*.jsonl.gz")):
+        seen: set[str] = set()
+        if "stories" in file.name:
+            continue
+        for line in gzip.decompress(file.read_bytes()).decode("utf-8").splitlines():
+            record = json.loads(line)
+            if is_heldout(record["doc_id"]):
+                continue
+            if record["context"] not in seen:
+                seen.add(record["context"])
+                texts.append(record["context"])
+            texts.append(f"\nQuestion: {record['question']}\nAnswer:")
+    return texts
 
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:

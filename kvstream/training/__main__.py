@@ -1,0 +1,111 @@
+"""``python -m kvstream.training``: see ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import sys
+from pathlib import Path
+
+from kvstream import pocket
+from kvstream.training.data import Corpus, write_shards
+from kvstream.training.train import Recipe, parse_lengths, train
+
+
+def _lengths(recipe: Recipe) -> tuple[int, ...]:
+    both = {**parse_lengths(recipe.lengths), **parse_lengths(recipe.late_lengths)}
+    return tuple(sorted(both))
+
+
+def _make(
+    data: Path, out: Path, seed: int, lengths: tuple[int, ...], copying: float, refusals: float
+) -> None:
+    write_shards(Corpus(data), out, seed, lengths, copying=copying, refusals=refusals)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one of the commands; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kvstream.training", description="Make the embedded model pocket."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("tokenizer", "learn the tokenizer and write its files to --out"),
+        ("shards", "make training rows, always a few shards ahead, until stopped"),
+        ("pocket", "train: data folder in, weights out"),
+        ("evaluate", "score a model on held-out books and documents"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--data", type=Path, default=Path("../shared/data"))
+        if name == "evaluate":
+            command.add_argument("--model", type=Path, default=pocket.path())
+            command.add_argument("--trials", type=int, default=100)
+            command.add_argument("--lengths", default="256,1024")
+            command.add_argument("--seed", type=int, default=0)
+            command.add_argument("--tasks", default="", help="comma-separated; all when empty")
+            command.add_argument("--show", type=int, default=0, help="print so many answers a task")
+            continue
+        command.add_argument("--out", type=Path, required=True)
+        if name == "tokenizer":
+            continue
+        command.add_argument("--copying", type=float, default=0.0, help="share of copying rows")
+        command.add_argument(
+            "--refusals", type=float, default=0.12, help="share of unanswerable questions"
+        )
+        if name == "shards":
+            command.add_argument("--seed", type=int, default=0)
+            command.add_argument("--lengths", default="256,512,1024,2048,4096")
+            continue
+        command.add_argument("--resume", type=Path, help="a state.pt to go on from")
+        command.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
+        command.add_argument("--workers", type=int, default=1, help="processes that make shards")
+        for field in dataclasses.fields(Recipe):
+            option = "--" + field.name.replace("_", "-")
+            command.add_argument(option, type=type(field.default), default=field.default)
+    options = parser.parse_args(arguments)
+    if options.command == "tokenizer":
+        from kvstream.training.tokenizer import train_ranks, training_texts, write
+
+        write(train_ranks(training_texts(options.data)), options.out, context=4096)
+        return 0
+    if options.command == "shards":
+        lengths = tuple(int(part) for part in options.lengths.split(","))
+        _make(
+            options.data, options.out, options.seed, lengths, options.copying, options.refusals
+        )
+        return 0
+    if options.command == "evaluate":
+        from kvstream.training.evaluate import evaluate
+
+        lengths = tuple(int(part) for part in options.lengths.split(","))
+        tasks = tuple(filter(None, options.tasks.split(",")))
+        for row in evaluate(
+            options.model, options.data, lengths, options.trials, options.seed, tasks, options.show
+        ):
+            print(json.dumps(row), flush=True)
+        return 0
+    recipe = Recipe(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Recipe)})
+    shards = options.shards or options.out / "shards"
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(
+            target=_make,
+            args=(options.data, shards, recipe.seed + 1 + i, _lengths(recipe), options.copying,
+                  options.refusals),
+            daemon=True,
+        )
+        for i in range(options.workers)
+    ]
+    for worker in workers:
+        worker.start()
+    totals = train(recipe, shards, options.out, options.resume)
+    for worker in workers:
+        worker.terminate()
+    print(json.dumps(totals))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,545 @@
+"""Facts about invented people and places, and keys: what is planted into prose.
+
+The relations are in ``templates.txt``; names are made of syllables, so there are millions of them
+and a model cannot know them by heart: it has to look.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+REFUSAL = "not in the text"
+
+
+@dataclass
+class Planted:
+    """One sentence (or a few) to hide in a text, with what may be asked about it."""
+
+    text: str
+    questions: list[tuple[str, str]]  # question, answer
+    person: str = ""  # who it is about
+    clauses: list[str] = field(default_factory=list)  # "who stole the silver key"
+
+
+_ONSETS = "b br c ch cl d dr f fl g gr h j k kn l m n p pr qu r s sh sl st t th tr v w wr y z".split()
+_VOWELS = "a e i o u a e i o ai ea ee ie oa ou au y ei".split()
+_CODAS = "b ck d g l ll m n nd ng nt p r rd rk rl rn rt s sk ss st t th x z v ld lm mb".split()
+_PERSON_ENDS = (
+    "a in el o us ar eth an wick man son well ley mund red win ric bert ina elle ette is a ia ora "
+    "en ulf ard ot im ius ez ov sky ic ham ton ter ser"
+).split()
+_PLACE_ENDS = (
+    "ton ham ford by wick field bury mouth port stead worth mere dale holm burg stadt ville a ia "
+    "land ness combe minster gate bridge cliff haven hurst low moor shire thorpe wold ova is or"
+).split()
+FIRST_NAMES = (
+    "Ada Agnes Albert Alice Amos Anna Arthur Barbara Ben Bertha Boris Carla Carlos Cecil Clara "
+    "Conrad Daisy David Dora Edgar Edith Edmund Elena Eliza Ella Emil Emma Eric Ernest Esther Eva "
+    "Felix Fiona Flora Frank Fred George Grace Greta Hannah Harold Harry Hector Helen Henry Hugo "
+    "Ida Igor Irene Isaac Ivan Ivy Jack James Jane Jasper Joan Joel John Jonas Joseph Judith Julia "
+    "Karl Kate Laura Leo Leon Lily Linda Louis Lucy Luke Mabel Marcus Margaret Maria Mark Martha "
+    "Martin Mary Matilda Max Miriam Molly Nancy Nathan Ned Nell Nina Noah Nora Olga Oliver Oscar "
+    "Otto Patrick Paul Pedro Peter Philip Polly Rachel Ralph Rebecca Robert Rosa Rose Rufus Ruth "
+    "Sam Sarah Silas Simon Sofia Stella Susan Sylvia Theo Thomas Tilda Tom Ursula Vera Victor Viola "
+    "Walter Wanda William Yusuf Zoe Amina Chen Dmitri Fatima Hiro Ingrid Kofi Lars Mei Priya Raj"
+).split()
+_TITLES = "Mr. Mrs. Miss Dr. Captain Sir Lady Professor Judge Colonel Old Aunt Uncle Father".split()
+
+
+def _stem(rng: random.Random, syllables: int) -> str:
+    parts = []
+    for index in range(syllables):
+        parts.append(rng.choice(_ONSETS) if index or rng.random() < 0.85 else "")
+        parts.append(rng.choice(_VOWELS))
+        if index == syllables - 1 or rng.random() < 0.35:
+            parts.append(rng.choice(_CODAS))
+    return "".join(parts)
+
+
+def surname(rng: random.Random) -> str:
+    """An invented family or fantasy name such as ``Trelound``."""
+    stem = _stem(rng, rng.choice([1, 1, 1, 2, 2]))
+    return (stem + (rng.choice(_PERSON_ENDS) if rng.random() < 0.7 else "")).capitalize()
+
+
+def person(rng: random.Random) -> str:
+    """A person's name: invented alone, or with a first name or a title."""
+    draw = rng.random()
+    if draw < 0.4:
+        return f"{rng.choice(FIRST_NAMES)} {surname(rng)}"
+    if draw < 0.62:
+        return surname(rng)
+    if draw < 0.8:
+        return f"{rng.choice(_TITLES)} {surname(rng)}"
+    if draw < 0.88:
+        return f"{surname(rng)} {surname(rng)}"
+    if draw < 0.95:
+        return rng.choice(FIRST_NAMES)
+    return f"the {rng.choice(ADJECTIVES)} {rng.choice(TRADES)}"
+
+
+def place(rng: random.Random) -> str:
+    """An invented town or country such as ``Grelby`` or ``Upper Kneadhaven``."""
+    name = (_stem(rng, rng.choice([1, 1, 2])) + rng.choice(_PLACE_ENDS)).capitalize()
+    draw = rng.random()
+    if draw < 0.06:
+        return f"{rng.choice(['Port', 'New', 'Upper', 'Saint', 'Great', 'Lower', 'East'])} {name}"
+    if draw < 0.1:
+        return f"{name} {rng.choice(['Castle', 'Hall', 'Street', 'Abbey', 'Farm', 'Hill', 'Bay'])}"
+    return name
+
+
+ADJECTIVES = (
+    "old young tall little blind silent lame red-haired fat thin strange rich poor clever lazy "
+    "merry wicked gentle proud grey pale sleepy bold honest wise drunken famous lonely"
+).split()
+TRADES = (
+    "baker blacksmith butcher carpenter clockmaker cobbler cook doctor farmer fisherman gardener "
+    "glassblower hunter innkeeper jeweller judge lawyer librarian locksmith mason merchant miller "
+    "miner musician painter physician pilot poet porter potter printer sailor schoolmaster sculptor "
+    "shepherd shoemaker smith soldier spy surgeon tailor tanner teacher thatcher weaver woodcutter "
+    "actor astronomer barber beekeeper botanist brewer chemist clerk coachman dentist diver dyer "
+    "engineer ferryman goldsmith historian juggler lighthouse-keeper midwife nurse postman saddler"
+).split()
+_MATERIALS = (
+    "silver golden copper wooden leather glass ivory brass crystal stone iron velvet silk paper "
+    "marble bronze clay pearl ebony tin amber black white red blue green old broken rusty tiny "
+    "carved painted heavy round crooked little torn sealed hidden precious borrowed"
+).split()
+_THINGS = (
+    "key ring box book letter map watch knife lamp bell mirror comb pipe crown cup purse umbrella "
+    "violin lantern chest locket coin telescope compass bottle flute hat glove candlestick sword "
+    "brooch statue vase portrait diary ledger necklace bracelet button spoon teapot clock basket "
+    "whistle thimble needle harp drum shield helmet bowl plate pen seal parcel trunk saddle kettle "
+    "hammer axe rope medal pistol fan shawl doll will passport photograph manuscript scroll jar"
+).split()
+_SPOTS = (
+    "under the {x} stairs|behind the {x} clock|in the {x} cellar|beneath the {x} oak|in a {x} barrel|"
+    "inside the {x} church|in the {x} attic|at the bottom of the {x} well|under a {x} stone|"
+    "behind the {x} curtain|in the {x} stable|on the {x} shelf|in the {x} drawer|near the {x} bridge|"
+    "in the {x} tower|under the {x} bed|in the {x} garden|beside the {x} mill|in the {x} library|"
+    "in the kitchen of {l}|in the {x} inn|on the roof of the {x} barn|at the {x} harbour|in a {x} cave|"
+    "in the forest of {l}|by the {x} gate|in the church of {l}|in the {x} chapel|behind the {x} piano|"
+    "on the road to {l}|in the market of {l}|at the {x} station|in the {x} boat|under the {x} floor"
+).split("|")
+_COLOURS = (
+    "red blue green yellow purple orange white black grey brown pink scarlet crimson violet "
+    "turquoise ivory amber olive indigo lilac golden silver"
+).split()
+_ANIMALS = (
+    "dog cat horse parrot goat donkey raven tortoise monkey pig owl mule rabbit hound pony goose "
+    "falcon squirrel fox ferret lamb peacock canary bear"
+).split()
+_HERDS = (
+    "cows sheep goats horses hens ducks geese pigs camels oxen dogs cats rabbits bees donkeys mules "
+    "ships houses books windows hats clocks barrels apple-trees boats carpets swords mirrors"
+).split()
+_FOODS = (
+    "roast goose|onion soup|brown bread|apple pie|boiled eggs|salted herring|plum pudding|cold ham|"
+    "oatmeal|pea soup|fried trout|goat cheese|mutton stew|honey cakes|mushrooms|roast chestnuts|"
+    "lentils|pickled cabbage|gingerbread|strawberries|rabbit pie|barley broth|smoked eel|pancakes|"
+    "turnips|rice and beans|lamb chops|cherry tart|dried figs|oysters|cucumber sandwiches|porridge"
+).split("|")
+_INSTRUMENTS = (
+    "violin flute harp trumpet drum organ guitar lute cello piano bagpipe horn oboe fiddle zither "
+    "mandolin clarinet banjo"
+).split()
+_KIN = (
+    "brother sister father mother uncle aunt cousin nephew niece son daughter wife husband friend "
+    "teacher servant neighbour grandfather grandmother godfather master partner guardian rival "
+    "doctor lawyer cook secretary gardener coachman enemy landlady"
+).split()
+_FEELINGS = (
+    "angry sad happy afraid late proud ashamed tired surprised lonely jealous anxious glad silent "
+    "furious delighted worried pale restless cheerful disappointed ill"
+).split()
+_REASONS = (
+    "because the {t} was {b}|because of the {t}|because {r} had {v}|because nobody {v2}|"
+    "because the {s} had burned down|because {r} was coming|because the winter was so {w}|"
+    "because there was no {f} left|because {r} had told a lie|because the {a} was lost|"
+    "because {r} was ill|because the harvest had failed|because of a quarrel with {r}|"
+    "because the rent was too high|because {r} laughed|because the {s} was closed|"
+    "because the road was blocked|because it had rained for {n} days|because of the noise|"
+    "because the doctor had ordered it|because the {t} had been stolen|because of a broken {o}"
+).split("|")
+_PURPOSES = (
+    "sell the {t}|buy a {a}|find {r}|learn the {q}|visit {r}|see the {s}|become a {j}|pay the rent|"
+    "look for the {t}|ask {r} for help|repair the {s}|catch a thief|write a book|bury the {t}|"
+    "meet {r}|study the stars|escape from {r}|marry {r}|fetch the {j}|build a {s}|drink the waters|"
+    "consult the {j}|open a shop|bring back the {t}|burn the letters|keep the secret|feed the {a}|"
+    "leave the town|learn to swim|speak with the {j}|sail to {l}|walk to {l}|guard the {s}"
+).split("|")
+_BUILDINGS = "bridge mill barn school church tower inn theatre library stable shop castle hut".split()
+_SOLIDS = (
+    "wool glass salt silk leather wood clay copper cheese wine timber lace honey iron marble straw "
+    "wax bone paper tin pottery linen cider velvet oak brass amber"
+).split()
+_DANGERS = (
+    "thunder|wolves|drowning|the fire|the river|ghosts|the dark|a bear|robbers|the flood|spiders|"
+    "dogs|the sea|a snake|the storm|the avalanche|prison|poison|the bull|the plague|heights|bees"
+).split("|")
+_CRIMES = (
+    "theft|murder|smuggling|forgery|treason|arson|stealing a {a}|poisoning the {j}|witchcraft|"
+    "robbing {r}|burning the {s}|perjury|cheating at cards|spying|fraud|piracy"
+).split("|")
+_SUBJECTS = (
+    "law medicine botany music history geometry astronomy Latin Greek chemistry theology painting "
+    "philosophy navigation drawing grammar dancing fencing geography anatomy"
+).split()
+_MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+_WEEK = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_UNITS = (
+    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
+).split()
+_MARKS = "coat|hat|cloak|scarf|pair of boots|wig|gown|uniform|apron|waistcoat|shawl|mask".split("|")
+
+
+def _count(rng: random.Random, digits: bool | None = None) -> str:
+    if digits or (digits is None and rng.random() < 0.5):
+        return str(rng.randrange(2, rng.choice([20, 100, 1000])))
+    word = rng.choice(_UNITS)
+    if word[-1] == "y" and rng.random() < 0.5:
+        word += "-" + rng.choice(_UNITS[:8])
+    return word
+
+
+def _day(rng: random.Random) -> str:
+    month, number = rng.choice(_MONTHS), rng.randrange(1, 29)
+    suffix = "th" if 10 < number < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return rng.choice(
+        [
+            f"on {rng.choice(_WEEK)}",
+            f"on {month} {number}",
+            f"on the {number}{suffix} of {month}",
+            f"on {rng.choice(_WEEK)} morning",
+            f"on {rng.choice(_WEEK)} evening",
+            f"in {month}",
+            f"in {month} {rng.randrange(1500, 2030)}",
+            f"in {rng.randrange(1500, 2030)}",
+            f"{_count(rng, False)} years ago",
+            f"at {rng.choice(['Christmas', 'Easter', 'midnight', 'noon', 'dawn', 'harvest time'])}",
+            f"in the {rng.choice(['spring', 'summer', 'autumn', 'winter'])} of {rng.randrange(1500, 2030)}",
+            "after the " + rng.choice("funeral wedding war fair harvest storm ball trial".split()),
+            "before " + rng.choice("breakfast dinner sunrise midnight supper church".split()),
+            "during the " + rng.choice("feast storm concert night sermon flood holidays".split()),
+        ]
+    )
+
+
+def _time(rng: random.Random) -> str:
+    return rng.choice(
+        [
+            f"{rng.randrange(1, 13)} o'clock",
+            f"{rng.choice(_UNITS[:11])} o'clock",
+            f"half past {rng.choice(_UNITS[:11])}",
+            f"a quarter to {rng.choice(_UNITS[:11])}",
+            f"{rng.randrange(0, 24)}:{rng.randrange(0, 60):02d}",
+            f"{rng.choice(_UNITS[:11])} in the {rng.choice(['morning', 'evening', 'afternoon'])}",
+        ]
+    )
+
+
+def _money(rng: random.Random) -> str:
+    coin = "pounds dollars shillings crowns guineas ducats florins francs pence marks".split()
+    return f"{_count(rng)} {rng.choice(coin)}"
+
+
+def _group(rng: random.Random) -> str:
+    kind = rng.choice(
+        "Society Club Company League Order Guild School Bank University Museum Party Hospital".split()
+    )
+    if rng.random() < 0.5:
+        return f"the {place(rng)} {kind}"
+    return f"the {kind} of {rng.choice([place(rng), rng.choice(TRADES).capitalize() + 's'])}"
+
+
+def _span(rng: random.Random, units: str) -> str:
+    return f"{_count(rng)} {rng.choice(units.split())}"
+
+
+def _object(rng: random.Random) -> str:
+    thing = f"{rng.choice(_MATERIALS)} {rng.choice(_THINGS)}"
+    draw = rng.random()
+    if draw < 0.8:
+        return "the " + thing
+    if draw < 0.9:
+        return f"the {rng.choice(_THINGS)} of {surname(rng)}"
+    return ("an " if thing[0] in "aeiou" else "a ") + thing
+
+
+def _fill(rng: random.Random, text: str) -> str:
+    makers = {
+        "t": lambda: rng.choice(_THINGS),
+        "b": lambda: rng.choice("lost broken gone stolen burnt forged empty".split()),
+        "r": lambda: surname(rng),
+        "v": lambda: rng.choice("gone away|fallen ill|forgotten it|written|come back|died".split("|")),
+        "v2": lambda: rng.choice("came|believed it|would listen|answered|had paid".split("|")),
+        "s": lambda: rng.choice(_BUILDINGS),
+        "w": lambda: rng.choice("cold long hard dark wet mild".split()),
+        "f": lambda: rng.choice("bread wine coal money water oil food hay flour".split()),
+        "a": lambda: rng.choice(_ANIMALS),
+        "n": lambda: rng.choice(_UNITS[:18]),
+        "o": lambda: rng.choice(_THINGS),
+        "q": lambda: rng.choice(_INSTRUMENTS),
+        "j": lambda: rng.choice(TRADES),
+        "l": lambda: place(rng),
+        "x": lambda: rng.choice(ADJECTIVES[:1] + _COLOURS[:9] + _MATERIALS + ["great", "small"]),
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: makers[match.group(1)](), text)
+
+
+def slot(rng: random.Random, name: str) -> str:
+    """A value for the slot ``name`` of a template."""
+    makers = {
+        "P": lambda: person(rng),
+        "R": lambda: person(rng),
+        "L": lambda: place(rng),
+        "M": lambda: place(rng),
+        "O": lambda: _object(rng),
+        "J": lambda: rng.choice(TRADES),
+        "C": lambda: rng.choice(_COLOURS),
+        "A": lambda: rng.choice(_ANIMALS),
+        "A2": lambda: rng.choice(_HERDS),
+        "F": lambda: rng.choice(_FOODS),
+        "T": lambda: _time(rng),
+        "Y": lambda: str(rng.randrange(1400, 2030)),
+        "N": lambda: _count(rng),
+        "N3": lambda: str(rng.randrange(2, rng.choice([50, 1000, 10000]))),
+        "D": lambda: _day(rng),
+        "E": lambda: _fill(rng, rng.choice(_REASONS)),
+        "I": lambda: _fill(rng, rng.choice(_PURPOSES)),
+        "B": lambda: _fill(rng, rng.choice(_SPOTS)),
+        "B2": lambda: rng.choice("door house boat carriage gate fence coat hat wagon roof".split()),
+        "X": lambda: rng.choice(
+            [
+                f"The {rng.choice(_MATERIALS)} {rng.choice(_THINGS)}".title(),
+                f"The {rng.choice(TRADES)} of {place(rng)}".title(),
+                f"A Journey to {place(rng)}",
+            ]
+        ),
+        "G": lambda: _group(rng),
+        "S": lambda: rng.choice(_SOLIDS),
+        "V": lambda: _money(rng),
+        "H": lambda: _span(rng, "miles leagues kilometres days hours"),
+        "H2": lambda: _span(rng, "days weeks months years hours"),
+        "Z": lambda: rng.choice(_KIN),
+        "U": lambda: rng.choice(_FEELINGS),
+        "Q": lambda: rng.choice(_INSTRUMENTS),
+        "W": lambda: _stem(rng, 2),
+        "O2": lambda: f"a {rng.choice(_COLOURS[:9])} {rng.choice(_MARKS)}",
+        "Dg": lambda: rng.choice(_DANGERS),
+        "Su": lambda: rng.choice(_SUBJECTS),
+        "Cr": lambda: _fill(rng, rng.choice(_CRIMES)),
+        "La": lambda: place(rng) + rng.choice(["ish", "ian", "ese"]),
+    }
+    return makers[name]()
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A block of ``templates.txt``."""
+
+    statements: tuple[str, ...]
+    questions: tuple[tuple[str, tuple[str, ...]], ...]  # answer's slot, questions
+    clauses: tuple[str, ...]
+
+
+@cache
+def relations() -> tuple[Relation, ...]:
+    """Every relation of ``templates.txt``."""
+    text = (Path(__file__).parent / "templates.txt").read_text(encoding="utf-8")
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    found = []
+    for block in text.strip().split("\n\n"):
+        statements: tuple[str, ...] = ()
+        clauses: tuple[str, ...] = ()
+        questions = []
+        for line in block.splitlines():
+            head, _, rest = line.partition(":")
+            options = tuple(option.strip() for option in rest.split(" | "))
+            if head == "S":
+                statements = options
+            elif head == "W":
+                clauses = options
+            else:
+                questions.append((head.split()[1], options))
+        found.append(Relation(statements, tuple(questions), clauses))
+    return tuple(found)
+
+
+def _slots(text: str) -> set[str]:
+    return set(re.findall(r"\{(\w+)\}", text))
+
+
+def put(text: str, values: dict[str, str]) -> str:
+    """``text`` with its slots filled."""
+    return re.sub(r"\{(\w+)\}", lambda match: values[match.group(1)], text)
+
+
+def _opening(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def fact(
+    rng: random.Random, subject: str | None = None, relation: Relation | None = None
+) -> Planted:
+    """A sentence of one relation, with every question that its slots answer."""
+    chosen = relation or rng.choice(relations())
+    statement = rng.choice(chosen.statements)
+    names = set().union(
+        *(_slots(s) for s in chosen.statements),
+        *(_slots(q) for _, options in chosen.questions for q in options),
+    )
+    values = {name: slot(rng, name) for name in sorted(names)}
+    if subject and "P" in names:
+        values["P"] = subject
+    given = _slots(statement)
+    questions = []
+    for name, options in chosen.questions:
+        if name not in given:
+            continue
+        for option in options:
+            if _slots(option) <= given:
+                questions.append((_opening(put(option, values)), values[name]))
+    clauses = [put(c, values) for c in chosen.clauses if _slots(c) <= given]
+    text = _opening(put(statement, values))
+    return Planted(text, questions, values.get("P", ""), clauses)
+
+
+_HOLDERS = (
+    "vault safe gate tower archive locker door ship laboratory bank garage cabinet chest tunnel "
+    "office bunker suitcase machine station cellar library server account box warehouse"
+).split()
+_KEY_WORDS = (
+    "passkey|pass key|password|access code|secret number|magic number|special number|code|"
+    "secret code|key|pin|entry code|security code|passcode|special magic number|serial number|"
+    "registration number|ticket number|telephone number|secret key|identification number"
+).split("|")
+
+
+def passkey(rng: random.Random, plain: bool | None = None) -> Planted:
+    """A number to remember: five digits mostly, as every needle test has it."""
+    length = rng.choice([5, 5, 5, 5, 5, 5, 4, 6, 7])
+    code = "".join(rng.choice("0123456789") for _ in range(length))
+    code = (code[0] if code[0] != "0" else "7") + code[1:]
+    word = rng.choice(_KEY_WORDS) if rng.random() < 0.6 else rng.choice(_KEY_WORDS[:3])
+    if plain if plain is not None else rng.random() < 0.35:
+        name = f"the {word}"
+    elif rng.random() < 0.5:
+        name = f"the {word} {rng.choice(['of', 'for', 'to'])} the {rng.choice(_HOLDERS)}"
+    else:
+        name = f"the {word} {rng.choice(['of', 'for'])} {rng.choice([surname, place])(rng)}"
+    statement = rng.choice(
+        [
+            "{n} is {c}. Remember it. {c} is {n}.",
+            "{n} is {c}. Remember it.",
+            "{n} is {c}.",
+            "{n} is {c}. Remember it.",
+            "{n} is {c}.",
+            "Remember this: {n} is {c}.",
+            "Here is {n}: {c}.",
+            "Do not forget that {n} is {c}.",
+            "{c} is {n}.",
+            "{n}: {c}.",
+            "{n} was {c}, and nobody else knew it.",
+            "It should be noted that {n} is {c}.",
+            "They had written down {n}, which was {c}, on the wall.",
+            '"{n} is {c}," said the old man.',
+            "One of the notes said that {n} is {c}.",
+            "For {n}, use {c}.",
+            "The number {c} is {n}.",
+            "Use {c} as {n}.",
+            "He whispered that {n} was {c}.",
+            "If anyone asks, {n} is {c}.",
+        ]
+    )
+    text = _opening(statement.replace("{n}", name).replace("{c}", code))
+    text = re.sub(r"(?<=[.\"] )the\b", "The", text) if rng.random() < 0.7 else text
+    asked = [
+        "What is {n}?",
+        "What is {n}?",
+        "What is {n}?",
+        "What was {n}?",
+        "Which number is {n}?",
+        "What number is {n}?",
+        "Can you tell me {n}?",
+        "Tell me {n}.",
+        "What is {n} mentioned in the text?",
+        "What is {n} that was mentioned?",
+        "According to the text, what is {n}?",
+        "Repeat {n}.",
+        "Find {n}.",
+        "Please state {n}.",
+        "Do you remember {n}?",
+        "What's {n}?",
+    ]
+    return Planted(text, [(_opening(q.replace("{n}", name)), code) for q in asked])
+
+
+def key_values(rng: random.Random, pairs: int) -> Planted:
+    """A list of keys and values in one of several notations; every key may be asked."""
+
+    def token() -> str:
+        draw = rng.randrange(5)
+        if draw == 0:
+            return "".join(rng.choice("0123456789abcdef") for _ in range(8))
+        if draw == 1:
+            return _stem(rng, 2)
+        if draw == 2:
+            return rng.choice(_MATERIALS) + "-" + rng.choice(_THINGS)
+        if draw == 3:
+            return str(rng.randrange(100, 99999))
+        return surname(rng)
+
+    keys = list({token(): None for _ in range(pairs)})
+    rows = [(key, token()) for key in keys]
+    form = rng.choice(
+        ["{k}: {v}", "{k} = {v}", '"{k}": "{v}",', "{k} -> {v}", "{k}\t{v}", "The value of {k} is {v}."]
+    )
+    text = "\n".join(form.replace("{k}", k).replace("{v}", v) for k, v in rows)
+    asked = [
+        "What is the value of {k}?",
+        "What is the value for {k}?",
+        "Which value belongs to {k}?",
+        'What is the value of the key "{k}"?',
+        "What value does {k} have?",
+        "What does {k} stand for?",
+        "What is {k}?",
+    ]
+    questions = [(rng.choice(asked).replace("{k}", key), value) for key, value in rows]
+    backward = ["Which key has the value {v}?", "What key belongs to {v}?"]
+    if rng.random() < 0.3:
+        questions += [(rng.choice(backward).replace("{v}", value), key) for key, value in rows]
+    return Planted(text, questions)
+
+
+def two_steps(rng: random.Random) -> tuple[Planted, Planted]:
+    """Two facts about one person; the second is asked about by way of the first.
+
+    The second's questions are "Where does the person who stole the silver key live?"
+    """
+    about = [r for r in relations() if r.clauses]
+    for _ in range(50):
+        first_relation, second_relation = rng.sample(about, 2)
+        first = fact(rng, person(rng), first_relation)
+        second = fact(rng, first.person, second_relation)
+        if not first.clauses:
+            continue
+        who = rng.choice(["the person", "the one", "the man", "the woman"])
+        around = f"{who} {rng.choice(first.clauses)}"
+        asked = [
+            (_opening(q.replace(first.person, around)), a)
+            for q, a in second.questions
+            if first.person in q and a != first.person and f"{first.person}'s" not in q
+        ]
+        if asked:
+            second.questions = asked
+            return first, second
+    raise RuntimeError("no pair of relations shares a person: templates.txt lacks W lines")
