@@ -164,6 +164,8 @@ class Reader:
         catalyst = [i for c in self.catalysts for i in c] if evict else []
         measure = evict or not last or self.measure_always
         wanted = self._wanted(n, bool(catalyst)) if measure else None
+        for store in self.compressible:  # evidence is of the latest pass alone
+            store.rows = store.columns = None
         hidden = self.model.forward([*piece.ids, *catalyst], self.cache, wanted)
         in_flight = self.cache.used
         loss = self._loss(hidden[:n], piece.ids) if measure and self.asked.loss else None
@@ -173,8 +175,7 @@ class Reader:
         self.seen += n
         self.steps += 1
         selecting = time.perf_counter()
-        if measure:
-            self._absorb(n, loss)
+        self._absorb(n, loss)
         if evict:
             self._compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
         spent = time.perf_counter() - selecting
@@ -185,7 +186,8 @@ class Reader:
         """Source entries that each compressible layer holds after this chunk."""
         held = self.schedule.held
         sizes = self.schedule.memory(n, self._ratios, last=last)
-        shaped = self.method.layer_sizes(sizes)
+        whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
+        shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may shift entries between layers, but never past the schedule or what is there.
         limit = max(sizes)
         targets = tuple(min(s, limit, h + n) for s, h in zip(shaped, held, strict=True))
@@ -425,6 +427,7 @@ class Reader:
             if spare >= excess:
                 step = self._view([store], slice(first, end), 0, None)
                 chosen = self.method.select(step, end - first - excess)[0]
+                self._write_back([store], step, None)
                 memory_end[i] = end - excess
             else:
                 answer = end + question

@@ -140,7 +140,11 @@ class Method:
         return None
 
     def absorb(self, step: Step) -> None:
-        """Take new evidence into the tensors of `step.state`; called after every chunk."""
+        """Take new evidence into the tensors of `step.state`; called after every chunk.
+
+        The places of the last `step.new` entries still hold what others left there. Evidence is
+        None where it was not measured: after the last chunk of a text that nothing has to leave.
+        """
 
     def select(self, step: Step, keep: int) -> Tensor:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""

@@ -62,8 +62,9 @@ class InfiniPot(Method):
         return (texts[kind],) if kind in texts else ()
 
     def absorb(self, step: Step) -> None:
-        if step.loss is not None and "novelty" in step.state:
-            step.state["novelty"][..., -step.new :] = step.loss
+        if "novelty" in step.state:
+            novelty = step.state["novelty"]
+            novelty[..., novelty.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
     def select(self, step: Step, keep: int) -> Tensor:
         assert step.rows is not None

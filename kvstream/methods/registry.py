@@ -14,15 +14,24 @@ from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError
+from kvstream.methods.append import Append
 from kvstream.methods.base import Method
+from kvstream.methods.cascade import Cascade
+from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
+from kvstream.methods.keydiff import KeyDiff
+from kvstream.methods.pyramidkv import PyramidKV
 from kvstream.methods.recency import Random, Streaming, Window
+from kvstream.methods.sirllm import SirLLM
 from kvstream.methods.snapkv import SnapKV
+from kvstream.methods.tova import TOVA
 from kvstream.methods.whole import Full, Truncate
 
 GROUP = "kvstream.methods"
 BUILT_IN: tuple[type[Method], ...] = (
-    InfiniPot, SnapKV, Streaming, Window, Random, Truncate, Full,
+    InfiniPot, Cascade,
+    SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Append,
+    Streaming, Window, Random, Truncate, Full,
 )  # fmt: skip
 
 

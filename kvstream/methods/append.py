@@ -1,0 +1,47 @@
+"""Append: what a chunk left in memory stays for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvstream.methods.base import Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+
+@dataclass(frozen=True)
+class Append(Method):
+    """Adds each chunk's best entries to memory and never looks at older ones again.
+
+    The "incremental fixed memory" of "Memorize Step by Step" (IMDC), appendix B.2, after
+    AutoCompressors: the reference that loses to memory which is compressed anew at every step.
+    Of a chunk ``m_i - m_(i-1)`` entries stay, chosen by SnapKV's score (attention of the chunk's
+    last ``window`` tokens, [G, K, n]). With a fixed memory the first chunks fill it, and nothing
+    that follows is remembered.
+
+    Where memory has to shrink all the same (an adaptive schedule, a long answer), what the newest
+    tokens attend to least leaves.
+    """
+
+    name: ClassVar[str] = "append"
+    source: ClassVar[str] = "IMDC, appendix B.2"
+
+    window: int = setting(32, "newest tokens whose attention is observed")
+    recent: int = setting(0, "newest tokens of each chunk that stay, of the room it has")
+    pool: int = setting(7, "width of the max pooling of the scores, in source tokens")
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=self.window)
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        assert step.rows is not None
+        old = step.origin.shape[-1] - step.new
+        if keep <= old:
+            return best(step.rows[..., :old], keep)
+        scores = pool(step.rows[..., old:], step.origin[..., old:], self.pool)
+        added = best(scores, keep - old, recent=self.recent) + old
+        before = torch.arange(old, device=added.device).expand(*added.shape[:-1], old)
+        return torch.cat((before, added), dim=-1)

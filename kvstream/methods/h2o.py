@@ -1,0 +1,47 @@
+"""H2O: the entries that gathered the most attention, beside the newest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+
+@dataclass(frozen=True)
+class H2O(Method):
+    """Keeps what all tokens so far attended to most (heavy hitters), and the newest.
+
+    Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
+    Models", section 4 and algorithm 1: an entry's score is the attention that it got from every
+    query since it came, ``F(j) = sum_t softmax(q_t K^T)_j``, and half of the memory belongs to
+    the newest entries. The sum is the ``attention`` of each entry, [G, K, n].
+
+    Departures: the sum is taken a chunk at a time and entries leave after the chunk, where the
+    paper evicts one for each token; the query heads of a group share their mean.
+    """
+
+    name: ClassVar[str] = "h2o"
+    source: ClassVar[str] = "H2O, section 4, algorithm 1"
+
+    recent: float = setting(0.5, "share of memory that belongs to the newest tokens")
+    pool: int = setting(1, "width of the max pooling of the scores, in source tokens; 1: none")
+
+    def evidence(self) -> Evidence:
+        return Evidence(columns=True)
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("attention"),)
+
+    def absorb(self, step: Step) -> None:
+        attention = step.state["attention"]
+        attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
+        if step.columns is not None:
+            attention += step.columns
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        scores = pool(step.state["attention"], step.origin, self.pool)
+        return best(scores, keep, recent=int(min(self.recent, 1.0) * keep))

@@ -1,0 +1,40 @@
+"""PyramidKV: SnapKV with much memory in the lower layers and little in the upper ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvstream.methods.base import setting
+from kvstream.methods.snapkv import SnapKV
+
+
+@dataclass(frozen=True)
+class PyramidKV(SnapKV):
+    """Keeps what the newest tokens attend to, with memory that shrinks from layer to layer.
+
+    Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
+    section 4: with a mean of ``m`` entries a layer the top one gets ``m / beta``, the bottom one
+    ``2 m - m / beta``, the others lie on the line between; within a layer SnapKV decides.
+
+    Departure: the bound is what a head may hold at most, so the bottom layer gets what the
+    schedule allows and the others less: all layers together hold little more than half of what
+    `snapkv` holds at the same budget. A schedule's own differences between layers (square-sqrt,
+    adaptive) give way to the pyramid, which follows the largest of its sizes.
+    """
+
+    name: ClassVar[str] = "pyramidkv"
+    source: ClassVar[str] = "PyramidKV, section 4"
+
+    window: int = setting(8, "newest tokens whose attention is observed, and which always stay")
+    beta: float = setting(20.0, "steepness: the top layer holds this part of the mean; 1 is flat")
+
+    def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        most, last = max(sizes), max(1, len(sizes) - 1)
+        top = 1 / (2 * max(self.beta, 1.0) - 1)  # as a share of the bottom layer
+        # The observed window stays in every layer; below twice the sinks these would be cut.
+        least = min(most, self.sinks + max(self.sinks, self.window))
+        return tuple(
+            max(least, int(most * (1 - (1 - top) * layer / last))) for layer in range(len(sizes))
+        )

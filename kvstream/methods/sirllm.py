@@ -1,0 +1,48 @@
+"""SirLLM: the tokens that the model did not expect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+
+@dataclass(frozen=True)
+class SirLLM(Method):
+    """Keeps the tokens of the highest cross-entropy, beside sinks and the newest.
+
+    Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
+    token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. Older entropies
+    may fade, by the factor ``decay`` at every chunk (the paper: at every turn of a dialogue, 1,
+    0.9 or 0.7 by task). The paper's own runs keep 4 sinks and no recent window.
+
+    An entry keeps the ``entropy`` that it was born with, [G, K, n], but for the fading.
+    """
+
+    name: ClassVar[str] = "sirllm"
+    source: ClassVar[str] = "SirLLM, section 3"
+
+    decay: float = setting(1.0, "factor on the entropies of older tokens at every chunk")
+    recent: int = setting(0, "newest tokens that always stay")
+    pool: int = setting(1, "width of the max pooling of the scores, in source tokens; 1: none")
+
+    def evidence(self) -> Evidence:
+        return Evidence(loss=True)
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("entropy"),)
+
+    def absorb(self, step: Step) -> None:
+        entropy = step.state["entropy"]
+        if self.decay != 1.0:
+            entropy *= self.decay
+        entropy[..., entropy.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        # One head stands for all: they hold the same tokens with the same entropies.
+        scores = pool(step.state["entropy"][:, :1], step.origin[:, :1], self.pool)
+        return best(scores, keep, recent=self.recent).expand(*step.origin.shape[:-1], keep)

@@ -1,0 +1,45 @@
+"""TOVA: what the last token attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvstream.methods.base import Evidence, Method, Step, setting
+from kvstream.methods.scoring import best, pool
+
+
+@dataclass(frozen=True)
+class TOVA(Method):
+    """Keeps what the last token of each chunk attends to, the same in all heads of a layer.
+
+    Oren et al., "Transformers are Multi-State RNNs", section 3.2: whenever an entry has to go, it
+    is the one with the least attention from the newest query, averaged over the heads of the
+    layer. Nothing is protected for being recent; only the newest token itself stays.
+
+    Departures: decided once a chunk instead of once a token, and ``heads`` may let each KV head
+    decide for itself, as the other methods here do.
+    """
+
+    name: ClassVar[str] = "tova"
+    source: ClassVar[str] = "TOVA, section 3.2"
+
+    heads: str = setting(
+        "shared",
+        "who decides: all KV heads of a layer together, or each for itself",
+        choices=("shared", "independent"),
+    )
+    pool: int = setting(1, "width of the max pooling of the scores, in source tokens; 1: none")
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=1)
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        assert step.rows is not None
+        if self.heads == "independent":
+            return best(pool(step.rows, step.origin, self.pool), keep, recent=1)
+        # The heads' entries are the same ones as long as they always decided together.
+        scores = pool(step.rows.mean(1, keepdim=True), step.origin[:, :1], self.pool)
+        return best(scores, keep, recent=1).expand(*step.origin.shape[:-1], keep)
