@@ -40,7 +40,10 @@ class LayerSpec:
     rotary: Rotary | None
     """None: the layer has no rotary positions."""
     window: int | None = None
-    """Sliding window of the model; the layer keeps its newest `window - 1` entries."""
+    """The layer slides: it keeps its newest `window - 1` entries, and no method chooses. None
+    where all layers of a model slide: then all are compressed, and `sight` alone limits them."""
+    sight: int | None = None
+    """A query sees itself and the ``sight - 1`` positions before it; None: all of them."""
 
     @property
     def entry_bytes(self) -> int:
@@ -117,7 +120,7 @@ class LayerStore(CacheLayerMixin):
             return self.keys[:, : self.used]
         assert scratch is not None
         out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
-        out[:, : self.raw] = self.spec.rotary.rotate(self.keys[:, : self.raw], base - self.raw)
+        self.spec.rotary.rotate(self.keys[:, : self.raw], base - self.raw, out[:, : self.raw])
         out[:, self.raw :] = self.keys[:, self.raw : self.used]
         return out
 
@@ -125,7 +128,7 @@ class LayerStore(CacheLayerMixin):
         """Take the rotation off what is in flight; afterwards everything is raw."""
         if self.in_flight and self.spec.rotary is not None:
             flying = self.keys[:, self.raw : self.used]
-            flying.copy_(self.spec.rotary.unrotate(flying, base))
+            self.spec.rotary.unrotate(flying, base, flying)
         self.raw = self.used
 
     def keep(self, first: int, indices: Tensor) -> None:

@@ -8,7 +8,7 @@ ALiBi, latent attention, layers that keep something else than keys and values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from kvstream.errors import BudgetError, UnboundedError
 from kvstream.methods.base import EntryTensor, HeadTensor
 from kvstream.model import hook
 from kvstream.model.attention import Wanted
-from kvstream.model.rotary import RotaryRecorder
+from kvstream.model.rotary import Rotary, RotaryRecorder
 
 PROBE_TOKENS, PROBE_SHIFT = 6, 31
 GLOBAL, SLIDING = {"full_attention"}, {"sliding_attention"}
@@ -97,13 +97,15 @@ def bound(model: Any, name: str) -> BoundedModel:
     """Probe a loaded transformers model. Raises UnboundedError with what stands in the way."""
     model.eval()
     config = model.config.get_text_config()
+    own = _own_logits(model, name)
     model.set_attn_implementation(hook.NAME)
     if model.config._attn_implementation != hook.NAME:
         raise UnboundedError(f"{name} does not let its attention be replaced ({_kind(model)}).")
     length = trained_length(config)
-    layers = _probe(model, name)
-    bounded = BoundedModel(model, name, layers, length, head_is_plain=True)
-    bounded.head_is_plain = _head_is_plain(bounded)
+    layers = _probe(model, name, length)
+    bounded = BoundedModel(model, name, layers, length, head_is_plain=False)
+    _check_logits(bounded, own)
+    bounded.head_is_plain = _head_is_plain(bounded, own)
     return bounded
 
 
@@ -113,7 +115,9 @@ def trained_length(config: Any) -> int:
     rope = getattr(config, "rope_parameters", None) or {}
     nested = [r for r in rope.values() if isinstance(r, dict)] or [rope]
     for parameters in nested:
-        if parameters.get("rope_type") in ("dynamic", "longrope"):
+        # Frequencies, or for some the queries' scale, change past the original length.
+        changes = parameters.get("rope_type") in ("dynamic", "longrope")
+        if changes or parameters.get("llama_4_scaling_beta"):
             original = parameters.get("original_max_position_embeddings") or getattr(
                 config, "original_max_position_embeddings", None
             )
@@ -125,31 +129,74 @@ def _kind(model: Any) -> str:
     return type(model).__name__
 
 
-def _probe(model: Any, name: str) -> tuple[LayerSpec, ...]:
-    windows = _windows(model, name)
-    device = model.get_input_embeddings().weight.device
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(PROBE_TOKENS, device=device) * 7 + 11)[None] % vocabulary
-    recorder = RotaryRecorder(model)
+def _probe_ids(model: Any) -> Tensor:
+    table = model.get_input_embeddings().weight
+    return (torch.arange(PROBE_TOKENS, device=table.device) * 7 + 11)[None] % table.shape[0]
+
+
+@torch.inference_mode()
+def _own_logits(model: Any, name: str) -> Tensor:
+    """Logits [n, V] of the probe's tokens with the model's own attention and no cache."""
     try:
-        here, out_here, met = _record(model, name, ids, 0, len(windows))
-        there, out_there, _ = _record(model, name, ids, PROBE_SHIFT, len(windows))
+        return model(input_ids=_probe_ids(model), use_cache=False).logits[0]
+    except Exception as error:
+        raise UnboundedError(
+            f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
+            f"{error}); kvstream needs a decoder-only language model."
+        ) from error
+
+
+def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
+    """Two steps through the bounded cache must give what the model gives on its own."""
+    ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
+    half = PROBE_TOKENS // 2
+    ours = torch.cat((bounded.forward(ids[:half], cache), bounded.forward(ids[half:], cache)))
+    if _distance(own, ours) > _tolerance(own):
+        raise UnboundedError(
+            f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
+            "attention than through its own; it computes attention in a way of its own."
+        )
+
+
+def _probe(model: Any, name: str, length: int) -> tuple[LayerSpec, ...]:
+    sights = _windows(model, name)
+    ids = _probe_ids(model)
+    recorder = RotaryRecorder(model, length)
+    try:
+        here, out_here, met = _record(model, name, ids, 0, len(sights))
+        there, out_there, _ = _record(model, name, ids, PROBE_SHIFT, len(sights))
+        if _distance(out_here, out_there) > _tolerance(out_here):
+            raise UnboundedError(
+                f"{name} ({_kind(model)}) gives other answers when its input is moved: it has "
+                "learned or absolute positions, so kept entries cannot get new ones. Use a "
+                "rotary model."
+            )
         specs = []
-        for layer, window in enumerate(windows):
+        for layer, sight in enumerate(sights):
             if layer not in met or layer not in here:
                 raise UnboundedError(
                     f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
                     "replaceable attention; its memory cannot be bounded."
                 )
-            rotary = recorder.rotary(met[layer], layer)
-            specs.append(_layer(name, layer, window, rotary, here[layer], there[layer]))
+            # Where every layer slides there would be no memory at all: all are compressed then.
+            window = None if None not in sights else sight
+            rotary = _positions(name, layer, recorder.rotary(met[layer], layer), here, there)
+            (keys, values) = here[layer]
+            specs.append(
+                LayerSpec(
+                    layer,
+                    keys.shape[1],
+                    keys.shape[-1],
+                    values.shape[-1],
+                    keys.dtype,
+                    keys.device,
+                    rotary,
+                    window,
+                    sight,
+                )
+            )
     finally:
         recorder.close()
-    if not _close(out_here, out_there, 2e-2 if out_here.dtype != torch.float32 else 1e-3):
-        raise UnboundedError(
-            f"{name} ({_kind(model)}) gives other answers when its input is moved: it has learned "
-            "or absolute positions, so kept entries cannot get new ones. Use a rotary model."
-        )
     return tuple(specs)
 
 
@@ -210,47 +257,63 @@ def _record(
     return cache.stored, out.logits[0], met
 
 
-def _layer(
+def _positions(
     name: str,
     layer: int,
-    window: int | None,
-    rotary: Any,
-    here: tuple[Tensor, Tensor],
-    there: tuple[Tensor, Tensor],
-) -> LayerSpec:
-    (keys, values), (moved_keys, moved_values) = here, there
-    tolerance = 3e-2 if keys.dtype != torch.float32 else 1e-3
-    if not _close(values, moved_values, tolerance):
+    rotary: Rotary | None,
+    here: dict[int, tuple[Tensor, Tensor]],
+    there: dict[int, tuple[Tensor, Tensor]],
+) -> Rotary | None:
+    """The rotation in a layer's keys, None if they carry no position; refuses anything else."""
+    (keys, values), (moved, moved_values) = here[layer], there[layer]
+    drift = _distance(values, moved_values)  # in low precision the deeper layers drift a little
+    if drift > _tolerance(values):
         raise UnboundedError(
             f"Layer {layer} of {name} stores values that change with the position; "
             "latent attention and the like cannot be bounded by dropping entries."
         )
-    if _close(keys, moved_keys, tolerance):
-        rotary = None  # a layer without positions must not be rotated when it is compressed
-    elif rotary is None or not _close(
-        rotary.unrotate(keys[0], 0), rotary.unrotate(moved_keys[0], PROBE_SHIFT), tolerance
-    ):
+    # Not turned at all, turned over the width of the tables, or twice that (tables of half width).
+    ways: list[tuple[Rotary | None, Tensor, Tensor]] = [(None, keys, moved)]
+    if rotary is not None:
+        for width in {rotary.width, min(2 * rotary.width, keys.shape[-1])}:
+            turned = replace(rotary, width=width)
+            try:
+                taken_off = turned.unrotate(keys[0], 0), turned.unrotate(moved[0], PROBE_SHIFT)
+            except RuntimeError:  # the tables do not fit this width
+                continue
+            ways.append((turned, taken_off[0][None], taken_off[1][None]))
+    # Every dimension counts alike here: some models have a few that are a hundred times larger
+    # and hardly turn, beside which the rotation of all others would not show.
+    way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
+    if _distance(first, second) > min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
         raise UnboundedError(
             f"The positions in the keys of layer {layer} of {name} cannot be taken off; "
             "kvstream needs rotary position embeddings."
         )
-    return LayerSpec(
-        layer,
-        keys.shape[1],
-        keys.shape[-1],
-        values.shape[-1],
-        keys.dtype,
-        keys.device,
-        rotary,
-        window,
-    )
+    return way
 
 
-def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Equal up to `tolerance` of the larger one's root mean square."""
-    a, b = a.float(), b.float()
-    size = torch.maximum(a.pow(2).mean(), b.pow(2).mean()).sqrt()
-    return bool((a - b).pow(2).mean().sqrt() <= tolerance * size + 1e-12)
+def _even(keys: Tensor) -> Tensor:
+    """Keys [1, K, n, D] with every dimension scaled to the same size."""
+    keys = keys.float()
+    return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
+
+
+def _tolerance(x: Tensor) -> float:
+    """Relative difference that rounding may cause; a wrong position causes about 1."""
+    return 1e-3 if x.dtype in (torch.float32, torch.float64) else 0.1
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """Relative difference of the median token; tokens are the last but one dimension.
+
+    The median, since in low precision single tokens may go to other experts.
+    """
+    tokens = a.shape[-2]
+    a = a.float().transpose(-2, 0).reshape(tokens, -1)
+    b = b.float().transpose(-2, 0).reshape(tokens, -1).to(a.device)
+    size = torch.maximum(a.pow(2).mean(1), b.pow(2).mean(1)).sqrt()
+    return float(((a - b).pow(2).mean(1).sqrt() / (size + 1e-12)).median())
 
 
 def _head(model: Any, hidden: Tensor) -> Tensor:
@@ -267,15 +330,13 @@ def _head(model: Any, hidden: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _head_is_plain(bounded: BoundedModel) -> bool:
+def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
     """Whether `_head` gives the model's own logits, tried on the probe's tokens."""
     model = bounded.model
     if model.get_output_embeddings() is None or model.base_model is model:
         return False
-    ids = [(i * 7 + 11) % model.get_input_embeddings().weight.shape[0] for i in range(PROBE_TOKENS)]
-    hidden = bounded.forward(ids, bounded.new_cache(PROBE_TOKENS))
-    bounded.head_is_plain = False
-    whole = bounded.forward(ids, bounded.new_cache(PROBE_TOKENS))
+    trial = replace(bounded, head_is_plain=True)
+    hidden = trial.forward(_probe_ids(model)[0].tolist(), trial.new_cache(PROBE_TOKENS))
     if hidden.shape[-1] != model.get_output_embeddings().weight.shape[-1]:
         return False
-    return bool(torch.allclose(_head(model, hidden).float(), whole.float(), atol=1e-3, rtol=1e-3))
+    return _distance(_head(model, hidden), own) <= _tolerance(own)

@@ -56,13 +56,14 @@ def bounded_attention(
     met[layer] = module
     shape = Shape(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
+        # Some models build their window into the mask alone, and hand over none.
+        window=sliding_window or (None if cache is None else cache.layers[layer].spec.sight),
         softcap=softcap,
         sinks=s_aux,
     )
     if cache is None:
         out = reference(query[0], key[0], value[0], shape)[0]
-        return out.transpose(0, 1)[None], None
+        return out.transpose(0, 1).contiguous()[None], None
     store = cache.layers[layer]
     scratch = cache.scratch(store.spec) if store.raw and store.spec.rotary else None
     keys = store.rotated(cache.base, scratch)
@@ -71,7 +72,8 @@ def bounded_attention(
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
         store.rows, store.columns = evidence(query[0], keys, lse, shape, wanted)
-    return out.transpose(0, 1)[None], None
+    # Contiguous, since some models take a view of it.
+    return out.transpose(0, 1).contiguous()[None], None
 
 
 AttentionInterface.register(NAME, bounded_attention)

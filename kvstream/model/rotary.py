@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+BLOCK_ELEMENTS = 2**18
+"""Elements of keys that are rotated at once."""
+
 
 class Angles:
     """Cosines and sines of a rotary embedding, float32 [positions, rotary dims].
@@ -23,16 +26,24 @@ class Angles:
     """
 
     def __init__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: torch.device,
+        limit: int,
     ) -> None:
         self._call = (module, args, kwargs, device)
+        self._limit = limit
         self._tables = (torch.empty(0), torch.empty(0))
 
     def at(self, start: int, count: int) -> tuple[Tensor, Tensor]:
         """(cos, sin), each [count, rotary dims], of the positions from `start`."""
         if self._tables[0].shape[0] < start + count:
-            # A little more than asked for, so that growing budgets do not recompute each time.
-            self._tables = self._compute(-(-(start + count) // 1024) * 1024)
+            # More than asked for, so that growing memories do not recompute each time; but some
+            # embeddings (dynamic, LongRoPE) change all their frequencies past the trained length.
+            roomy = min(-(-(start + count) // 1024) * 1024, self._limit)
+            self._tables = self._compute(max(start + count, roomy))
         cos, sin = self._tables
         return cos[start : start + count], sin[start : start + count]
 
@@ -54,37 +65,48 @@ class Angles:
 class Rotary:
     """Rotation of keys [K, n, D] to other positions, and back.
 
-    ``apply`` is the modeling module's ``apply_rotary_pos_emb``. Dimensions past the tables' width
-    are not rotated (partial RoPE).
+    ``apply`` is the modeling module's ``apply_rotary_pos_emb``. It is given the first `width`
+    dimensions of the keys; the others are not rotated (partial RoPE).
     """
 
     apply: Callable[..., tuple[Tensor, Tensor]]
     angles: Angles
+    width: int
 
-    def rotate(self, keys: Tensor, start: int) -> Tensor:
-        """Keys [K, n, D], any float dtype, at positions start, start + 1, ...; float32 out."""
-        return self._turn(keys, *self.angles.at(start, keys.shape[-2]))
+    def rotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
+        """Keys, any float dtype, at positions start, start + 1, ...; into `out`, or float32."""
+        cos, sin = self.angles.at(start, keys.shape[-2])
+        return self._turn(keys, cos, sin, out)
 
-    def unrotate(self, keys: Tensor, start: int) -> Tensor:
-        """The inverse of `rotate`; exact up to float32 rounding."""
+    def unrotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
+        """The inverse of `rotate`, exact up to rounding; `out` may be `keys`."""
         cos, sin = self.angles.at(start, keys.shape[-2])
         # cos and sin carry the attention scaling of YaRN and the like: cos² + sin² is its square.
         scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
-        return self._turn(keys, cos / scale, -sin / scale)
+        return self._turn(keys, cos / scale, -sin / scale, out)
 
-    def _turn(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        width = cos.shape[-1]
-        turned = keys[None, ..., :width].float()
-        turned = self.apply(turned[:, :1], turned, cos[None], sin[None])[1][0]
-        if width < keys.shape[-1]:
-            turned = torch.cat((turned, keys[..., width:].float()), dim=-1)
-        return turned
+    def _turn(self, keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
+        if out is None:
+            out = torch.empty(keys.shape, dtype=torch.float32, device=keys.device)
+        heads, count, dim = keys.shape
+        # In blocks that stay in the processor's cache: the model's function makes several float32
+        # copies of what it is given, which for a whole layer would be many times its keys.
+        block = max(16, BLOCK_ELEMENTS // (heads * dim))
+        for first in range(0, count, block):
+            rows = slice(first, first + block)
+            turned = keys[None, :, rows, : self.width].float()
+            turned = self.apply(turned[:, :1], turned, cos[None, rows], sin[None, rows])[1][0]
+            out[:, rows, : self.width] = turned
+            if self.width < dim:
+                out[:, rows, self.width :] = keys[:, rows, self.width :]
+        return out
 
 
 class RotaryRecorder:
     """Finds out, during a forward pass, which rotary embedding each attention layer is given."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, limit: int) -> None:
+        self._limit = limit
         self._calls: list[
             tuple[nn.Module, tuple[Any, ...], dict[str, Any], tuple[Tensor, ...]]
         ] = []
@@ -126,6 +148,6 @@ class RotaryRecorder:
             )
             if same:
                 if call not in self._angles:
-                    self._angles[call] = Angles(module, args, kwargs, given.device)
-                return Rotary(apply, self._angles[call])
+                    self._angles[call] = Angles(module, args, kwargs, given.device, self._limit)
+                return Rotary(apply, self._angles[call], given.shape[-1])
         return None
