@@ -237,16 +237,16 @@ class SourceSet:
         return self._all()
 
     def _all(self) -> Iterator[TextBlock]:
-        last = ""
+        last, ended = "", 0
         for index, source in enumerate(self._sources):
             self._bases.append(self._position)
             between = bool(last) and last != "\n"
             for block in self._blocks(index, source):
                 if between:
-                    yield TextBlock("\n", block.start, index, np.zeros(1, dtype=np.int64))
+                    yield TextBlock("\n", block.start, ended, np.zeros(1, dtype=np.int64))
                     between = False
                 yield block
-                last = block.text[-1]
+                last, ended = block.text[-1], index
             source.length = self._position - self._bases[-1]
         if not last:
             names = ", ".join(_shown(name) for name in self.names[:3])

@@ -1,0 +1,144 @@
+"""Cutting text into sentences or lines, piece by piece, by simple rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+MOST_CHARS = 2000
+"""A longer sentence or line is cut."""
+
+_BOUNDARY = re.compile(
+    r"""(?P<paragraph>\n[ \t\r\f\v]*\n\s*)"""
+    r"""|(?P<wide>[。！？]+[」』”’）]*)"""
+    r"""|[.!?…]+["'”’»)\]]*(?=\s|\Z)"""
+)
+_OPENING = "\"'“‘«([*_—-"
+# These stand before a name, hardly ever at an end; the second kind only before a number.
+_TITLES = re.compile(
+    r"(?:mrs?|m[sx]|dr|st|prof|revd?|hon|gen|col|maj|cap?t|cpt|lieut|lt|sgt|cpl|messrs|mme|mlle|mm"
+    r"|mt|ft|pres|gov|sen|rep|sir|fr|vs|cf|viz|e\.g|i\.e|approx|dept)",
+    re.IGNORECASE,
+)
+_NUMBERED = re.compile(r"(?:nos?|figs?|vols?|pp?|ch|chap|art|sect?|eq|ref)", re.IGNORECASE)
+_SPACE = re.compile(r"\s*")
+_LAST_WORD = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
+
+
+def sentences(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
+    """(start, end) of the sentences of ``text``, white space around them left out.
+
+    Paragraphs end sentences.  Unless ``final``, what may still go on is not given: the caller
+    keeps the text behind the last end and comes back with more.
+    """
+    start = 0
+    for match in _BOUNDARY.finditer(text):
+        if match.end() == len(text) and not final:
+            break  # more white space, or a lower-case letter, may follow
+        if match["paragraph"] is not None:
+            end = match.start()
+        else:
+            end = match.end()
+            if match["wide"] is None:
+                follows = _next_char(text, end)
+                if not follows and not final:
+                    break
+                if not _ends(text, match.start(), match[0], follows):
+                    continue
+        yield from _pieces(text, start, end)
+        start = end
+    if final:
+        yield from _pieces(text, start, len(text))
+    else:
+        yield from _overlong(text, start)
+
+
+def lines(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
+    """(start, end) of the lines of ``text`` that are not blank; otherwise like ``sentences``."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield from _pieces(text, start, end)
+        start = end + 1
+    if final:
+        yield from _pieces(text, start, len(text))
+    else:
+        yield from _overlong(text, start)
+
+
+def _next_char(text: str, place: int) -> str:
+    """The first character of the next sentence, opening quotes and the like skipped; "" if none."""
+    for char in text[place : place + 200]:
+        if not char.isspace() and char not in _OPENING:
+            return char
+    return ""
+
+
+def _ends(text: str, place: int, marks: str, follows: str) -> bool:
+    """Whether the punctuation at ``place`` ends a sentence, by what stands around it."""
+    if follows.islower():
+        return False
+    if marks[0] != "." or marks.startswith(".."):
+        return True
+    word = _LAST_WORD.search(text, max(place - 16, 0), place)
+    if word is None:
+        return True
+    last = word[0]
+    if _TITLES.fullmatch(last) or (len(last) == 1 and last.isupper() and last != "I"):
+        return False
+    return not (_NUMBERED.fullmatch(last) and follows.isdigit())
+
+
+def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """One stretch without the white space around it, in several where it is too long."""
+    start, end = _stripped(text, start, end)
+    while end - start > MOST_CHARS:
+        cut = _cut(text, start)
+        yield _stripped(text, start, cut)
+        start, end = _stripped(text, cut, end)
+    if end > start:
+        yield start, end
+
+
+def _overlong(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """The same for what has grown too long already, though its end is not in sight."""
+    start, end = _stripped(text, start, len(text))
+    while end - start > 2 * MOST_CHARS:
+        cut = _cut(text, start)
+        yield _stripped(text, start, cut)
+        start, end = _stripped(text, cut, end)
+
+
+def _cut(text: str, start: int) -> int:
+    space = text.rfind(" ", start + MOST_CHARS // 2, start + MOST_CHARS)
+    return space if space > 0 else start + MOST_CHARS
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    start = _SPACE.match(text, start, end).end()  # type: ignore[union-attr]  # matches always
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+_DATED = re.compile(r"(?:\D*\d){4}")
+
+
+def looks_like_lines(sample: str) -> bool:
+    """Whether text is made of lines that stand for themselves (logs, tables, code), not prose."""
+    rows = sample.split("\n")[:400]
+    rows = rows[:-1] or rows  # the last one may be cut
+    filled = [row for row in rows if row.strip()]
+    if len(filled) < 4:
+        return False
+    share = 1 / len(filled)
+    dated = sum(bool(_DATED.match(row[:24])) for row in filled) * share
+    if dated >= 0.6:
+        return True
+    long = sum(len(row) > 400 for row in filled) * share
+    blank = 1 - len(filled) / len(rows)
+    full_stop = sum(row.rstrip().endswith((".", "!", "?", '"', "”", "’")) for row in filled) * share
+    goes_on = sum(row[0].islower() for row in filled) * share
+    indented = sum(row[0] in " \t" for row in filled) * share
+    if indented >= 0.3 and goes_on < 0.3 and full_stop < 0.2:
+        return True
+    return blank < 0.02 and long < 0.2 and goes_on < 0.25 and full_stop < 0.4
