@@ -10,7 +10,7 @@ holds exactly what a plain one would.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -160,13 +160,6 @@ class Peak:
     scratch: int = 0
 
 
-@dataclass
-class Snapshot:
-    """Where memory ends, so that a question and its answer can be taken off again."""
-
-    used: list[int] = field(default_factory=list)
-
-
 class BoundedCache(Cache):
     """One `LayerStore` per layer under a common budget of `capacity` entries a head."""
 
@@ -250,6 +243,12 @@ class BoundedCache(Cache):
         for store in self.layers:
             assert store.in_flight >= count
             store.used -= count
+
+    def cut(self, ends: Sequence[int]) -> None:
+        """Forget what came after the first ``ends[i]`` entries of each layer."""
+        for store, end in zip(self.layers, ends, strict=True):
+            store.used, store.raw = end, min(store.raw, end)
+        self.rebase()
 
     def settle(self) -> None:
         """Make every entry raw; the next ones follow the longest layer."""

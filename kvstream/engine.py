@@ -189,8 +189,8 @@ class Reader:
         whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may shift entries between layers, but never past the schedule or what is there.
-        limit = max(sizes)
-        targets = tuple(min(s, limit, h + n) for s, h in zip(shaped, held, strict=True))
+        limit, least = max(sizes), self._sinks or 0  # the sinks are there already
+        targets = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
         self.schedule.held = targets
         return targets
 
@@ -370,14 +370,13 @@ class Reader:
         """Tokens of the answer, one by one; ``choose(logits [V])`` picks each.
 
         Ends at a token of `stop` (not handed out), after `max_tokens`, or where the budget is full
-        and memory may not be compressed. Memory is as before once the iterator is closed, unless
-        it had to be compressed.
+        and memory may not be compressed. Memory is as before once the iterator is closed; where
+        it had to be compressed, what is left of it.
         """
-        before = [s.used for s in self.cache.layers]
-        compressed = False
+        ends = [s.used for s in self.cache.layers]
         self.stopped = "interrupted"
         try:
-            hidden = self.model.forward(question, self.cache)
+            hidden = self.model.forward(question, self.cache, self._wanted_if_full(len(question)))
             self.cache.tag(len(question), None)
             for count in range(max_tokens):
                 token = choose(self.model.logits(hidden[-1:])[0])
@@ -388,21 +387,20 @@ class Reader:
                 if count + 1 == max_tokens:
                     self.stopped = "length"
                     return
-                if self.cache.used == self.sizes.budget:
-                    if not (may_compress and self._squeeze(before, len(question))):
-                        self.stopped = "budget"
-                        return
-                    compressed = True
-                    before = [s.used for s in self.cache.layers]
-                # The evidence is for a compression that may come right after this token.
-                full = self.cache.used + 1 == self.sizes.budget
-                wanted = Wanted((1,) if full else (), reduce=self.asked.reduce)
-                hidden = self.model.forward([token], self.cache, wanted)
+                if self.cache.used == self.sizes.budget and not (
+                    may_compress and self._squeeze(ends, len(question))
+                ):
+                    self.stopped = "budget"
+                    return
+                hidden = self.model.forward([token], self.cache, self._wanted_if_full(1))
                 self.cache.tag(1, None)
         finally:
-            if not compressed:
-                for store, used in zip(self.cache.layers, before, strict=True):
-                    store.used = used
+            self.cache.cut(ends)
+
+    def _wanted_if_full(self, count: int) -> Wanted:
+        """Evidence of a pass over `count` tokens: for a compression that comes right after it."""
+        full = self.cache.used + count == self.sizes.budget
+        return Wanted((1,) if full else (), reduce=self.asked.reduce)
 
     def _squeeze(self, memory_end: list[int], question: int) -> bool:
         """Make room for more of the answer; False if nothing is left to give.

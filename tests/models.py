@@ -50,6 +50,8 @@ class Family:
     settings: dict[str, Any] = field(default_factory=dict)
     pairs: str = "half"
     """Rotary pairs: dimensions ``half`` the rotated width apart, or ``neighbours``."""
+    backwards: bool = False
+    """Pairs turn the other way round."""
     unrotated: tuple[int, ...] = ()
     """Layers without positions."""
 
@@ -168,7 +170,7 @@ FAMILIES: dict[str, Family] = {
     "hunyuan": Family("hunyuan_v1_dense", {"head_dim": 16}),
     "minimax-m2": Family("minimax_m2", {"num_local_experts": 4, "head_dim": 16, **EXPERTS}),
     "ministral": Family("ministral", {"head_dim": 16, **_sliding(*"sf")}),
-    "nanochat": Family("nanochat"),
+    "nanochat": Family("nanochat", backwards=True),
     "persimmon": Family("persimmon", {"partial_rotary_factor": 0.5}),
     "vaultgemma": Family(
         "vaultgemma", {"head_dim": 16, "query_pre_attn_scalar": 16, **_sliding(*"sf")}
