@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if name == "shards":
             command.add_argument("--seed", type=int, default=0)
-            command.add_argument("--lengths", default="256,512,1024,2048,4096")
+            command.add_argument("--lengths", default="128,256,512,1024,2048,4096")
             continue
         command.add_argument("--resume", type=Path, help="a state.pt to go on from")
         command.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "shards":
         lengths = tuple(int(part) for part in options.lengths.split(","))
-        _make(
-            options.data, options.out, options.seed, lengths, options.copying, options.refusals
-        )
+        _make(options.data, options.out, options.seed, lengths, options.copying, options.refusals)
         return 0
     if options.command == "evaluate":
         from kvstream.training.evaluate import evaluate
@@ -92,8 +90,14 @@ def main(arguments: list[str] | None = None) -> int:
     workers = [
         context.Process(
             target=_make,
-            args=(options.data, shards, recipe.seed + 1 + i, _lengths(recipe), options.copying,
-                  options.refusals),
+            args=(
+                options.data,
+                shards,
+                recipe.seed + 1 + i,
+                _lengths(recipe),
+                options.copying,
+                options.refusals,
+            ),
             daemon=True,
         )
         for i in range(options.workers)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -151,9 +152,10 @@ class Corpus:
 def split_sentences(text: str) -> list[str]:
     """Sentences with the white space before each; their concatenation is ``text``."""
     guard = r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\b[A-Z]\.)"
-    ends = [m.end() for m in re.finditer(rf"[.!?][\"'”’)]*{guard}(?=\s+[\"'“‘(]*[A-Z])|(?=\n\n)", text)]
+    end = rf"[.!?][\"'”’)]*{guard}(?=\s+[\"'“‘(]*[A-Z])|(?=\n\n)"
+    ends = [match.end() for match in re.finditer(end, text)]
     cuts = [0, *sorted(set(ends) - {0, len(text)}), len(text)]
-    return [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+    return [text[a:b] for a, b in itertools.pairwise(cuts) if b > a]
 
 
 class RowMaker:
@@ -202,19 +204,23 @@ class RowMaker:
                 made.extend(facts.two_steps(rng))
             elif draw < 0.45:  # several facts about one person, apart from each other
                 subject = facts.person(rng)
-                made.extend(facts.fact(rng, subject) for _ in range(2))
+                made.extend(facts.anything(rng, subject) for _ in range(2))
             elif draw < 0.52 and self.corpus.sentences:
                 sentence = rng.choice(self.corpus.sentences)
                 made.append(facts.Planted(sentence.text, sentence.questions))
             else:
-                made.append(facts.fact(rng))
+                made.append(facts.anything(rng))
         rng.shuffle(made)
         return [Piece(p.text, p.questions, planted=True) for p in made]
 
     def book_document(self, budget: int) -> list[Piece]:
         """Prose of a book with facts planted between and inside its paragraphs."""
         rng = self.rng
+        if budget <= 256 and rng.random() < 0.35:
+            return self._facts_alone(budget)
         prose = self.corpus.prose(rng, int(budget * 4.3) + 200)
+        if rng.random() < 0.06:
+            prose = self._noise(int(budget * 4.3) + 200)
         pieces = [Piece(s) for s in split_sentences(prose)]
         for piece in pieces:
             piece.questions = questions.from_sentence(piece.text, rng)
@@ -230,6 +236,36 @@ class RowMaker:
                     pieces[where].text = " " + pieces[where].text
             pieces.insert(where, planted)
         return pieces
+
+    def _facts_alone(self, budget: int) -> list[Piece]:
+        """Planted sentences one after the other: the most to find in the fewest tokens."""
+        pieces: list[Piece] = []
+        size = 0
+        while size < budget:
+            for planted in self._planted(budget // 2):
+                lead = self.rng.choice([" ", " ", "\n\n"]) if pieces else ""
+                planted.text = lead + planted.text
+                pieces.append(planted)
+                size += len(planted.text) // 4
+        return pieces
+
+    def _noise(self, characters: int) -> str:
+        """Filler as needle tests use it: one paragraph again and again, or words in no order."""
+        rng = self.rng
+        words = self.corpus.prose(rng, 4000).split()
+        if rng.random() < 0.5:
+            sentence = " ".join(rng.choices(words, k=rng.randrange(4, 9))).lower()
+            base = [
+                "The grass is green. The sky is blue. The sun is yellow.",
+                "Here we go. There and back again.",
+                sentence.capitalize().strip(",.;:") + ".",
+            ]
+            unit = " ".join(rng.sample(base, rng.randrange(1, 4))) + " "
+            return (unit * (characters // len(unit) + 1))[:characters]
+        made = ""
+        while len(made) < characters:
+            made += " ".join(rng.choices(words, k=rng.randrange(5, 20))).strip(",.;:") + ". "
+        return made
 
     def human_document(self, budget: int) -> list[Piece]:
         """Passages with human questions, prose of a book or other passages around them."""
@@ -251,6 +287,10 @@ class RowMaker:
                     for qa in rng.sample(passage.questions, min(len(passage.questions), 10))
                     if qa[1] != REFUSAL or rng.random() < 4 * self.refusals
                 ]
+                rules = [
+                    qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)
+                ]
+                asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
                 foreign = rng.choice(self.corpus.passages)
                 if rng.random() < self.refusals and foreign.doc_id != passage.doc_id:
                     asked.append((rng.choice(foreign.questions)[0], REFUSAL))
@@ -304,15 +344,15 @@ class RowMaker:
             known = re.findall(r"\b[A-Z][a-z]{3,}\b", " ".join(p.text for p in pieces if p.planted))
             relation = rng.choice([r for r in facts.relations() if r.clauses])
             subject = rng.choice(known) if known and rng.random() < 0.5 else None
-            other = facts.fact(rng, subject, relation)
+            other = facts.dressed(rng, facts.fact(rng, subject, relation))
         elif draw < 0.85:
             prose = split_sentences(self.corpus.prose(rng, 1500))
             asked = [q for s in prose for q in questions.from_sentence(s, rng)]
             other = facts.Planted("", asked)
         else:
-            other = facts.fact(rng)
+            other = facts.anything(rng)
         if not other.questions:
-            other = facts.fact(rng)
+            other = facts.anything(rng)
         return rng.choice(other.questions)[0], REFUSAL
 
     def _evict(self, parts: list[tuple[list[int], bool]], size: int) -> list[int]:
@@ -335,8 +375,7 @@ class RowMaker:
                 break
             start = rng.randrange(len(ids))
             keep[start : start + min(rng.randrange(1, longest + 1), missing)] = True
-        kept = [i for i, k in zip(ids, keep, strict=True) if k]
-        return kept
+        return [i for i, k in zip(ids, keep, strict=True) if k]
 
     def row(self, length: int, copying: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """One row: ids [length] uint16 and codes [length] uint8."""
@@ -356,11 +395,11 @@ class RowMaker:
     def _reading(self, length: int) -> tuple[list[int], list[int]] | None:
         rng = self.rng
         most = 0.65 if length <= 512 else 0.45 if length <= 1024 else 0.3
-        asked_size = int(length * rng.uniform(0.15, most))
+        asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
         evicted = rng.random() < 0.3
         budget = length - asked_size
         stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
-        human = rng.random() < (0.12 if length <= 256 else 0.25)
+        human = rng.random() < {128: 0.0, 256: 0.15}.get(length, 0.27)
         pieces = (self.human_document if human else self.book_document)(stretched)
         asked, needed = self._choose(pieces, asked_size)
         tail = [self.question(qa) for qa in asked]

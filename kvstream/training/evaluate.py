@@ -6,7 +6,6 @@ beside the training.  ``new-facts`` uses sentences and questions that ``template
 
 from __future__ import annotations
 
-import random
 import re
 import string
 from collections import Counter

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from kvstream.training.words import phrases, words
+
 REFUSAL = "not in the text"
 
 
@@ -25,29 +27,33 @@ class Planted:
     clauses: list[str] = field(default_factory=list)  # "who stole the silver key"
 
 
-_ONSETS = "b br c ch cl d dr f fl g gr h j k kn l m n p pr qu r s sh sl st t th tr v w wr y z".split()
-_VOWELS = "a e i o u a e i o ai ea ee ie oa ou au y ei".split()
-_CODAS = "b ck d g l ll m n nd ng nt p r rd rk rl rn rt s sk ss st t th x z v ld lm mb".split()
-_PERSON_ENDS = (
-    "a in el o us ar eth an wick man son well ley mund red win ric bert ina elle ette is a ia ora "
-    "en ulf ard ot im ius ez ov sky ic ham ton ter ser"
-).split()
-_PLACE_ENDS = (
-    "ton ham ford by wick field bury mouth port stead worth mere dale holm burg stadt ville a ia "
-    "land ness combe minster gate bridge cliff haven hurst low moor shire thorpe wold ova is or"
-).split()
-FIRST_NAMES = (
-    "Ada Agnes Albert Alice Amos Anna Arthur Barbara Ben Bertha Boris Carla Carlos Cecil Clara "
-    "Conrad Daisy David Dora Edgar Edith Edmund Elena Eliza Ella Emil Emma Eric Ernest Esther Eva "
-    "Felix Fiona Flora Frank Fred George Grace Greta Hannah Harold Harry Hector Helen Henry Hugo "
-    "Ida Igor Irene Isaac Ivan Ivy Jack James Jane Jasper Joan Joel John Jonas Joseph Judith Julia "
-    "Karl Kate Laura Leo Leon Lily Linda Louis Lucy Luke Mabel Marcus Margaret Maria Mark Martha "
-    "Martin Mary Matilda Max Miriam Molly Nancy Nathan Ned Nell Nina Noah Nora Olga Oliver Oscar "
-    "Otto Patrick Paul Pedro Peter Philip Polly Rachel Ralph Rebecca Robert Rosa Rose Rufus Ruth "
-    "Sam Sarah Silas Simon Sofia Stella Susan Sylvia Theo Thomas Tilda Tom Ursula Vera Victor Viola "
-    "Walter Wanda William Yusuf Zoe Amina Chen Dmitri Fatima Hiro Ingrid Kofi Lars Mei Priya Raj"
-).split()
-_TITLES = "Mr. Mrs. Miss Dr. Captain Sir Lady Professor Judge Colonel Old Aunt Uncle Father".split()
+_ONSETS = words(
+    "b br c ch cl d dr f fl g gr h j k kn l m n p pr qu r s sh sl st t th tr v w wr y z"
+)
+_VOWELS = words("a e i o u a e i o ai ea ee ie oa ou au y ei")
+_CODAS = words("b ck d g l ll m n nd ng nt p r rd rk rl rn rt s sk ss st t th x z v ld lm mb")
+_PERSON_ENDS = words(
+    "a in el o us ar eth an wick man son well ley mund red win ric bert ina elle ette is a "
+    "ia ora en ulf ard ot im ius ez ov sky ic ham ton ter ser"
+)
+_PLACE_ENDS = words(
+    "ton ham ford by wick field bury mouth port stead worth mere dale holm burg stadt ville "
+    "a ia land ness combe minster gate bridge cliff haven hurst low moor shire thorpe wold "
+    "ova is or"
+)
+FIRST_NAMES = words(
+    "Ada Agnes Albert Alice Amos Anna Arthur Barbara Ben Bertha Boris Carla Carlos Cecil "
+    "Clara Conrad Daisy David Dora Edgar Edith Edmund Elena Eliza Ella Emil Emma Eric Ernest "
+    "Esther Eva Felix Fiona Flora Frank Fred George Grace Greta Hannah Harold Harry Hector "
+    "Helen Henry Hugo Ida Igor Irene Isaac Ivan Ivy Jack James Jane Jasper Joan Joel John "
+    "Jonas Joseph Judith Julia Karl Kate Laura Leo Leon Lily Linda Louis Lucy Luke Mabel "
+    "Marcus Margaret Maria Mark Martha Martin Mary Matilda Max Miriam Molly Nancy Nathan Ned "
+    "Nell Nina Noah Nora Olga Oliver Oscar Otto Patrick Paul Pedro Peter Philip Polly Rachel "
+    "Ralph Rebecca Robert Rosa Rose Rufus Ruth Sam Sarah Silas Simon Sofia Stella Susan "
+    "Sylvia Theo Thomas Tilda Tom Ursula Vera Victor Viola Walter Wanda William Yusuf Zoe "
+    "Amina Chen Dmitri Fatima Hiro Ingrid Kofi Lars Mei Priya Raj"
+)
+_TITLES = words("Mr. Mrs. Miss Dr. Captain Sir Lady Professor Judge Colonel Old Aunt Uncle Father")
 
 
 def _stem(rng: random.Random, syllables: int) -> str:
@@ -93,112 +99,123 @@ def place(rng: random.Random) -> str:
     return name
 
 
-ADJECTIVES = (
-    "old young tall little blind silent lame red-haired fat thin strange rich poor clever lazy "
-    "merry wicked gentle proud grey pale sleepy bold honest wise drunken famous lonely"
-).split()
-TRADES = (
-    "baker blacksmith butcher carpenter clockmaker cobbler cook doctor farmer fisherman gardener "
-    "glassblower hunter innkeeper jeweller judge lawyer librarian locksmith mason merchant miller "
-    "miner musician painter physician pilot poet porter potter printer sailor schoolmaster sculptor "
-    "shepherd shoemaker smith soldier spy surgeon tailor tanner teacher thatcher weaver woodcutter "
-    "actor astronomer barber beekeeper botanist brewer chemist clerk coachman dentist diver dyer "
-    "engineer ferryman goldsmith historian juggler lighthouse-keeper midwife nurse postman saddler"
-).split()
-_MATERIALS = (
-    "silver golden copper wooden leather glass ivory brass crystal stone iron velvet silk paper "
-    "marble bronze clay pearl ebony tin amber black white red blue green old broken rusty tiny "
-    "carved painted heavy round crooked little torn sealed hidden precious borrowed"
-).split()
-_THINGS = (
-    "key ring box book letter map watch knife lamp bell mirror comb pipe crown cup purse umbrella "
-    "violin lantern chest locket coin telescope compass bottle flute hat glove candlestick sword "
-    "brooch statue vase portrait diary ledger necklace bracelet button spoon teapot clock basket "
-    "whistle thimble needle harp drum shield helmet bowl plate pen seal parcel trunk saddle kettle "
-    "hammer axe rope medal pistol fan shawl doll will passport photograph manuscript scroll jar"
-).split()
-_SPOTS = (
-    "under the {x} stairs|behind the {x} clock|in the {x} cellar|beneath the {x} oak|in a {x} barrel|"
-    "inside the {x} church|in the {x} attic|at the bottom of the {x} well|under a {x} stone|"
-    "behind the {x} curtain|in the {x} stable|on the {x} shelf|in the {x} drawer|near the {x} bridge|"
-    "in the {x} tower|under the {x} bed|in the {x} garden|beside the {x} mill|in the {x} library|"
-    "in the kitchen of {l}|in the {x} inn|on the roof of the {x} barn|at the {x} harbour|in a {x} cave|"
-    "in the forest of {l}|by the {x} gate|in the church of {l}|in the {x} chapel|behind the {x} piano|"
-    "on the road to {l}|in the market of {l}|at the {x} station|in the {x} boat|under the {x} floor"
-).split("|")
-_COLOURS = (
+ADJECTIVES = words(
+    "old young tall little blind silent lame red-haired fat thin strange rich poor clever "
+    "lazy merry wicked gentle proud grey pale sleepy bold honest wise drunken famous lonely"
+)
+TRADES = words(
+    "baker blacksmith butcher carpenter clockmaker cobbler cook doctor farmer fisherman "
+    "gardener glassblower hunter innkeeper jeweller judge lawyer librarian locksmith mason "
+    "merchant miller miner musician painter physician pilot poet porter potter printer "
+    "sailor schoolmaster sculptor shepherd shoemaker smith soldier spy surgeon tailor tanner "
+    "teacher thatcher weaver woodcutter actor astronomer barber beekeeper botanist brewer "
+    "chemist clerk coachman dentist diver dyer engineer ferryman goldsmith historian juggler "
+    "lighthouse-keeper midwife nurse postman saddler"
+)
+_MATERIALS = words(
+    "silver golden copper wooden leather glass ivory brass crystal stone iron velvet silk "
+    "paper marble bronze clay pearl ebony tin amber black white red blue green old broken "
+    "rusty tiny carved painted heavy round crooked little torn sealed hidden precious "
+    "borrowed"
+)
+_THINGS = words(
+    "key ring box book letter map watch knife lamp bell mirror comb pipe crown cup purse "
+    "umbrella violin lantern chest locket coin telescope compass bottle flute hat glove "
+    "candlestick sword brooch statue vase portrait diary ledger necklace bracelet button "
+    "spoon teapot clock basket whistle thimble needle harp drum shield helmet bowl plate pen "
+    "seal parcel trunk saddle kettle hammer axe rope medal pistol fan shawl doll will "
+    "passport photograph manuscript scroll jar"
+)
+_SPOTS = phrases(
+    "under the {x} stairs|behind the {x} clock|in the {x} cellar|beneath the {x} oak|in a "
+    "{x} barrel|inside the {x} church|in the {x} attic|at the bottom of the {x} well|under a "
+    "{x} stone|behind the {x} curtain|in the {x} stable|on the {x} shelf|in the {x} drawer|"
+    "near the {x} bridge|in the {x} tower|under the {x} bed|in the {x} garden|beside the {x} "
+    "mill|in the {x} library|in the kitchen of {l}|in the {x} inn|on the roof of the {x} "
+    "barn|at the {x} harbour|in a {x} cave|in the forest of {l}|by the {x} gate|in the "
+    "church of {l}|in the {x} chapel|behind the {x} piano|on the road to {l}|in the market "
+    "of {l}|at the {x} station|in the {x} boat|under the {x} floor"
+)
+_COLOURS = words(
     "red blue green yellow purple orange white black grey brown pink scarlet crimson violet "
     "turquoise ivory amber olive indigo lilac golden silver"
-).split()
-_ANIMALS = (
-    "dog cat horse parrot goat donkey raven tortoise monkey pig owl mule rabbit hound pony goose "
-    "falcon squirrel fox ferret lamb peacock canary bear"
-).split()
-_HERDS = (
-    "cows sheep goats horses hens ducks geese pigs camels oxen dogs cats rabbits bees donkeys mules "
-    "ships houses books windows hats clocks barrels apple-trees boats carpets swords mirrors"
-).split()
-_FOODS = (
-    "roast goose|onion soup|brown bread|apple pie|boiled eggs|salted herring|plum pudding|cold ham|"
-    "oatmeal|pea soup|fried trout|goat cheese|mutton stew|honey cakes|mushrooms|roast chestnuts|"
-    "lentils|pickled cabbage|gingerbread|strawberries|rabbit pie|barley broth|smoked eel|pancakes|"
-    "turnips|rice and beans|lamb chops|cherry tart|dried figs|oysters|cucumber sandwiches|porridge"
-).split("|")
-_INSTRUMENTS = (
-    "violin flute harp trumpet drum organ guitar lute cello piano bagpipe horn oboe fiddle zither "
-    "mandolin clarinet banjo"
-).split()
-_KIN = (
-    "brother sister father mother uncle aunt cousin nephew niece son daughter wife husband friend "
-    "teacher servant neighbour grandfather grandmother godfather master partner guardian rival "
-    "doctor lawyer cook secretary gardener coachman enemy landlady"
-).split()
-_FEELINGS = (
-    "angry sad happy afraid late proud ashamed tired surprised lonely jealous anxious glad silent "
-    "furious delighted worried pale restless cheerful disappointed ill"
-).split()
-_REASONS = (
+)
+_ANIMALS = words(
+    "dog cat horse parrot goat donkey raven tortoise monkey pig owl mule rabbit hound pony "
+    "goose falcon squirrel fox ferret lamb peacock canary bear"
+)
+_HERDS = words(
+    "cows sheep goats horses hens ducks geese pigs camels oxen dogs cats rabbits bees "
+    "donkeys mules ships houses books windows hats clocks barrels apple-trees boats carpets "
+    "swords mirrors"
+)
+_FOODS = phrases(
+    "roast goose|onion soup|brown bread|apple pie|boiled eggs|salted herring|plum pudding|"
+    "cold ham|oatmeal|pea soup|fried trout|goat cheese|mutton stew|honey cakes|mushrooms|"
+    "roast chestnuts|lentils|pickled cabbage|gingerbread|strawberries|rabbit pie|barley "
+    "broth|smoked eel|pancakes|turnips|rice and beans|lamb chops|cherry tart|dried figs|"
+    "oysters|cucumber sandwiches|porridge"
+)
+_INSTRUMENTS = words(
+    "violin flute harp trumpet drum organ guitar lute cello piano bagpipe horn oboe fiddle "
+    "zither mandolin clarinet banjo"
+)
+_KIN = words(
+    "brother sister father mother uncle aunt cousin nephew niece son daughter wife husband "
+    "friend teacher servant neighbour grandfather grandmother godfather master partner "
+    "guardian rival doctor lawyer cook secretary gardener coachman enemy landlady"
+)
+_FEELINGS = words(
+    "angry sad happy afraid late proud ashamed tired surprised lonely jealous anxious glad "
+    "silent furious delighted worried pale restless cheerful disappointed ill"
+)
+_REASONS = phrases(
     "because the {t} was {b}|because of the {t}|because {r} had {v}|because nobody {v2}|"
     "because the {s} had burned down|because {r} was coming|because the winter was so {w}|"
     "because there was no {f} left|because {r} had told a lie|because the {a} was lost|"
     "because {r} was ill|because the harvest had failed|because of a quarrel with {r}|"
-    "because the rent was too high|because {r} laughed|because the {s} was closed|"
-    "because the road was blocked|because it had rained for {n} days|because of the noise|"
-    "because the doctor had ordered it|because the {t} had been stolen|because of a broken {o}"
-).split("|")
-_PURPOSES = (
-    "sell the {t}|buy a {a}|find {r}|learn the {q}|visit {r}|see the {s}|become a {j}|pay the rent|"
-    "look for the {t}|ask {r} for help|repair the {s}|catch a thief|write a book|bury the {t}|"
-    "meet {r}|study the stars|escape from {r}|marry {r}|fetch the {j}|build a {s}|drink the waters|"
-    "consult the {j}|open a shop|bring back the {t}|burn the letters|keep the secret|feed the {a}|"
-    "leave the town|learn to swim|speak with the {j}|sail to {l}|walk to {l}|guard the {s}"
-).split("|")
-_BUILDINGS = "bridge mill barn school church tower inn theatre library stable shop castle hut".split()
-_SOLIDS = (
-    "wool glass salt silk leather wood clay copper cheese wine timber lace honey iron marble straw "
-    "wax bone paper tin pottery linen cider velvet oak brass amber"
-).split()
-_DANGERS = (
-    "thunder|wolves|drowning|the fire|the river|ghosts|the dark|a bear|robbers|the flood|spiders|"
-    "dogs|the sea|a snake|the storm|the avalanche|prison|poison|the bull|the plague|heights|bees"
-).split("|")
-_CRIMES = (
-    "theft|murder|smuggling|forgery|treason|arson|stealing a {a}|poisoning the {j}|witchcraft|"
-    "robbing {r}|burning the {s}|perjury|cheating at cards|spying|fraud|piracy"
-).split("|")
-_SUBJECTS = (
-    "law medicine botany music history geometry astronomy Latin Greek chemistry theology painting "
-    "philosophy navigation drawing grammar dancing fencing geography anatomy"
-).split()
-_MONTHS = (
+    "because the rent was too high|because {r} laughed|because the {s} was closed|because "
+    "the road was blocked|because it had rained for {n} days|because of the noise|because "
+    "the doctor had ordered it|because the {t} had been stolen|because of a broken {o}"
+)
+_PURPOSES = phrases(
+    "sell the {t}|buy a {a}|find {r}|learn the {q}|visit {r}|see the {s}|become a {j}|pay "
+    "the rent|look for the {t}|ask {r} for help|repair the {s}|catch a thief|write a book|"
+    "bury the {t}|meet {r}|study the stars|escape from {r}|marry {r}|fetch the {j}|build a "
+    "{s}|drink the waters|consult the {j}|open a shop|bring back the {t}|burn the letters|"
+    "keep the secret|feed the {a}|leave the town|learn to swim|speak with the {j}|sail to "
+    "{l}|walk to {l}|guard the {s}"
+)
+_BUILDINGS = words(
+    "bridge mill barn school church tower inn theatre library stable shop castle hut"
+)
+_SOLIDS = words(
+    "wool glass salt silk leather wood clay copper cheese wine timber lace honey iron marble "
+    "straw wax bone paper tin pottery linen cider velvet oak brass amber"
+)
+_DANGERS = phrases(
+    "thunder|wolves|drowning|the fire|the river|ghosts|the dark|a bear|robbers|the flood|"
+    "spiders|dogs|the sea|a snake|the storm|the avalanche|prison|poison|the bull|the plague|"
+    "heights|bees"
+)
+_CRIMES = phrases(
+    "theft|murder|smuggling|forgery|treason|arson|stealing a {a}|poisoning the {j}|"
+    "witchcraft|robbing {r}|burning the {s}|perjury|cheating at cards|spying|fraud|piracy"
+)
+_SUBJECTS = words(
+    "law medicine botany music history geometry astronomy Latin Greek chemistry theology "
+    "painting philosophy navigation drawing grammar dancing fencing geography anatomy"
+)
+_MONTHS = words(
     "January February March April May June July August September October November December"
-).split()
-_WEEK = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-_UNITS = (
-    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
-).split()
-_MARKS = "coat|hat|cloak|scarf|pair of boots|wig|gown|uniform|apron|waistcoat|shawl|mask".split("|")
+)
+_WEEK = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+_UNITS = words(
+    "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty "
+    "ninety"
+)
+_MARKS = phrases("coat|hat|cloak|scarf|pair of boots|wig|gown|uniform|apron|waistcoat|shawl|mask")
 
 
 def _count(rng: random.Random, digits: bool | None = None) -> str:
@@ -226,9 +243,9 @@ def _day(rng: random.Random) -> str:
             f"{_count(rng, False)} years ago",
             f"at {rng.choice(['Christmas', 'Easter', 'midnight', 'noon', 'dawn', 'harvest time'])}",
             f"in the {rng.choice(['spring', 'summer', 'autumn', 'winter'])} of {rng.randrange(1500, 2030)}",
-            "after the " + rng.choice("funeral wedding war fair harvest storm ball trial".split()),
-            "before " + rng.choice("breakfast dinner sunrise midnight supper church".split()),
-            "during the " + rng.choice("feast storm concert night sermon flood holidays".split()),
+            "after the " + rng.choice(words("funeral wedding war fair harvest storm ball trial")),
+            "before " + rng.choice(words("breakfast dinner sunrise midnight supper church")),
+            "during the " + rng.choice(words("feast storm concert night sermon flood holidays")),
         ]
     )
 
@@ -247,13 +264,15 @@ def _time(rng: random.Random) -> str:
 
 
 def _money(rng: random.Random) -> str:
-    coin = "pounds dollars shillings crowns guineas ducats florins francs pence marks".split()
+    coin = words("pounds dollars shillings crowns guineas ducats florins francs pence marks")
     return f"{_count(rng)} {rng.choice(coin)}"
 
 
 def _group(rng: random.Random) -> str:
     kind = rng.choice(
-        "Society Club Company League Order Guild School Bank University Museum Party Hospital".split()
+        words(
+            "Society Club Company League Order Guild School Bank University Museum Party Hospital"
+        )
     )
     if rng.random() < 0.5:
         return f"the {place(rng)} {kind}"
@@ -277,13 +296,15 @@ def _object(rng: random.Random) -> str:
 def _fill(rng: random.Random, text: str) -> str:
     makers = {
         "t": lambda: rng.choice(_THINGS),
-        "b": lambda: rng.choice("lost broken gone stolen burnt forged empty".split()),
+        "b": lambda: rng.choice(words("lost broken gone stolen burnt forged empty")),
         "r": lambda: surname(rng),
-        "v": lambda: rng.choice("gone away|fallen ill|forgotten it|written|come back|died".split("|")),
-        "v2": lambda: rng.choice("came|believed it|would listen|answered|had paid".split("|")),
+        "v": lambda: rng.choice(
+            phrases("gone away|fallen ill|forgotten it|written|come back|died")
+        ),
+        "v2": lambda: rng.choice(phrases("came|believed it|would listen|answered|had paid")),
         "s": lambda: rng.choice(_BUILDINGS),
-        "w": lambda: rng.choice("cold long hard dark wet mild".split()),
-        "f": lambda: rng.choice("bread wine coal money water oil food hay flour".split()),
+        "w": lambda: rng.choice(words("cold long hard dark wet mild")),
+        "f": lambda: rng.choice(words("bread wine coal money water oil food hay flour")),
         "a": lambda: rng.choice(_ANIMALS),
         "n": lambda: rng.choice(_UNITS[:18]),
         "o": lambda: rng.choice(_THINGS),
@@ -316,7 +337,7 @@ def slot(rng: random.Random, name: str) -> str:
         "E": lambda: _fill(rng, rng.choice(_REASONS)),
         "I": lambda: _fill(rng, rng.choice(_PURPOSES)),
         "B": lambda: _fill(rng, rng.choice(_SPOTS)),
-        "B2": lambda: rng.choice("door house boat carriage gate fence coat hat wagon roof".split()),
+        "B2": lambda: rng.choice(words("door house boat carriage gate fence coat hat wagon roof")),
         "X": lambda: rng.choice(
             [
                 f"The {rng.choice(_MATERIALS)} {rng.choice(_THINGS)}".title(),
@@ -413,15 +434,17 @@ def fact(
     return Planted(text, questions, values.get("P", ""), clauses)
 
 
-_HOLDERS = (
-    "vault safe gate tower archive locker door ship laboratory bank garage cabinet chest tunnel "
-    "office bunker suitcase machine station cellar library server account box warehouse"
-).split()
-_KEY_WORDS = (
+_HOLDERS = words(
+    "vault safe gate tower archive locker door ship laboratory bank garage cabinet chest "
+    "tunnel office bunker suitcase machine station cellar library server account box "
+    "warehouse"
+)
+_KEY_WORDS = phrases(
     "passkey|pass key|password|access code|secret number|magic number|special number|code|"
-    "secret code|key|pin|entry code|security code|passcode|special magic number|serial number|"
-    "registration number|ticket number|telephone number|secret key|identification number"
-).split("|")
+    "secret code|key|pin|entry code|security code|passcode|special magic number|serial "
+    "number|registration number|ticket number|telephone number|secret key|identification "
+    "number"
+)
 
 
 def passkey(rng: random.Random, plain: bool | None = None) -> Planted:
@@ -501,7 +524,14 @@ def key_values(rng: random.Random, pairs: int) -> Planted:
     keys = list({token(): None for _ in range(pairs)})
     rows = [(key, token()) for key in keys]
     form = rng.choice(
-        ["{k}: {v}", "{k} = {v}", '"{k}": "{v}",', "{k} -> {v}", "{k}\t{v}", "The value of {k} is {v}."]
+        [
+            "{k}: {v}",
+            "{k} = {v}",
+            '"{k}": "{v}",',
+            "{k} -> {v}",
+            "{k}\t{v}",
+            "The value of {k} is {v}.",
+        ]
     )
     text = "\n".join(form.replace("{k}", k).replace("{v}", v) for k, v in rows)
     asked = [
@@ -518,6 +548,165 @@ def key_values(rng: random.Random, pairs: int) -> Planted:
     if rng.random() < 0.3:
         questions += [(rng.choice(backward).replace("{v}", value), key) for key, value in rows]
     return Planted(text, questions)
+
+
+_ATTRIBUTES = (
+    (
+        "name nickname motto emblem height weight age symbol password language religion population "
+        "leader founder owner price length depth favourite-song favourite-book best-friend first-name "
+        "flag captain width number title address birthday anthem currency patron-saint author editor "
+        "manager director architect speed colour taste temperature limit result winner cause purpose "
+        "destination origin material meaning source headquarters mascot coach nationality occupation"
+    )
+    .replace("favourite-", "favourite ")
+    .replace("best-friend", "best friend")
+)
+
+
+def _attribute(rng: random.Random) -> Planted:
+    """An attribute ("the motto of X is Y"), for many nouns and any kind of value."""
+    noun = rng.choice(_ATTRIBUTES.split()).replace("-", " ")
+    owner = rng.choice([person, place, _group, _object, surname])(rng)
+    number = noun in words(
+        "height weight age price length depth width number speed population limit"
+    )
+    value = _count(rng) if number and rng.random() < 0.7 else slot(rng, rng.choice("PLCNSJVHW"))
+    if number and rng.random() < 0.4:
+        value += " " + rng.choice(words("feet pounds miles inches metres tons degrees people"))
+    verb = rng.choice(["is", "was"])
+    form = rng.choice(
+        [
+            "The {n} of {o} {v} {a}.",
+            "The {n} of {o} {v} {a}.",
+            "{o} had {a} as its {n}.",
+            "{a} {v} the {n} of {o}.",
+            "The {n} of {o}, {a}, was known to everyone.",
+            "As for {o}, the {n} {v} {a}.",
+            "{o} ({n}: {a}) was mentioned first.",
+        ]
+    )
+    asked = [
+        "What {v} the {n} of {o}?",
+        "What is the {n} of {o}?",
+        "What was {o}'s {n}?",
+        "Which {n} does {o} have?",
+        "What {n} did {o} have?",
+        "Tell me the {n} of {o}.",
+    ]
+    values = {"n": noun, "o": owner, "v": verb, "a": value}
+    back = (f"What has {value} as its {noun}?", owner)
+    questions = [(_opening(put(q, values)), value) for q in asked]
+    if rng.random() < 0.2:
+        questions.append(back)
+    return Planted(_opening(put(form, values)), questions, owner)
+
+
+def _event(rng: random.Random) -> Planted:
+    """Somebody did something somewhere some time, with any verb: who, what, where and when."""
+    past, base = rng.choice(_verbs())
+    who, thing = person(rng), slot(rng, rng.choice(words("O O O R L G A2 F")))
+    if thing.islower() and " " not in thing:
+        thing = "the " + thing
+    where = slot(rng, "B") if rng.random() < 0.5 else f"in {place(rng)}"
+    when = slot(rng, "D") if rng.random() < 0.8 else f"at {slot(rng, 'T')}"
+    why = slot(rng, "E")
+    parts = {"where": where, "when": when, "why": why}
+    used = [name for name in parts if rng.random() < 0.5]
+    rng.shuffle(used)
+    tail = "".join(" " + parts[name] for name in used)
+    lead = ""
+    if used and used[0] != "why" and rng.random() < 0.3:
+        lead = parts[used[0]] + rng.choice([" ", ", "])
+        tail = "".join(" " + parts[name] for name in used[1:])
+    perfect = rng.random() < 0.15
+    verb = ("had " if perfect else "") + past
+    text = f"{lead}{who} {verb} {thing}{tail}."
+    did, form = ("had", past) if perfect else ("did", base)
+    extra = rng.choice(["", tail])
+    questions = [
+        (f"Who {verb} {thing}?", who),
+        (f"Who {verb} {thing}{tail}?", who),
+        (f"{'Whom' if thing[0].isupper() else 'What'} {did} {who} {form}?", thing),
+        (f"{'Who' if thing[0].isupper() else 'What'} {did} {who} {form}{extra}?", thing),
+    ]
+    for name in used:
+        other = " ".join(parts[n] for n in used if n != name and rng.random() < 0.4)
+        asked = f"{name.capitalize()} {did} {who} {form} {thing} {other}".strip() + "?"
+        questions += [(asked, parts[name])] * 2
+    return Planted(_opening(text), questions, who, [f"who {verb} {thing}"])
+
+
+@cache
+def _verbs() -> list[tuple[str, str]]:
+    text = (Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8")
+    pairs = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    return [(past, base) for past, base in pairs if base not in ("be", "have", "do")]
+
+
+_BEFORE = phrases(
+    "It is said that {s}|It was well known that {s}|I must tell you that {s}|In those days "
+    "{s}|As everybody knew, {s}|They say that {s}|To be exact, {s}|It must be added that {s}|"
+    "According to the newspaper, {s}|The records show that {s}|Once upon a time {s}|And so "
+    "{s}|Moreover, {s}|Strange to say, {s}|It was reported that {s}|He told me that {s}|"
+    "However, {s}"
+)
+_AFTER = phrases(
+    "and nobody was surprised|as I have heard|which caused some talk|or so it was said|and "
+    "that was the end of it|though few believed it|as the papers reported|after all|to the "
+    "joy of the neighbours|which is worth remembering|and everyone knew it|at last"
+)
+_LOOKS = phrases(
+    "a tall man with a grey beard|who was always late|a widow of fifty|an old friend of mine|"
+    "who had never been rich|a person of few words|who had come from abroad|the youngest of "
+    "seven|a quiet neighbour|whom we all liked|in spite of everything|as usual|who loved the "
+    "sea"
+)
+_ASKED = phrases(
+    "According to the text, {q}|In the text, {q}|Please tell me: {q}|Can you tell me {q}|I "
+    "would like to know: {q}|From the text, {q}|Do you know {q}|Answer this: {q}"
+)
+
+
+def dressed(rng: random.Random, planted: Planted) -> Planted:
+    """The same fact with words around it, so that no wording is learned by heart."""
+    text = planted.text
+    named = planted.person and planted.person in text
+    if named and rng.random() < 0.12 and f"{planted.person} " in text:
+        text = text.replace(f"{planted.person} ", f"{planted.person}, {rng.choice(_LOOKS)}, ", 1)
+    first = text.split()[0]
+    small = text[0].lower() + text[1:] if first.istitle() and first in _SMALL else text
+    if rng.random() < 0.15:
+        text = rng.choice(_BEFORE).replace("{s}", small)
+    if text.endswith(".") and rng.random() < 0.12:
+        text = f"{text[:-1]}, {rng.choice(_AFTER)}."
+    if rng.random() < 0.06:
+        text = (
+            rng.choice(['"{t}" said {p}.', "'{t}' {p} cried.", '{p} said, "{t}"'])
+            .replace("{t}", text[:-1] + ("," if rng.random() < 0.5 else "!"))
+            .replace("{p}", surname(rng))
+        )
+    questions = planted.questions
+    if rng.random() < 0.1 and not any(q.startswith("Tell") for q, _ in questions):
+        form = rng.choice(_ASKED)
+        questions = [(form.replace("{q}", q[0].lower() + q[1:]), a) for q, a in questions]
+    elif rng.random() < 0.05:
+        questions = [(q[0].lower() + q[1:], a) for q, a in questions]
+    return Planted(text, questions, planted.person, planted.clauses)
+
+
+_SMALL = frozenset(words("The A An In On At For It Its As By Through Every To During After Before"))
+
+
+def anything(rng: random.Random, subject: str | None = None) -> Planted:
+    """A fact of any kind in any dress."""
+    draw = rng.random()
+    if subject or draw < 0.62:
+        made = fact(rng, subject)
+    elif draw < 0.84:
+        made = _event(rng)
+    else:
+        made = _attribute(rng)
+    return dressed(rng, made)
 
 
 def two_steps(rng: random.Random) -> tuple[Planted, Planted]:

@@ -105,9 +105,7 @@ class MuonAdam:
             first.lerp_(gradient, 0.1)
             second.lerp_(gradient.square(), 0.05)
             corrected = (second / (1 - 0.95**self.count)).sqrt_().add_(1e-8)
-            self.masters[name].addcdiv_(
-                first, corrected, value=-small / (1 - 0.9**self.count)
-            )
+            self.masters[name].addcdiv_(first, corrected, value=-small / (1 - 0.9**self.count))
             weight.copy_(self.masters[name])
         for weight in every:
             weight.grad = None

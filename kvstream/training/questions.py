@@ -11,6 +11,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from kvstream.training.words import words
+
 QuestionAnswer = tuple[str, str]
 
 _TITLE = (
@@ -18,62 +20,95 @@ _TITLE = (
     r"Princess|Count|Aunt|Uncle|Father|Mother|Professor|Madame|Monsieur|Doctor|Old|Little|Poor|"
     r"Bishop|President|Saint|Emperor|Pope|Judge|Inspector|Master) "
 )
-_NAME = rf"(?:(?:{_TITLE})*[A-Z][a-z]+(?:[-'’][A-Z][a-z]+)?(?: (?:[A-Z]\. ?)?(?:(?:de|von|of|van|du) )?[A-Z][a-z]+){{0,2}})"
+_NAME = (
+    rf"(?:(?:{_TITLE})*[A-Z][a-z]+(?:[-'’][A-Z][a-z]+)?"
+    r"(?: (?:[A-Z]\. ?)?(?:(?:de|von|of|van|du) )?[A-Z][a-z]+){0,2})"
+)
 _NOUN_PHRASE = (
-    r"(?:(?:[Tt]he|[Aa]n?|[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir|[Oo]ne|[Ss]ome|[Tt]his|[Tt]wo|[Tt]hree) "
+    r"(?:(?:[Tt]he|[Aa]n?|[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir|[Oo]ne|[Ss]ome|[Tt]his|[Tt]wo|"
+    r"[Tt]hree) "
     r"(?:[a-z-]+ ){0,2}?[A-Za-z-]+(?: of (?:the |his |her )?[A-Za-z]+)?)"
 )
 _NOT_NAMES = frozenset(
-    "The A An He She It They We You I His Her My Our Their Its This That These Those There Here "
-    "But And Or Nor So Yet For If When While As At In On Of To By With From After Before Then Now "
-    "What Who Whom Whose Which Where Why How Not No Yes Oh Ah Well Never Ever All Some Any Each "
-    "Every One Two Three Both Such Thus Still Even Only Just Perhaps Once Had Has Have Was Were Is "
-    "Are Be Do Did Does Will Would Could Should Shall May Might Must Can Let Being Having Upon "
-    "Nothing Something Nobody Somebody Everybody Everything Because Though Although Until Since "
-    "Again Also Another Other Many Much More Most Few Soon Later Suddenly Presently Instead Indeed "
-    "However Therefore Chapter Illustration Book Part Gutenberg Good God Come Go Look See Tell Say "
-    "Me Him Them Us Your Please Thank O Sometimes Meanwhile Finally During Without Between Through "
-    "Under Over About Into Like Among Against Around Behind".split()
+    words(
+        "The A An He She It They We You I His Her My Our Their Its This That These Those There "
+        "Here But And Or Nor So Yet For If When While As At In On Of To By With From After "
+        "Before Then Now What Who Whom Whose Which Where Why How Not No Yes Oh Ah Well Never "
+        "Ever All Some Any Each Every One Two Three Both Such Thus Still Even Only Just Perhaps "
+        "Once Had Has Have Was Were Is Are Be Do Did Does Will Would Could Should Shall May "
+        "Might Must Can Let Being Having Upon Nothing Something Nobody Somebody Everybody "
+        "Everything Because Though Although Until Since Again Also Another Other Many Much More "
+        "Most Few Soon Later Suddenly Presently Instead Indeed However Therefore Chapter "
+        "Illustration Book Part Gutenberg Good God Come Go Look See Tell Say Me Him Them Us Your "
+        "Please Thank O Sometimes Meanwhile Finally During Without Between Through Under Over "
+        "About Into Like Among Against Around Behind"
+    )
 )
 _HUMANS = frozenset(
-    "man woman boy girl king queen prince princess child father mother brother sister son daughter "
-    "husband wife servant doctor captain lady gentleman lord soldier sailor officer priest monk "
-    "master mistress teacher judge lawyer farmer cook nurse maid merchant uncle aunt cousin friend "
-    "people men women children boys girls fellow stranger driver coachman colonel bishop peasant "
-    "hunter giant witch fisherman clerk landlord innkeeper old-man thief robber chief knight "
-    "emperor baron count squire miller tailor baker shepherd widow youth baby parson vicar rector "
-    "inspector detective policeman sergeant major general president guard porter butler waiter "
-    "surgeon patient gentlemen waiters ladies pilgrim visitor traveller companion companions "
-    "cousins brothers sisters sons daughters prisoner constable crew soldiers servants maids fairy "
-    "dwarf ogre princes beggar smith cobbler peddler blacksmith wizard sorcerer mayor chancellor duke "
-    "duchess countess sultan pair couple lad lass others clergyman curate banker "
-    "student artist painter writer poet author professor scientist director minister governor "
-    "young-man housekeeper governess neighbour neighbors guests party crowd army team".split()
+    words(
+        "man woman boy girl king queen prince princess child father mother brother sister son "
+        "daughter husband wife servant doctor captain lady gentleman lord soldier sailor officer "
+        "priest monk master mistress teacher judge lawyer farmer cook nurse maid merchant uncle "
+        "aunt cousin friend people men women children boys girls fellow stranger driver coachman "
+        "colonel bishop peasant hunter giant witch fisherman clerk landlord innkeeper old-man "
+        "thief robber chief knight emperor baron count squire miller tailor baker shepherd widow "
+        "youth baby parson vicar rector inspector detective policeman sergeant major general "
+        "president guard porter butler waiter surgeon patient gentlemen waiters ladies pilgrim "
+        "visitor traveller companion companions cousins brothers sisters sons daughters prisoner "
+        "constable crew soldiers servants maids fairy dwarf ogre princes beggar smith cobbler "
+        "peddler blacksmith wizard sorcerer mayor chancellor duke duchess countess sultan pair "
+        "couple lad lass others clergyman curate banker student artist painter writer poet "
+        "author professor scientist director minister governor young-man housekeeper governess "
+        "neighbour neighbors guests party crowd army team"
+    )
 )
-_PLACE_PREPOSITIONS = "in at to from into near behind under on upon through across towards inside toward beside above over by against beneath before".split()
-_TIME_NOUNS = (
-    "morning evening night afternoon day days week weeks month months year years hour hours minute "
-    "minutes moment spring summer autumn winter midnight noon dawn sunset sunrise daybreak dusk "
-    "Christmas Easter Monday Tuesday Wednesday Thursday Friday Saturday Sunday January February "
-    "March April May June July August September October November December century time dinner "
-    "breakfast supper war twilight season".split()
+_PLACE_PREPOSITIONS = words(
+    "in at to from into near behind under on upon through across towards inside toward "
+    "beside above over by against beneath before"
+)
+_TIME_NOUNS = words(
+    "morning evening night afternoon day days week weeks month months year years hour hours "
+    "minute minutes moment spring summer autumn winter midnight noon dawn sunset sunrise "
+    "daybreak dusk Christmas Easter Monday Tuesday Wednesday Thursday Friday Saturday Sunday "
+    "January February March April May June July August September October November December "
+    "century time dinner breakfast supper war twilight season"
 )
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _WEEKDAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
 _WHEN = re.compile(
-    r"\b(?:(?:[Ii]n|[Oo]n|[Aa]t|[Dd]uring|[Bb]efore|[Aa]fter|[Uu]ntil|[Ss]ince|[Bb]y|[Oo]ne|[Tt]hat|[Ee]very|[Tt]he next|"
-    r"[Tt]he following|[Ll]ast|[Tt]owards) "
-    rf"(?:the |that |a |an |this |his |her |early |late |same )*(?:[a-z]+ ){{0,2}}?(?:{'|'.join(_TIME_NOUNS)}|1\d\d\d|20\d\d|"
-    r"[a-z]+ o['’]clock)(?: (?:of (?:the )?[A-Za-z0-9]+|\d{1,2}(?:, \d{4})?|\d{4}|before|after|later|ago))?"
+    r"\b(?:(?:[Ii]n|[Oo]n|[Aa]t|[Dd]uring|[Bb]efore|[Aa]fter|[Uu]ntil|[Ss]ince|[Bb]y|[Oo]ne|[Tt]hat|"
+    r"[Ee]very|[Tt]he next|[Tt]he following|[Ll]ast|[Tt]owards) "
+    r"(?:the |that |a |an |this |his |her |early |late |same )*(?:[a-z]+ ){0,2}?"
+    rf"(?:{'|'.join(_TIME_NOUNS)}|1\d\d\d|20\d\d|[a-z]+ o['’]clock)"
+    r"(?: (?:of (?:the )?[A-Za-z0-9]+|\d{1,2}(?:, \d{4})?|\d{4}|before|after|later|ago))?"
     rf"|[Oo]n (?:{_WEEKDAYS})|(?:{_MONTHS}) \d{{1,2}}(?:, \d{{4}})?"
-    r"|(?:[a-z]+ ){1,2}(?:years|days|weeks|months|hours|minutes) (?:ago|later|before|afterwards)|at midnight|at noon|at dawn)\b"
+    r"|(?:[a-z]+ ){1,2}(?:years|days|weeks|months|hours|minutes) (?:ago|later|before|afterwards)"
+    r"|at midnight|at noon|at dawn)\b"
 )
 _COUNTS = (
     "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
     "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|a hundred|a thousand|a dozen|"
     r"half-a-dozen|\d{1,3}(?:,\d{3})*"
 )
-_ADVERBS = "also then now at once at last suddenly quickly slowly never always soon often quietly immediately presently finally first again still only once".split()
+_ADVERBS = words(
+    "also then now at once at last suddenly quickly slowly never always soon often quietly "
+    "immediately presently finally first again still only once"
+)
+_SAYING = (
+    "said|cried|asked|answered|replied|exclaimed|whispered|remarked|shouted|muttered|returned|"
+    "observed"
+)
+_SPEAKER = re.compile(
+    rf"[,!?.][\"”’'] (?:(?P<v>{_SAYING}) (?P<a>{_NAME}|the [a-z]+(?: [a-z]+)?)"
+    rf"|(?P<b>{_NAME}) (?P<w>{_SAYING}))\b"
+)
+_PARTICIPLES = frozenset(words("been gone seen taken done given come written spoken fallen known"))
+_PASSIVE = re.compile(
+    r"([a-z]+ed|made|written|built|taken|given|found|seen|known|led|held|sent|told|brought|drawn|kept) "
+    r"(.*?)by ((?:the |a |an |his |her )?[A-Za-z]+(?: [A-Z][a-z]+)*)"
+)
+_PURPOSE = re.compile(r"((?:[A-Za-z'’-]+ ){0,6}?)((?:in order )?to ([a-z]+)(?: [a-z'’A-Z-]+){1,6})")
+_DANGLING = re.compile(r" (?:the|a|an|of|to|in|his|her|with|at|and|for|by|from|on|that)$")
 
 
 @cache
@@ -83,8 +118,14 @@ def verbs() -> dict[str, str]:
     return dict(line.split() for line in lines if not line.startswith("#"))  # type: ignore[misc]
 
 
-_SUBJECT = re.compile(rf"^(?:And |But |Then |So |Now |Yet |For )?(?P<s>{_NAME}|{_NOUN_PHRASE}) (?P<rest>.+)$")
-_STOP = re.compile(r"[;:,—(]| - |--| and | but | who | which | that | as | when | while | because | if | though | than ")
+_SUBJECT = re.compile(rf"^(?:And |But |Then |So |Now |Yet |For )?(?:{_NAME}|{_NOUN_PHRASE}) .+$")
+_STOP = re.compile(
+    r"[;:,—(]| - |--| (?:and|but|who|which|that|as|when|while|because|if|though|than|whom|where) "
+)
+_CUT = re.compile(
+    r"[;|:]|--|—| - |(?:,|^) (?=and |but )|(?<=[a-z]) (?:and|but) (?=the |[A-Z])|\.$|[!?]$"
+    r"|, (?=[A-Z])"
+)
 _PHRASE = (
     rf"(?:the|a|an|his|her|their|its|my|your|our|this|some|any|no|every|each|all|another|{_COUNTS}) "
     r"(?:[A-Za-z'’-]+ ){0,3}?[A-Za-z'’-]+"
@@ -103,7 +144,7 @@ def _is_name(text: str) -> bool:
 def _lower(subject: str) -> str:
     """A subject as it stands inside a question."""
     first = subject.split()[0]
-    if first in ("The", "A", "An", "His", "Her", "My", "Our", "Their", "One", "Some", "This", "Two", "Three"):
+    if first in _NOT_NAMES:
         return subject[0].lower() + subject[1:]
     return subject
 
@@ -115,10 +156,11 @@ def _clean(phrase: str) -> str:
 def _clauses(sentence: str) -> list[str]:
     text = re.sub(r"[\"“”][^\"“”]*[\"“”]?", "|", sentence)
     text = re.sub(r"[_\n]", " ", text)
-    parts = re.split(r"[;|:]|--|—| - |(?:,|^) (?=and |but )|(?<=[a-z]) (?:and|but) (?=the |[A-Z])|\.$|[!?]$|, (?=[A-Z])", text)
     found = []
-    for part in parts:
-        part = re.sub(r"^(?:and|but|then|so|that|when|while|because|for|as|if|until) ", "", part.strip(" ,."))
+    for raw in _CUT.split(text):
+        part = re.sub(
+            r"^(?:and|but|then|so|that|when|while|because|for|as|if|until) ", "", raw.strip(" ,.")
+        )
         part = re.sub(r"^(?:and|but|then|so) ", "", part)
         if 3 <= len(part.split()) <= 30:
             found.append(part)
@@ -180,7 +222,7 @@ def from_sentence(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
     found += _speakers(sentence, rng)
     for clause in _clauses(sentence):
         found += _from_clause(clause, rng)
-    found += _owners(sentence, rng)
+    found += _owners(sentence)
     kept = []
     for question, answer in found:
         answer = _clean(answer)
@@ -191,12 +233,13 @@ def from_sentence(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
 
 
 def _speakers(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
-    verbs_of_speech = "said|cried|asked|answered|replied|exclaimed|whispered|remarked|shouted|muttered|returned|observed"
-    match = re.search(rf"[,!?.][\"”’'] (?:(?P<v>{verbs_of_speech}) (?P<a>{_NAME}|the [a-z]+(?: [a-z]+)?)|(?P<b>{_NAME}) (?P<w>{verbs_of_speech}))\b", sentence)
+    match = _SPEAKER.search(sentence)
     if match is None:
         return []
     name = match.group("a") or match.group("b")
-    name = re.sub(r" (?:with|in|to|as|at|and|who|again|quietly|gravely|of|on|after|from)$", "", name)
+    name = re.sub(r" (?:with|in|to|as|at|and|who|again|[a-z]+ly|of|on|after|from)$", "", name)
+    if name.startswith("the ") and not _human(name) and len(name.split()) > 2:
+        return []
     verb = match.group("v") or match.group("w")
     if name[0].isupper() and not _is_name(name):
         return []
@@ -213,9 +256,10 @@ def _speakers(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
     return found
 
 
-def _owners(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
+def _owners(sentence: str) -> list[QuestionAnswer]:
     found = []
-    for match in re.finditer(rf"({_NAME})['’]s ([a-z]+) ([a-z]+) ?([a-z]+ [a-z]+(?: [a-z]+)?)?", sentence):
+    owned = rf"({_NAME})['’]s ([a-z]+) ([a-z]+) ?([a-z]+ [a-z]+(?: [a-z]+)?)?"
+    for match in re.finditer(owned, sentence):
         owner, noun, verb, more = match.groups()
         if not _is_name(owner) or (verb not in verbs() and verb not in ("was", "were")):
             continue
@@ -246,8 +290,8 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
     while tokens and (tokens[-1] in _ADVERBS or tokens[-1].endswith("ly")):
         tokens.pop()
     subject = " ".join(tokens)
-    whole = re.fullmatch(rf"{_NAME}|{_NOUN_PHRASE}", subject)
-    if whole is None or re.search(r"\b(?:it|he|she|they|we|you|who|which|that|not|had|I|in|to|and|is)\b", subject):
+    unfit = r"\b(?:it|he|she|they|we|you|who|which|that|not|had|I|in|to|and|is|all|there)\b"
+    if not re.fullmatch(rf"{_NAME}|{_NOUN_PHRASE}", subject) or re.search(unfit, subject):
         return []
     named = subject[0].isupper() and _is_name(subject)
     phrase = re.match(_NOUN_PHRASE, subject) is not None and not named
@@ -260,14 +304,17 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
     cut_words = cut.split()
     if len(cut_words) > 11:
         cut_words = cut_words[: rng.randrange(7, 12)]
-        cut = re.sub(r" (?:the|a|an|of|to|in|his|her|with|at|and|for|by|from|on)$", "", " ".join(cut_words))
+        cut = _DANGLING.sub("", " ".join(cut_words))
     if re.match(r"(?:not|n't)\b", rest) or not rest:
         return []
     base = known[verb]
     found: list[QuestionAnswer] = []
     be = verb in ("was", "were")
-    have = verb == "had"
-    participle = have and len(cut_words) > 1 and (cut_words[0] in known or cut_words[0] in ("been", "gone", "seen", "taken", "done", "given", "come", "written", "spoken", "fallen"))
+    participle = (
+        verb == "had"
+        and len(cut_words) > 1
+        and (cut_words[0] in known or cut_words[0] in _PARTICIPLES)
+    )
 
     def asking(word: str, without: str = "", core: str | None = None) -> str:
         """``word did SUBJECT VERB ...`` with the answer left out of the rest."""
@@ -284,7 +331,7 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
     if len(cut_words) >= 2 or (named and cut_words):
         found.append((f"{who} {verb} {cut}?", subject))
         if len(cut_words) > 4 and rng.random() < 0.5:
-            found.append((f"{who} {verb} {' '.join(cut_words[:4])}?", subject))
+            found.append((f"{who} {verb} {_DANGLING.sub('', ' '.join(cut_words[:4]))}?", subject))
     when = _WHEN.search(rest)
     if when is not None or lead:
         moment = when.group() if when is not None else lead
@@ -297,7 +344,8 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
     if where is not None and (where.start() < len(cut)):
         spot = _complete(where.group(), rest, where.start())
         before = rest[: where.start()].strip(" ,")
-        if len(before.split()) < 9 and not _STOP.search(before) and spot and spot not in (when.group() if when else ""):
+        fits = len(before.split()) < 9 and not _STOP.search(before)
+        if fits and spot and spot not in (when.group() if when else ""):
             found.append((asking("where", core=before), spot))
             inner = spot.split(" ", 1)
             if len(inner) == 2 and rng.random() < 0.4:
@@ -306,26 +354,29 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
     if why is not None:
         before = _STOP.split(rest[: why.start()])[0].strip(" ,")
         found.append((asking("why", core=before), why.group()))
-    purpose = re.match(r"((?:[A-Za-z'’-]+ ){0,6}?)((?:in order )?to ([a-z]+)(?: [a-z'’A-Z-]+){1,6})", cut)
+    purpose = _PURPOSE.match(cut)
     if purpose is not None and not be and purpose.group(3) in _bases():
         if purpose.group(1).strip():
             found.append((asking("why", core=purpose.group(1)), purpose.group(2)))
         else:
-            found.append((asking("what")[:0] + f"what did {inside} {base} to do?", purpose.group(2)))
+            found.append((f"what did {inside} {base} to do?", purpose.group(2)))
     if be:
-        agent = re.match(r"([a-z]+ed|made|written|built|taken|given|found|seen|known|led|held|sent|told|born|brought|drawn|kept) (.*?)by ((?:the |a |an |his |her )?[A-Za-z]+(?: [A-Z][a-z]+)*)", cut)
+        agent = _PASSIVE.match(cut)
         if agent is not None:
-            found.append((f"{'by whom' if rng.random() < 0.3 else 'who'} {verb} {inside} {agent.group(1)} {agent.group(2)}{'by' if rng.random() < 1 else ''}?".replace("by whom", "by whom"), agent.group(3)))
+            done, more, doer = agent.groups()
+            found.append((f"who {verb} {inside} {done} {more}by?", doer))
+            found.append((f"by whom {verb} {inside} {done} {more}?", doer))
         elif re.match(_PHRASE, cut) and len(cut_words) < 8:
-            found.append((f"{'who' if who == 'who' else 'what'} {verb} {inside}?", cut))
+            found.append((f"{who} {verb} {inside}?", cut))
         elif len(cut_words) in (1, 2, 3) and where is None:
-            found.append((f"how {verb} {inside}?" if rng.random() < 0.5 else f"what {verb} {inside}?", cut))
+            found.append((f"{rng.choice(['how', 'what'])} {verb} {inside}?", cut))
     elif participle:
         thing = _object(" ".join(rest.split()[1:]))
         if thing:
             after = rest.split(thing, 1)[1]
             after = _STOP.split(after)[0]
-            found.append((f"what had {inside} {cut_words[0]}{after if rng.random() < 0.6 else ''}?", thing))
+            after = after if rng.random() < 0.6 else ""
+            found.append((f"what had {inside} {cut_words[0]}{after}?", thing))
     else:
         thing = _object(rest)
         if thing:
@@ -334,7 +385,8 @@ def _from_clause(clause: str, rng: random.Random) -> list[QuestionAnswer]:
             asked = "who" if asked == "whom" and rng.random() < 0.6 else asked
             if _human(thing) and asked == "what":
                 asked = "whom" if rng.random() < 0.4 else "who"
-            found.append((f"{asked} did {inside} {base}{after if rng.random() < 0.6 else ''}?", thing))
+            after = after if rng.random() < 0.6 else ""
+            found.append((f"{asked} did {inside} {base}{after}?", thing))
         action = _clean(cut)
         if 1 < len(cut_words) < 12 and verb not in ("had", "did"):
             found.append((f"what did {inside} do?", f"{verb} {action}"))

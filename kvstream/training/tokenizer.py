@@ -23,9 +23,7 @@ VOCABULARY = 8192
 BOS, EOS = "<|bos|>", "<|eos|>"
 # Words take the space before them, digits stand alone without it: " 4" and "4" are then the same
 # token, so a number is copied digit by digit wherever it stood.
-PATTERN = (
-    r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
-)
+PATTERN = r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 # System text, if any, on a line of its own; the document comes in the user's message, and the
 # question is its last line.
 CHAT_TEMPLATE = (
