@@ -137,6 +137,33 @@ class Corpus:
         """QAMR's single sentences, each with many questions."""
         return self.human("qamr_sentences")
 
+    @cached_property
+    def snippets(self) -> list[HumanContext]:
+        """The sentence that answers each human question, the one before it sometimes too.
+
+        One to two sentences with human questions can be planted like a fact, in short rows as well:
+        far more questions in the same number of tokens than whole passages have.
+        """
+        rng = random.Random(0)
+        made: list[HumanContext] = []
+        for passage in self.passages:
+            sentences = split_sentences(passage.text)
+            found: dict[tuple[int, int], list[QuestionAnswer]] = defaultdict(list)
+            for question, answer in passage.questions:
+                asked = set(re.findall(r"\w{4,}", question.lower()))
+                holding = [i for i, text in enumerate(sentences) if answer in text]
+                if not holding or len(answer) > 90:
+                    continue
+                shared = [len(asked & set(re.findall(r"\w{4,}", s.lower()))) for s in sentences]
+                best = max(holding, key=lambda i: shared[i])
+                before = best > 0 and (shared[best] < 2 or rng.random() < 0.3)
+                found[best - before, best + 1].append((question, answer))
+            for (start, end), asked_here in found.items():
+                text = "".join(sentences[start:end]).strip()
+                if len(text) < 500 and "\n" not in text:
+                    made.append(HumanContext(text, passage.doc_id, asked_here))
+        return made
+
     def hashes(self) -> dict[str, str]:
         """SHA-256 (first 16 digits) of the books together and of every question file."""
         books = hashlib.sha256()
@@ -164,12 +191,16 @@ class RowMaker:
     Args:
         corpus: the texts.
         seed: of every choice.
+        human: share of the planted sentences that come with human questions.
         refusals: share of questions that the text does not answer.  Few at first: before a model
             can find anything, refusing is all it learns from them.
     """
 
-    def __init__(self, corpus: Corpus, seed: int, refusals: float = 0.12) -> None:
+    def __init__(
+        self, corpus: Corpus, seed: int, refusals: float = 0.12, human: float = 0.2
+    ) -> None:
         self.corpus = corpus
+        self.human = human
         self.refusals = refusals
         self.rng = random.Random(seed)
         self.encoding: tiktoken.Encoding = pocket.encoding()
@@ -205,9 +236,13 @@ class RowMaker:
             elif draw < 0.45:  # several facts about one person, apart from each other
                 subject = facts.person(rng)
                 made.extend(facts.anything(rng, subject) for _ in range(2))
-            elif draw < 0.52 and self.corpus.sentences:
+            elif draw < 0.5:
                 sentence = rng.choice(self.corpus.sentences)
                 made.append(facts.Planted(sentence.text, sentence.questions))
+            elif draw < 0.5 + self.human:
+                snippet = rng.choice(self.corpus.snippets)
+                rules = questions.from_sentence(snippet.text, rng) if rng.random() < 0.4 else []
+                made.append(facts.Planted(snippet.text, snippet.questions + rules))
             else:
                 made.append(facts.anything(rng))
         rng.shuffle(made)

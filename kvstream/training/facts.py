@@ -358,6 +358,12 @@ def slot(rng: random.Random, name: str) -> str:
         "Dg": lambda: rng.choice(_DANGERS),
         "Su": lambda: rng.choice(_SUBJECTS),
         "Cr": lambda: _fill(rng, rng.choice(_CRIMES)),
+        "O3": lambda: rng.choice(words("mayor king judge bishop president sheriff governor chief")),
+        "O4": lambda: rng.choice(phrases("a cottage|a tent|a small house|a farm|a castle|a hut|a mill")),
+        "Wd": lambda: rng.choice(_WEEK),
+        "Il": lambda: rng.choice(
+            phrases("fever|gout|a cough|measles|toothache|a broken leg|headaches|cholera|asthma")
+        ),
         "La": lambda: place(rng) + rng.choice(["ish", "ian", "ese"]),
     }
     return makers[name]()
