@@ -164,10 +164,7 @@ FAMILIES: dict[str, Family] = {
             **EXPERTS,
         },
     ),
-    "doge": Family("doge"),
-    "diffllama": Family("diffllama"),
     "flex-olmo": Family("flex_olmo", {"num_experts": 4, **EXPERTS}),
-    "hunyuan": Family("hunyuan_v1_dense", {"head_dim": 16}),
     "minimax-m2": Family("minimax_m2", {"num_local_experts": 4, "head_dim": 16, **EXPERTS}),
     "ministral": Family("ministral", {"head_dim": 16, **_sliding(*"sf")}),
     "nanochat": Family("nanochat", backwards=True),
@@ -176,7 +173,6 @@ FAMILIES: dict[str, Family] = {
         "vaultgemma", {"head_dim": 16, "query_pre_attn_scalar": 16, **_sliding(*"sf")}
     ),
     "jais2": Family("jais2"),
-    "jetmoe": Family("jetmoe", {"num_local_experts": 4, "kv_channels": 8, **EXPERTS}),
     "dbrx": Family(
         "dbrx",
         {

@@ -106,19 +106,22 @@ def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
     read_and_ask("gemma3", Random(recent=3), run, sizes=SIZES, length=500)
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "gemma3", "smollm3", "gpt-neox"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("llama", InfiniPot(recent=4)), ("gemma3", Random(recent=3)), ("smollm3", Uneven(recent=2))],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_memory_compressed_in_mid_answer_equals_the_slow_model(name: str, method: Method) -> None:
     """The second answer starts from what the first one left."""
     sizes = Sizes(budget=100, prompt=3, catalyst=0, question=4, answer=8)
-    read_and_ask(name, method, RunSettings(), sizes=sizes, length=300, answers=(60, 50))
+    read_and_ask(name, method, RunSettings(), sizes=sizes, length=300, answers=(45, 40))
 
 
 def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
     """When memory has nothing left to give, the answer's own oldest tokens make room."""
     sizes = Sizes(budget=160, prompt=3, catalyst=0, question=4, answer=8)
     reader = read_and_ask(
-        "gemma3", Random(recent=3), RunSettings(), sizes=sizes, length=300, answers=(250,)
+        "llama", Random(recent=3), RunSettings(), sizes=sizes, length=300, answers=(180,)
     )
     assert reader.compressible[0].used < 72
 
