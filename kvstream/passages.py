@@ -26,7 +26,7 @@ BATCH = 4096
 """Characters that wait before they are cut; a slow pipe brings a few at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Passage:
     """A sentence or a line of a source."""
 

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 MOST_CHARS = 2000
 """A longer sentence or line is cut."""
 
+# One class in front, so that the search leaps from one candidate to the next: a paragraph's end,
+# marks of wide scripts (no space follows them), marks that end a word.
 _BOUNDARY = re.compile(
-    r"""(?P<paragraph>\n[ \t\r\f\v]*\n\s*)"""
-    r"""|(?P<wide>[。！？]+[」』”’）]*)"""
-    r"""|[.!?…]+["'”’»)\]]*(?=\s|\Z)"""
+    r"[\n。！？.!?…](?:"
+    r"(?<=\n)[ \t\r\f\v]*\n\s*"
+    r"|(?<=[。！？])[。！？]*[」』”’）]*"
+    r"""|(?<=[.!?…])[.!?…]*["'”’»)\]]*(?=\s|\Z))"""
 )
 _OPENING = "\"'“‘«([*_—-"
 # These stand before a name, hardly ever at an end; the second kind only before a number.
@@ -35,16 +38,14 @@ def sentences(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
     for match in _BOUNDARY.finditer(text):
         if match.end() == len(text) and not final:
             break  # more white space, or a lower-case letter, may follow
-        if match["paragraph"] is not None:
-            end = match.start()
-        else:
-            end = match.end()
-            if match["wide"] is None:
-                follows = _next_char(text, end)
-                if not follows and not final:
-                    break
-                if not _ends(text, match.start(), match[0], follows):
-                    continue
+        mark = match[0][0]
+        end = match.start() if mark == "\n" else match.end()
+        if mark in ".!?…":
+            follows = _next_char(text, end)
+            if not follows and not final:
+                break
+            if not _ends(text, match.start(), match[0], follows):
+                continue
         yield from _pieces(text, start, end)
         start = end
     if final:

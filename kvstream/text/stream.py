@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -110,7 +111,9 @@ class TokenStream:
     def _fill(self, missing: int) -> None:
         """Read on until there is something to encode, and encode it."""
         assert self._blocks is not None
-        wanted = self._waiting_chars + max(STEP, min(BLOCK, 3 * missing))
+        # Half as much again at least: what waits is encoded anew at every try.
+        more = max(STEP, min(BLOCK, 3 * missing), self._waiting_chars // 2)
+        wanted = self._waiting_chars + more
         wanted = max(wanted, self._look_ahead + STEP)
         while self._waiting_chars < wanted:
             block = next(self._blocks, None)
@@ -171,9 +174,8 @@ class TokenStream:
         candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
         chars = np.searchsorted(utf8, starts[candidates])
         options = list(zip(candidates.tolist(), chars.tolist(), strict=True))[::-1]
-        words = [option for option in options if _between_words(text, option[1])]
-        others = options[: 4 * CONTEXT : 16]
-        for token, char in [*words[:4], *options[:8], *others]:
+        words = list(islice((o for o in options if _between_words(text, o[1])), 4))
+        for token, char in [*words, *options[:8], *options[8::16]]:
             if self._proven(text, utf8, ids, starts, token, char):
                 return token, char
         if len(text) < MOST or not options:
@@ -195,10 +197,20 @@ class TokenStream:
         earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
         first = int(earlier[-1]) if len(earlier) else 0
         begin = int(np.searchsorted(utf8, starts[first])) if first else 0
-        encode = self._tokenizer.encode
-        before = encode(text[begin:char], continuing=self._begun or begin > 0)
-        return before == ids[first:token].tolist() and (
-            encode(text[char:], continuing=True) == ids[token:].tolist()
+        continuing = self._begun or begin > 0
+        expected = ids[first:token].tolist()
+
+        def encode(piece: str, follows: bool) -> list[int]:
+            return self._tokenizer.encode(piece, continuing=follows)
+
+        if encode(text[begin:char], continuing) != expected:
+            return False
+        if encode(text[char:], True) != ids[token:].tolist():
+            return False
+        # In a run of one letter a unigram model cuts by where the run ends: then another end
+        # moves the cut, and it must wait for the real one.
+        return _between_words(text, char) or all(
+            encode(text[begin:-less], continuing)[: len(expected)] == expected for less in (1, 2, 3)
         )
 
 
