@@ -22,6 +22,8 @@ class TokenFeed:
         self.stream = stream
         self.origins = TokenOrigins()
         self.read_tokens = 0
+        self.end = 0
+        """Global byte offset behind the last token that was read."""
         self._ahead: Chunk | None = None
 
     def read(self, count: int) -> Piece:
@@ -48,6 +50,7 @@ class TokenFeed:
     def _take(self, chunk: Chunk) -> list[int]:
         self.origins.append(chunk)
         self.read_tokens += len(chunk.ids)
+        self.end = chunk.end
         return [int(i) for i in chunk.ids]
 
 

@@ -29,8 +29,9 @@ from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
-from kvstream.passages import Passages, extract
-from kvstream.prompt import Prompt, build_prompt
+from kvstream.passages import Passage, Passages
+from kvstream.passages import extract as best_passages
+from kvstream.prompt import Prompt, Task, build_prompt
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.sizes import Sizes, share_out
 from kvstream.tokens import Tokenizer, TokenStream, load_tokenizer
@@ -146,11 +147,8 @@ class Session:
             yield AnswerStarted(question, number)
             answering = time.perf_counter()
             if passages is not None:
-                answer, generated, stopped = (
-                    self._extract(reader, feed, passages, extract),
-                    0,
-                    "end",
-                )
+                generated, stopped = 0, "end"
+                answer = _rendered(self._extract(reader, feed, passages, extract), sources.names)
                 yield AnswerToken(answer, reader.cache.used)
             else:
                 answer, generated = "", 0
@@ -184,7 +182,7 @@ class Session:
         extract: int = 0,
     ) -> Setting:
         method = make(run.method, run.method_settings)
-        task = "summarize" if command == "summarize" else "ask"
+        task: Task = "summarize" if command == "summarize" else "ask"
         prompt = build_prompt(self.tokenizer, list(questions), system=system, task=task)
         catalysts = tuple(
             tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
@@ -298,7 +296,7 @@ class Session:
         kept = reader.retained().numpy()
         feed.origins.prune(kept)
         if passages is not None:
-            passages.prune(feed.origins.starts(kept))
+            passages.prune(feed.origins.starts(kept), feed.end)
 
     # Answering
 
@@ -320,11 +318,12 @@ class Session:
             yield decoder.push(token), count
         yield decoder.flush(), count
 
-    def _extract(self, reader: Reader, feed: TokenFeed, passages: Passages, count: int) -> str:
+    @staticmethod
+    def _extract(reader: Reader, feed: TokenFeed, passages: Passages, count: int) -> list[Passage]:
+        """The passages that memory holds on to most, in document order."""
         ordinals, weights = reader.rank()
         starts = feed.origins.starts(ordinals.numpy())
-        scored = passages.score(starts, weights.numpy())
-        return "\n".join(p.render() for p in extract(scored, count))
+        return best_passages(passages.score(starts, weights.numpy()), count)
 
     def _result(
         self,
@@ -376,6 +375,15 @@ class Session:
 
 BYTES_A_TOKEN = 3.6
 """A guess for English text, used before the first token has been read."""
+
+
+def _rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
+    """One passage a line behind its line number, and its source's name where there are several."""
+    several = len(names) > 1
+    return "\n".join(
+        f"{names[p.source] + ':' if several else ''}{p.line_start}: {' '.join(p.text.split())}"
+        for p in passages
+    )
 
 
 def _peak_rss() -> int:
