@@ -309,13 +309,15 @@ class PanelView:
         return f"budget {f.number(started.budget_tokens)} entries, {f.size(started.budget_bytes)}"
 
     def _spark(self, values: list[float], top: float, style: str) -> Text:
-        """Sizes over the same axis as the strips below: the place in the text, where known."""
+        """Sizes over the same axis as the strips below: the place in the text, where known.
+
+        Memory and chunk have one scale, the budget, so that one is seen to make room for the other.
+        """
         step = self.view.step
         width = min(self.width, len(values))
         if step is not None and step.estimated_tokens:
             width = _so_far(self.width, step)
-        values = f.fit(values, width)
-        return Text(f.sparkline(values, max(values, default=top)), style)
+        return Text(f.sparkline(f.fit(values, width), top), style)
 
     def _memory_words(self, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)

@@ -73,6 +73,7 @@ class Plain(Teller):
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
             self.write(plan_line(event))
+            self.next_line = self.clock() + self.wait
         elif isinstance(event, StepDone):
             now = self.clock()
             if now >= self.next_line:

@@ -1,0 +1,223 @@
+"""The command line with the embedded model: bad input, and one run of each kind."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvstream import pocket
+
+STORY = "The old mill by the river had been empty for years, and nobody spoke of it. " * 150
+FACT = "The passkey for the north gate is 48213. "
+QUESTION = "What is the passkey for the north gate?"
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    path = tmp_path / "story.txt"
+    path.write_text(STORY[:6000] + FACT + STORY[6000:])
+    return path
+
+
+def told(ran, code: int, *says: str) -> None:
+    """The exit code, an empty stdout, one message with these words, and no traceback."""
+    assert ran.code == code, ran.stderr
+    assert ran.stdout == ""
+    assert "Traceback" not in ran.stderr
+    for words in says:
+        assert words in ran.stderr
+
+
+# Bad input -------------------------------------------------------------------------------------
+
+
+def test_a_missing_file(cli) -> None:
+    told(cli("ask", "/nowhere/book.txt", "Q?"), 3, "/nowhere/book.txt does not exist")
+
+
+def test_a_directory_without_text(cli, tmp_path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0\0")
+    told(cli("ask", str(tmp_path), "Q?"), 3, "no text files", "binary file")
+
+
+def test_empty_standard_input(cli) -> None:
+    told(cli("ask", "Q?"), 3, "Nothing to read: standard input held 0 bytes")
+    told(cli("summarize"), 3, "Nothing to read")
+
+
+def test_a_binary_file(cli, tmp_path) -> None:
+    path = tmp_path / "program"
+    path.write_bytes(b"\x7fELF\0\0\0" + bytes(range(256)) * 10)
+    told(cli("ask", str(path), "Q?"), 3, "binary", "--text")
+    ran = cli("ask", str(path), "Q?", "--text", "-n", "4")
+    assert ran.code == 0, ran.stderr
+
+
+def test_invalid_utf8_is_counted(cli, tmp_path) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes("Der Schlüssel lag unter der Brücke. ".encode("latin-1") * 20)
+    ran = cli("ask", str(path), "Q?", "-n", "4", "--json")
+    assert ran.code == 0, ran.stderr
+    assert any("40 bytes are not UTF-8" in w for w in json.loads(ran.stdout)["warnings"])
+    assert "40 bytes are not UTF-8" in ran.stderr
+
+
+@pytest.mark.parametrize("line", [b"word " * 10_000_000, b"x" * 50_000_000], ids=["words", "x"])
+def test_a_single_line_of_50_megabytes(tmp_path, line) -> None:
+    """It is read piece by piece; after a while Ctrl-C, which must still answer."""
+    path, stats = tmp_path / "line.txt", tmp_path / "stats.ndjson"
+    path.write_bytes(line)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvstream", "ask", str(path), "Q?", "--budget", "1k", "-n", "4",
+         "--json", "--stats", str(stats)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (stats.exists() and stats.read_text().count('"step"') >= 8):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "nothing was read"
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert result["peak"]["kv_tokens"] <= 1024
+    assert result["peak"]["rss_bytes"] < 2**30 * 1.5
+    assert any("stopped" in w for w in result["warnings"])
+
+
+def test_a_budget_smaller_than_the_question(cli, story) -> None:
+    told(cli("ask", str(story), "Why? " * 200, "--budget", "256"), 5, "256", "--budget")
+    told(cli("ask", str(story), "Q?", "--budget", "8"), 5, "--budget")
+    told(cli("ask", str(story), "Q?", "--budget", "100B"), 5, "--budget")
+
+
+def test_a_budget_past_the_trained_length(cli, story) -> None:
+    told(cli("ask", str(story), "Q?", "--budget", "1M"), 5, "1048576", "trained")
+
+
+def test_an_unknown_model(cli, story, tmp_path) -> None:
+    told(cli("ask", str(story), "Q?", "-m", "nobody/nothing", "--offline"), 4, "nobody/nothing")
+    told(cli("ask", str(story), "Q?", "-m", "/nowhere/model"), 4, "/nowhere/model")
+    told(cli("ask", str(story), "Q?", "-m", str(tmp_path)), 4, "config.json")
+
+
+def test_an_unknown_method_or_setting(cli, story) -> None:
+    told(cli("ask", str(story), "Q?", "--method", "infinpot"), 2, "Did you mean infinipot")
+    told(cli("ask", str(story), "Q?", "--set", "infinipot.alhpa=1"), 2, "alpha")
+    told(cli("ask", str(story), "Q?", "--set", "infinipot.alpha=much"), 2, "a number")
+
+
+def test_a_model_that_cannot_be_bounded(cli, story, tmp_path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=8192, n_positions=256, n_embd=32, n_layer=2, n_head=2
+    )
+    folder = tmp_path / "gpt2"
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((Path(pocket.path()) / name).read_bytes())
+    told(cli("ask", str(story), "Q?", "-m", str(folder)), 4, "position")
+
+
+def test_a_full_disk(cli, story) -> None:
+    ran = cli("ask", str(story), QUESTION, "-n", "4", "-o", "/dev/full")
+    assert ran.code == 1
+    assert "Cannot write /dev/full" in ran.stderr
+    assert ran.stdout, "the answer is not lost"
+
+
+def test_a_memory_that_overflows_is_refused_by_full(cli, story) -> None:
+    told(cli("ask", str(story), "Q?", "--budget", "512", "--method", "full"), 5, "512")
+
+
+# Runs that work --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["infinipot", "snapkv", "streaming", "window", "random"])
+def test_a_run_stays_in_its_budget(cli, story, method) -> None:
+    ran = cli("ask", str(story), QUESTION, "--budget", "512", "--method", method, "--json")
+    assert ran.code == 0, ran.stderr
+    result = json.loads(ran.stdout)
+    assert 0 < result["peak"]["kv_tokens"] <= 512
+    assert result["peak"]["kv_bytes"] <= result["budget"]["bytes"]
+    tokens = result["tokens"]
+    assert tokens["retained"] + tokens["evicted"] == tokens["read"] > 512
+    assert "peak" in ran.stderr
+
+
+def test_every_way_in_reads_the_same(cli, story, tmp_path) -> None:
+    data = story.read_bytes()
+    reads = set()
+    for name, packed in (
+        ("a.gz", gzip.compress(data)), ("a.bz2", bz2.compress(data)), ("a.xz", lzma.compress(data)),
+        ("a.txt", data),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(packed)
+        ran = cli("ask", str(tmp_path / name), "Q?", "-n", "1", "--json", "-q")
+        reads.add(json.loads(ran.stdout)["tokens"]["read"])
+    ran = cli("ask", "Q?", "-n", "1", "--json", "-q", stdin=data)
+    reads.add(json.loads(ran.stdout)["tokens"]["read"])
+    assert len(reads) == 1
+
+
+def test_one_reading_serves_several_questions(cli, story) -> None:
+    ran = cli(
+        "ask", str(story), "-Q", QUESTION, "-Q", "Where was the mill?", "--json", "-n", "8"
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    first, second = map(json.loads, ran.stdout.splitlines())
+    assert first["question"] == QUESTION
+    assert first["timing"]["prefill_s"] == second["timing"]["prefill_s"]
+
+
+def test_summaries_are_lines_of_the_text_with_their_numbers(cli, tmp_path) -> None:
+    log = tmp_path / "server.log"
+    lines = [f"10:{i // 60:02}:{i % 60:02} INFO request {i} served" for i in range(600)]
+    lines[321] = "10:05:21 FATAL database connection lost, giving up"
+    log.write_text("\n".join(lines) + "\n")
+    ran = cli("summarize", str(log), "--budget", "512", "--passages", "5", "-q")
+    assert ran.code == 0, ran.stderr
+    shown = ran.stdout.splitlines()
+    assert 1 <= len(shown) <= 5
+    assert all(any(line in s for line in lines) for s in shown)
+
+
+def test_dry_run_reads_nothing(cli, story) -> None:
+    ran = cli("ask", str(story), "Q?", "--dry-run", "--budget", "512")
+    assert ran.code == 0, ran.stderr
+    assert "512 tokens" in ran.stdout
+    assert "steps" in ran.stdout
+
+
+def test_doctor_finds_everything_in_order(cli) -> None:
+    ran = cli("doctor")
+    assert ran.code == 0, ran.stdout
+    assert "pocket" in ran.stdout
+
+
+def test_the_program_in_a_process_of_its_own(kvstream, story) -> None:
+    ran = kvstream("ask", str(story), QUESTION, "--budget", "512")
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.strip()
+    assert "Warning" not in ran.stderr
+    assert ran.stderr.splitlines()[-1].startswith("read ")
+
+
+def test_a_reader_that_goes_away(story) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        f'"{sys.executable}" -m kvstream ask "{story}" "Q?" -q -n 4 | true',
+        shell=True, capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    assert done.stderr == ""
