@@ -14,6 +14,12 @@ from torch import Tensor
 
 BLOCK = 256
 """Queries whose scores are in memory at once where scores have to be written out."""
+TILE = 1 << 21
+"""Scores that are in memory at once where attention is summed up: what caches hold."""
+FEW = 64
+"""Fewer queries are not worth that; their scores stay in float32."""
+PADDING = 16
+"""Dimensions added to queries and keys for that: three are used, products like round widths."""
 
 
 @dataclass(frozen=True)
@@ -79,30 +85,84 @@ def evidence(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Attention that each key gets: (rows, columns), each [K, N] float32 or None."""
     rows = columns = None
+    plain = shape.softcap is None and (shape.window is None or shape.window >= k.shape[-2])
+    known = lse if plain else None
     if wanted.segments:
-        total, end = sum(wanted.segments), q.shape[1]
-        scores = _scores(q, k, shape, slice(end - total, end))
-        weights = (scores - _normaliser(scores, shape)[..., None]).exp_()
-        parts = [part.sum(1) for part in weights.split(list(wanted.segments), dim=1)]
+        end, parts = q.shape[1], []
+        for length in reversed(wanted.segments):
+            parts.append(_attention_to(q, k, known, shape, end - length, end))
+            end -= length
         summed = parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
         rows = _reduce(summed, k.shape[0], wanted.reduce)
     if wanted.columns:
-        summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
-        for first in range(0, wanted.queries, BLOCK):
-            block = slice(first, min(first + BLOCK, wanted.queries))
-            scores = _scores(q, k, shape, block)
-            known = _normaliser(scores, shape) if lse is None else lse[:, block]
-            weights = scores.sub_(known[..., None]).exp_()
-            if wanted.decay == 1.0:
-                summed += weights.sum(1)
-            else:
-                ages = torch.arange(
-                    wanted.queries - 1 - block.start, wanted.queries - 1 - block.stop, -1
-                )
-                factor = (wanted.decay ** ages.double()).float().to(q.device)
-                summed += torch.einsum("hqn,q->hn", weights, factor)
+        summed = _attention_to(q, k, known, shape, 0, wanted.queries, wanted.decay)
         columns = _reduce(summed, k.shape[0], wanted.reduce)
     return rows, columns
+
+
+def _attention_to(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor | None,
+    shape: Shape,
+    first: int,
+    last: int,
+    decay: float = 1.0,
+) -> Tensor:
+    """[H, N] float32: attention of the queries from `first` to before `last`, summed per key.
+
+    A query's weight is ``decay`` to the number of queries between it and `last`. With `lse` the
+    scores are plain ones, normalised and weighted as they are multiplied out.
+    """
+    ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64, device=q.device)
+    weights = (decay**ages).float()
+    if lse is not None and q.device.type == "cpu" and last - first >= FEW:
+        return _sums(q, k, lse[:, first:last] - weights.clamp_min(1e-30).log(), shape.scale, first)
+    summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
+    for start in range(first, last, BLOCK):
+        block = slice(start, min(start + BLOCK, last))
+        scores = _scores(q, k, shape, block)
+        known = _normaliser(scores, shape) if lse is None else lse[:, block]
+        shares = scores.sub_(known[..., None]).exp_()
+        summed += weights[block.start - first : block.stop - first] @ shares
+    return summed
+
+
+def _sums(q: Tensor, k: Tensor, minus: Tensor, scale: float, first: int) -> Tensor:
+    """[H, N]: ``sum_i exp(scale q_i k_j - minus_i)`` over the queries from `first` that see key j.
+
+    `minus` [H, n] is what the exponents of those n queries are lessened by. It goes through the
+    product itself, as three more dimensions (three, since one number in bfloat16 is too coarse):
+    scores are then touched only by the exponential and the sum, in the model's own precision.
+    """
+    (heads, new, width), (groups, total, _), count = q.shape, k.shape, minus.shape[1]
+    wide_q = q.new_zeros(heads, count, width + PADDING)
+    wide_q[..., :width] = q[:, first : first + count]
+    rest = -minus / scale
+    for i in range(3):
+        wide_q[..., width + i] = rest.to(q.dtype)
+        rest -= wide_q[..., width + i].float()
+    wide_q = wide_q.unflatten(0, (groups, -1))  # [K, G, n, D']
+    wide_k = k.new_zeros(groups, total, width + PADDING)
+    wide_k[..., :width] = k
+    wide_k[..., width : width + 3] = 1
+    step = max(16, min(BLOCK, TILE // (heads * total)))
+    hidden = torch.ones(step, step, dtype=torch.bool, device=q.device).tril(-1)[:, None]
+    summed = torch.zeros(groups, heads // groups, total, device=q.device)
+    none = q.new_empty(1, 1, 1)
+    for start in range(0, count, step):
+        block = wide_q[:, :, start : start + step]
+        size, seen = block.shape[2], total - new + first + start  # keys that the whole block sees
+        shares = torch.baddbmm(
+            none,
+            wide_k[:, : seen + size],
+            block.flatten(1, 2).transpose(1, 2),
+            beta=0,
+            alpha=scale,
+        ).unflatten(-1, (-1, size))  # [K, keys, G, size]
+        shares[:, seen:].masked_fill_(hidden[:size, :, :size], -torch.inf)
+        summed[..., : seen + size] += shares.exp_().sum(-1, dtype=torch.float32).transpose(1, 2)
+    return summed.flatten(0, 1)
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,66 @@
+"""Attention summed over a whole chunk, the way it is multiplied out, against scores written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvstream.model import attention
+from kvstream.model.attention import Shape, Wanted, attend, evidence
+
+
+def written_out(q: Tensor, k: Tensor, shape: Shape, queries: int, decay: float) -> Tensor:
+    """[H, N] in float64: the softmax of every query, weighted and summed."""
+    heads, new, _ = q.shape
+    q, k = q.double(), k.double().repeat_interleave(heads // k.shape[0], 0)
+    scores = q @ k.transpose(-1, -2) * shape.scale
+    old = k.shape[1] - new
+    hidden = torch.ones(new, k.shape[1], dtype=torch.bool).triu(old + 1)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if shape.sinks is not None:
+        scores = torch.cat((scores, shape.sinks.double()[:, None, None].expand(-1, new, 1)), -1)
+    weights = scores.softmax(-1)[..., : k.shape[1]]
+    ages = torch.arange(queries - 1, -1, -1, dtype=torch.float64)
+    return (weights[:, :queries] * (decay**ages)[:, None]).sum(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("decay", [1.0, 0.9999, 0.5, 0.0])
+@pytest.mark.parametrize(
+    ("heads", "groups", "new", "old", "queries"),
+    [(4, 2, 200, 130, 200), (4, 4, 97, 0, 80), (3, 1, 64, 1, 64), (2, 2, 300, 513, 299)],
+)
+def test_columns_of_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+    heads: int, groups: int, new: int, old: int, queries: int, decay: float, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(attention, "BLOCK", 64)  # several blocks, the last one shorter
+    draw = torch.Generator().manual_seed(new)
+    q = (torch.randn(heads, new, 24, generator=draw) * 2).to(dtype)
+    k = torch.randn(groups, old + new, 24, generator=draw).to(dtype)
+    for sinks in (None, torch.randn(heads, generator=draw)):
+        shape = Shape(0.3, sinks=sinks)
+        _, lse = attend(q, k, k, shape)
+        exact = written_out(q, k, shape, queries, decay)
+        for how in ("mean", "max"):
+            wanted = Wanted(columns=True, queries=queries, decay=decay, reduce=how)
+            _, columns = evidence(q, k, lse, shape, wanted)
+            grouped = exact.unflatten(0, (groups, -1))
+            reduced = grouped.mean(1) if how == "mean" else grouped.amax(1)
+            assert columns is not None
+            tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(
+                columns.double(), reduced, rtol=tolerance, atol=tolerance * float(reduced.mean())
+            )
+
+
+def test_a_long_segment_is_summed_the_same_way() -> None:
+    q, k = torch.randn(4, 150, 16), torch.randn(2, 250, 16)
+    shape = Shape(0.25)
+    _, lse = attend(q, k, k, shape)
+    rows, _ = evidence(q, k, lse, shape, Wanted(segments=(70, 66)))
+    slow, _ = evidence(q, k, None, shape, Wanted(segments=(70, 66)))
+    assert rows is not None
+    assert slow is not None
+    torch.testing.assert_close(rows, slow, rtol=1e-4, atol=1e-6)
