@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from kvstream.errors import UsageError
 from kvstream.methods.append import Append
 from kvstream.methods.base import Method
+from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
@@ -29,7 +30,7 @@ from kvstream.methods.whole import Full, Truncate
 
 GROUP = "kvstream.methods"
 BUILT_IN: tuple[type[Method], ...] = (
-    InfiniPot, Cascade,
+    InfiniPot, Cascade, BumbleBee,
     SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Append,
     Streaming, Window, Random, Truncate, Full,
 )  # fmt: skip
