@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import click
 from click.testing import CliRunner
 
 from kvstream.cli.app import COMMANDS, cli
@@ -16,11 +17,23 @@ What `kvstream COMMAND --help` prints. Made by `make docs`; a test compares it w
 """
 
 
+def names() -> list[str]:
+    """Every command, those of a group behind it."""
+    found = [""]
+    with cli.make_context("kvstream", ["--help"], resilient_parsing=True) as context:
+        for name in COMMANDS:
+            found.append(name)
+            command = cli.get_command(context, name)
+            if isinstance(command, click.Group):
+                found += [f"{name} {inner}" for inner in command.list_commands(context)]
+    return found
+
+
 def pages() -> str:
     """All help pages as one Markdown text."""
     text = [HEADER]
-    for command in ("", *COMMANDS):
-        arguments = [command] if command else []
+    for command in names():
+        arguments = command.split()
         title = " ".join(["kvstream", *arguments])
         result = CliRunner().invoke(
             cli, [*arguments, "--help"], prog_name="kvstream", terminal_width=80

@@ -1,0 +1,133 @@
+"""Options that every benchmark has: lists of what is compared, and where the results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.options import PROGRESS, BudgetType, CountType, option, stack
+from kvstream.errors import UsageError
+from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings
+from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.evaluation.sweep import Case
+
+
+class ListType(click.ParamType):
+    """Values with commas between them, each of another type."""
+
+    def __init__(self, inner: click.ParamType, name: str = "list") -> None:
+        self.inner, self.name = inner, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if not parts:
+            self.fail(f"{value!r} names nothing.", param, ctx)
+        return tuple(self.inner.convert(part, param, ctx) for part in parts)
+
+
+COUNTS = ListType(CountType())
+NAMES = ListType(click.STRING)
+SHARES = ListType(click.FloatRange(0, 1))
+
+case_options = stack(
+    option(
+        "--method", type=NAMES, default="infinipot", show_default=True, metavar="NAME,...",
+        section="Compared", help="What decides which entries stay; see kvstream methods.",
+    ),
+    option(
+        "--budget", type=ListType(BudgetType()), metavar="SIZE,...", section="Compared",
+        help="What the KV cache may hold: tokens (4k, 4096) or bytes (512MB). "
+        "[default: 4k, or the model's trained length if that is less]",
+    ),
+    option(
+        "--set", multiple=True, metavar="METHOD.NAME=VALUE,...", section="Compared",
+        help="A setting of a method; several values are compared. May be given many times.",
+    ),
+    option(
+        "--schedule", type=ListType(click.Choice(GROWTHS)), default="linear", show_default=True,
+        metavar="NAME,...", section="Compared", help="How memory grows from chunk to chunk.",
+    ),
+    option(
+        "--chunk", type=ListType(click.Choice(CHUNKS)), default="decremental", show_default=True,
+        metavar="NAME,...", section="Compared", help="Chunks shrink, or are all of one size.",
+    ),
+    option(
+        "--keep", type=COUNTS, metavar="N,...", section="Compared",
+        help="Entries in memory after the last chunk. [default: the most that fits]",
+    ),
+    option(
+        "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
+        help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
+    ),
+)  # fmt: skip
+
+result_options = stack(
+    option(
+        "--json", is_flag=True, section="Results", help="One JSON object a row on stdout, no table."
+    ),
+    option(
+        "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        section="Results",
+        help="Append every trial as a line of JSON; what is there already is not run again.",
+    ),
+    option(
+        "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
+        section="Results", help="auto is live on a terminal, else plain lines.",
+    ),
+    option("-q", "--quiet", is_flag=True, section="Results", help="No progress."),
+    option("-v", "--verbose", is_flag=True, section="Results", help="Tracebacks."),
+    click.version_option(__version__, "--version", message="kvstream %(version)s"),
+)  # fmt: skip
+
+seed_option = option(
+    "--seed", type=int, default=0, show_default=True, section="Measurement",
+    help="Seed of the documents, and of methods that draw.",
+)  # fmt: skip
+
+
+def tokens_option(default: int) -> Callable[[Any], Any]:
+    """How long an answer may get."""
+    return option(
+        "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
+        section="Measurement", help="Most tokens of an answer.",
+    )  # fmt: skip
+
+
+def model_settings(values: dict[str, Any]) -> ModelSettings:
+    """The shared model options as settings; they are taken out of `values`."""
+    same = (
+        "revision", "offline", "device", "dtype", "attn", "threads", "trust_remote_code",
+    )  # fmt: skip
+    return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
+
+
+def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
+    """What is compared, checked; the options are taken out of `values`."""
+    from kvstream.evaluation.sweep import cases
+
+    base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
+    budgets: tuple[Budget | None, ...] = values.pop("budget") or (None,)
+    return cases(
+        base,
+        methods=values.pop("method"),
+        budgets=budgets,
+        settings=values.pop("set"),
+        growths=values.pop("schedule"),
+        chunks=values.pop("chunk"),
+        keeps=values.pop("keep") or (None,),
+        chunk_sizes=values.pop("chunk_size") or (None,),
+        baselines=baselines,
+    )
+
+
+def no_stdin(paths: Sequence[str]) -> None:
+    """A benchmark reads its texts more than once."""
+    if "-" in paths:
+        raise UsageError("A benchmark reads its texts many times; name files, not -.")

@@ -1,0 +1,132 @@
+"""Text to hide needles in: pieces of any text, cut to a number of tokens, or made-up prose."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from kvstream.sample import novel
+from kvstream.sources import open_sources
+from kvstream.tokens import Tokenizer
+
+MOST_CHARS = 256 * 1024**2
+"""Of the texts given no more than this is held."""
+CHARS_A_TOKEN = 6
+"""Characters taken for each token that is wanted, more than any prose needs."""
+# The end of a paragraph, or a stop after three letters: "Mr." and "e.g." end no sentence.
+_BOUNDARY = re.compile(r"\n{2,}(?=\S)|(?<=[a-z]{3})[.!?][\"'”’)]?\s+(?=[A-Z\"“'‘])")
+_SPACE = re.compile(r"\s+")
+_LOOK_AHEAD = 2000
+_CONSONANTS, _VOWELS = "bcdfghjklmnprstvw", "aeiou"
+
+
+class Filler:
+    """A supply of text. The same random state gives the same text."""
+
+    def __init__(self, text: str | None, name: str, seed: int = 0) -> None:
+        self.text, self.name, self.seed = text, name, seed
+
+    @classmethod
+    def of(cls, paths: Sequence[str], *, words: bool = False, seed: int = 0) -> Filler:
+        """From text files; without any, prose of `kvstream.sample`, or random made-up words."""
+        if words:
+            return cls(None, "words", seed)
+        if not paths:
+            return cls(None, "novel", seed)
+        parts, size = [], 0
+        for block in open_sources(list(paths), text=True):
+            parts.append(block.text)
+            size += len(block.text)
+            if size > MOST_CHARS:
+                break
+        text = "".join(parts).replace("\r\n", "\n")
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+        return cls(text, f"text {digest}", seed)
+
+    def cut(self, tokenizer: Tokenizer, tokens: int, rng: random.Random) -> str:
+        """Text of `tokens` tokens that begins at a boundary somewhere in the supply."""
+        if tokens <= 0:
+            return ""
+        text = self._piece(tokens * CHARS_A_TOKEN, rng)
+        _, starts = tokenizer.spans(text)
+        if len(starts) <= tokens:
+            return text
+        return text.encode("utf-8")[: int(starts[tokens])].decode("utf-8", "ignore")
+
+    def _piece(self, chars: int, rng: random.Random) -> str:
+        if self.text is None:
+            seed = rng.randrange(2**31)
+            made = _words(rng) if self.name == "words" else novel(seed)
+            return _gather(made, chars)
+        start = rng.randrange(len(self.text))
+        start = boundary(self.text, start) % len(self.text)
+        piece = self.text[start : start + chars]
+        while len(piece) < chars:  # a short text is read again from its beginning
+            piece += "\n\n" + self.text[: chars - len(piece)]
+        return piece
+
+
+def boundary(text: str, start: int) -> int:
+    """Where from `start` on a sentence may be put in: after a sentence, else after a space."""
+    if start <= 0:
+        return 0
+    for pattern in (_BOUNDARY, _SPACE):
+        found = pattern.search(text, start, start + _LOOK_AHEAD)
+        if found:
+            return found.end()
+    return min(start, len(text))
+
+
+def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]) -> str:
+    """`text` with each needle put at its depth, counted in tokens, at the end of a sentence."""
+    _, starts = tokenizer.spans(text)
+    # Byte offsets to characters: needles go between characters, never into one.
+    raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
+    characters = np.cumsum((raw & 0xC0) != 0x80) - 1
+    places = []
+    for depth, sentence in needles:
+        token = round(depth * len(starts))
+        at = int(characters[starts[token]]) if token < len(starts) else len(text)
+        places.append((boundary(text, at) if at < len(text) else at, sentence))
+    for at, sentence in sorted(places, key=lambda place: place[0], reverse=True):
+        before = "" if at == 0 or text[at - 1].isspace() else " "
+        after = "\n\n" if text[:at].endswith("\n\n") or at == 0 else " "
+        text = f"{text[:at]}{before}{sentence}{after}{text[at:]}"
+    return text
+
+
+def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
+    """About `tokens` tokens of `text` with `needle` in the middle."""
+    _, starts = tokenizer.spans(text)
+    at = len(text[: text.index(needle)].encode("utf-8"))
+    index = int(np.searchsorted(starts, at))
+    first = max(0, min(index - tokens // 2, len(starts) - tokens))
+    last = min(first + tokens, len(starts))
+    data = text.encode("utf-8")
+    end = int(starts[last]) if last < len(starts) else len(data)
+    return data[int(starts[first]) : end].decode("utf-8", "ignore")
+
+
+def _gather(pieces: Iterable[str], chars: int) -> str:
+    parts, size = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size >= chars:
+            break
+    return "".join(parts)
+
+
+def _words(rng: random.Random) -> Iterable[str]:
+    """Sentences of words that no language has: nothing in them helps, nothing distracts."""
+    while True:
+        words = [
+            "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.randint(1, 3)))
+            for _ in range(rng.randint(4, 14))
+        ]
+        stop = ".\n\n" if rng.random() < 0.1 else ". "
+        yield " ".join(words).capitalize() + stop

@@ -1,0 +1,50 @@
+"""How far a measured share or mean may be off, from the number of trials alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+Z = 1.959964
+"""Standard deviations on either side that hold 95% of a normal distribution."""
+
+
+def wilson(right: float, trials: int) -> tuple[float, float]:
+    """95% interval of a share, by Wilson's score: honest also at 0 and at all right.
+
+    E. B. Wilson, "Probable inference, the law of succession, and statistical inference" (1927).
+    No trials: (0, 1).
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share, z2 = right / trials, Z * Z
+    scale = 1 / (1 + z2 / trials)
+    centre = scale * (share + z2 / (2 * trials))
+    half = scale * Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+    low = 0.0 if right <= 0 else centre - half
+    high = 1.0 if right >= trials else centre + half
+    return low, high
+
+
+def mean_interval(
+    values: Sequence[float], groups: Sequence[Hashable] | None = None
+) -> tuple[float, float, float]:
+    """(mean, low, high) at 95%, where values of one group go together.
+
+    Questions about one document are not independent: the standard error is that of a ratio of
+    sums over groups (linearised, as for cluster samples). Fewer than two groups: no interval but
+    the mean itself.
+    """
+    if not values:
+        return 0.0, 0.0, 0.0
+    mean = sum(values) / len(values)
+    deviations: dict[Hashable, float] = {}
+    for index, value in enumerate(values):
+        group = index if groups is None else groups[index]
+        deviations[group] = deviations.get(group, 0.0) + value - mean
+    count = len(deviations)
+    if count < 2:
+        return mean, mean, mean
+    variance = sum(d * d for d in deviations.values()) * count / (count - 1)
+    error = Z * math.sqrt(variance) / len(values)
+    return mean, mean - error, mean + error

@@ -1,0 +1,267 @@
+"""Needles in a haystack: is what was said once, at a known depth, found at the end?
+
+A needle is a sentence about an invented thing (from `kvstream.sample`), put between two sentences
+of a long text; the question about it comes after the text, and is known while it is read, as it
+is in ``kvstream ask``. Every method reads the same documents.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kvstream.errors import BudgetError, UsageError
+from kvstream.evaluation.filler import Filler, around, insert
+from kvstream.evaluation.intervals import wilson
+from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match
+from kvstream.evaluation.reading import ModelFacts, ask, room_for
+from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.sweep import NEAR, STREAM, WHOLE, Case
+from kvstream.sample import Fact, make_facts
+from kvstream.session import Session
+
+KINDS = ("passkey", "fact", "kv")
+PAIRS = 8
+"""Key-value pairs that a needle of the kind ``kv`` has; one of them is asked for."""
+NEAR_SHARE = 0.7
+"""Part of the budget that the surroundings of the needle take in the view ``near``."""
+_SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is planted and how often."""
+
+    kind: str
+    lengths: tuple[int, ...]
+    """Tokens of the document, needles included."""
+    depths: tuple[float, ...]
+    """Where the needle that counts lies, from 0 (the beginning) to 1."""
+    trials: int = 10
+    """Documents for each length and depth."""
+    needles: int = 1
+    """Needles in each document, all of them asked for; the others lie anywhere."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"Unknown kind {self.kind!r}; choose one of {', '.join(KINDS)}.")
+        for depth in self.depths:
+            if not 0 <= depth <= 1:
+                raise UsageError(f"A depth lies between 0 and 1; {depth} does not.")
+
+
+@dataclass(frozen=True)
+class Haystack:
+    """A document with needles; the first is the one at the depth asked for."""
+
+    text: str
+    tokens: int
+    """As asked for."""
+    needles: tuple[Fact, ...]
+
+
+def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
+    """Needles of the plan's kind; `first` picks among kinds of facts, so that all have a turn."""
+    if plan.kind == "kv":
+        return [_pairs(rng) for _ in range(plan.needles)]
+    facts = make_facts(12 * (plan.needles + 1), rng.randrange(2**31))
+    wanted = [f for f in facts if (f.kind == "passkey") == (plan.kind == "passkey")]
+    rng.shuffle(wanted)
+    if plan.kind == "fact":
+        kinds = sorted({f.kind for f in wanted})
+        head = next(f for f in wanted if f.kind == kinds[first % len(kinds)])
+        wanted = [head, *(f for f in wanted if f is not head)]
+    return wanted[: plan.needles]
+
+
+def _pairs(rng: random.Random) -> Fact:
+    keys: list[str] = []
+    while len(keys) < PAIRS:
+        key = "".join(rng.choices(_SYLLABLES, k=3)) + rng.choice("nrs")
+        if key not in keys:
+            keys.append(key)
+    values = [str(rng.randrange(10_000, 100_000)) for _ in keys]
+    lines = "\n".join(f"{k}: {v}" for k, v in zip(keys, values, strict=True))
+    asked = rng.randrange(PAIRS)
+    return Fact(f"What is the value of {keys[asked]}?", (values[asked],), "kv", 0.0, f"{lines}\n\n")
+
+
+def haystack(
+    session: Session, filler: Filler, plan: Plan, tokens: int, depth: float, trial: int
+) -> Haystack:
+    """The document of one trial, the same for every method. Raises UsageError if it is too short"""
+    rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
+    needles = make_needles(plan, rng, trial)
+    taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
+    if taken >= tokens:
+        raise UsageError(f"{plan.needles} needles take {taken} tokens and do not fit in {tokens}.")
+    text = filler.cut(session.tokenizer, tokens - taken, rng)
+    depths = [depth, *(rng.random() for _ in needles[1:])]
+    places = [(d, n.sentence) for d, n in zip(depths, needles, strict=True)]
+    return Haystack(insert(text, session.tokenizer, places), tokens, tuple(needles))
+
+
+def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) -> Iterator[Trial]:
+    """Every trial; the cases take turns on each document, so what is stopped is still balanced."""
+    facts = ModelFacts.of(session)
+    for tokens in plan.lengths:
+        for number in range(plan.trials):
+            for depth in plan.depths:
+                made: list[Haystack] = []  # made when the first case asks for it
+
+                def document(
+                    made: list[Haystack] = made,
+                    tokens: int = tokens,
+                    depth: float = depth,
+                    number: int = number,
+                ) -> Haystack:
+                    if not made:
+                        made.append(haystack(session, filler, plan, tokens, depth, number))
+                    return made[0]
+
+                for case in cases:
+                    identity: Record = {
+                        "bench": "needle", **facts.identity(), "kind": plan.kind,
+                        **case.identity(), "tokens": tokens, "depth": depth, "trial": number,
+                        "needles": plan.needles, "filler": filler.name, "seed": plan.seed,
+                    }  # fmt: skip
+                    yield Trial(identity, partial(_run, session, case, document))
+
+
+def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Record:
+    hay = document()
+    text, run = hay.text, case.run
+    questions = [needle.question for needle in hay.needles]
+    needles = hay.needles
+    if case.view == WHOLE:
+        run = room_for(session, run, hay.tokens)
+    elif case.view == NEAR:
+        needles, questions = needles[:1], questions[:1]
+        budget = run.budget.tokens if run.budget and run.budget.tokens else 4096
+        text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
+    started = time.perf_counter()
+    try:
+        results = ask(session, text, questions, run)
+    except BudgetError as error:
+        if case.view == STREAM and run.method != "full":
+            raise
+        return {"budget": run.budget.tokens if run.budget else None, "error": str(error)}
+    spent = time.perf_counter() - started
+    scores = [_score(n, r.answer) for n, r in zip(needles, results, strict=True)]
+    first = results[0]
+    return {
+        **scores[0],
+        "question": needles[0].question,
+        "expected": needles[0].answers[0],
+        "answer": first.answer,
+        "fact": needles[0].kind,
+        "budget": first.budget_tokens,
+        "found": sum(s["right"] for s in scores),
+        "read": first.read,
+        "retained": first.retained,
+        "peak_kv_tokens": first.peak_kv_tokens,
+        "seconds": round(spent, 3),
+        "tokens_per_s": round(first.tokens_per_s),
+    }
+
+
+def _score(needle: Fact, answer: str) -> dict[str, Any]:
+    expected = needle.answers[0]
+    score: dict[str, Any] = {
+        "right": any(contains(answer, a) for a in needle.answers),
+        "exact": max(exact_match(answer, a) for a in needle.answers),
+    }
+    if expected.isdigit():
+        score["digits"] = digit_accuracy(answer, expected)
+    return score
+
+
+ROW_KEYS = (
+    "model", "kind", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size",
+    "tokens", "depth", "needles",
+)  # fmt: skip
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """A row for each length, depth and case: the object that ``--json`` prints."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: list[Record]) -> Record:
+    head = {"bench": "needle", **{k: group[0][k] for k in ROW_KEYS}}
+    done = [r for r in group if "error" not in r]
+    if not done:
+        return {**head, "trials": 0, "right": 0, "error": group[0]["error"]}
+    right = sum(bool(r["right"]) for r in done)
+    low, high = wilson(right, len(done))
+    row = {
+        **head,
+        "trials": len(done),
+        "right": right,
+        "share": round(right / len(done), 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "exact": sum(bool(r["exact"]) for r in done),
+        "digits": None,
+        "found": round(sum(r["found"] for r in done) / sum(_asked(r) for r in done), 4),
+        "retained": round(sum(r["retained"] for r in done) / len(done)),
+        "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
+    }
+    digits = [r["digits"] for r in done if r.get("digits") is not None]
+    if digits:
+        row["digits"] = round(sum(digits) / len(digits), 4)
+    return row
+
+
+def _asked(record: Record) -> int:
+    return 1 if record["method"] == NEAR else int(record["needles"])
+
+
+def pooled(rows: Sequence[Record]) -> list[Record]:
+    """The rows of each case and length taken together over the depths."""
+    groups: dict[str, list[Record]] = {}
+    for row in rows:
+        key = repr([row[k] for k in ROW_KEYS if k != "depth"])
+        groups.setdefault(key, []).append(row)
+    return [_together(group) for group in groups.values()]
+
+
+def _together(group: list[Record]) -> Record:
+    trials, right = sum(r["trials"] for r in group), sum(r["right"] for r in group)
+    low, high = wilson(right, trials)
+    out = {
+        **group[0],
+        "depth": None,
+        "trials": trials,
+        "right": right,
+        "share": right / trials if trials else 0.0,
+        "low": low,
+        "high": high,
+    }
+    for key in ("digits", "retained", "seconds"):
+        values = [r[key] for r in group if r.get(key) is not None]
+        if values:
+            out[key] = sum(values) / len(values)
+            if key == "retained":
+                out[key] = round(out[key])
+    return out
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs: the share right of the last record's case and length."""
+    last = records[-1]
+    same = [
+        r
+        for r in records
+        if all(r[k] == last[k] for k in ROW_KEYS if k != "depth") and "error" not in r
+    ]
+    right = sum(bool(r["right"]) for r in same)
+    return f"{last['method']} at {last['tokens']:,} tokens: {right} of {len(same)} right"

@@ -1,0 +1,80 @@
+"""Rows of results as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kvstream.evaluation.records import Record
+
+# From red over yellow to green, as in the pictures; readable on dark and on light terminals.
+_COLOURS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
+
+
+def count(tokens: int) -> str:
+    """``32k`` for 32768; plain digits where k or M would not be exact."""
+    for size, letter in ((1024**2, "M"), (1024, "k")):
+        if tokens >= size and tokens % size == 0:
+            return f"{tokens // size}{letter}"
+    return f"{tokens:,}"
+
+
+def case_label(row: Record, rows: Sequence[Record]) -> str:
+    """The row's method, and those of its settings in which the rows differ."""
+    parts = [str(row.get("method") or row.get("system"))]
+    budgets = {r.get("budget") for r in rows}
+    if len(budgets) > 1 and row.get("budget"):
+        parts.append(count(row["budget"]))
+    for key in ("schedule", "chunk", "keep", "chunk_size"):
+        if len({r.get(key) for r in rows}) > 1 and row.get(key) is not None:
+            parts.append(f"{key} {row[key]}")
+    parts += [f"{k} {v}" for k, v in (row.get("settings") or {}).items()]
+    return ", ".join(parts)
+
+
+def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
+          rows: Sequence[Record]) -> Table:  # fmt: skip
+    """A table of rows; numbers stand at the right."""
+    out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    cells = [[pick(row) for _, pick in columns] for row in rows]
+    for index, (name, _) in enumerate(columns):
+        texts = all(
+            isinstance(line[index], str) and not line[index][:1].isdigit() for line in cells
+        )
+        out.add_column(name, justify="left" if texts and cells else "right", no_wrap=index > 0)
+    for line in cells:
+        out.add_row(*("-" if cell is None else str(cell) for cell in line))
+    return out
+
+
+def colour(share: float) -> str:
+    """The colour of a share from 0 to 1."""
+    return _COLOURS[min(len(_COLOURS) - 1, int(share * len(_COLOURS)))]
+
+
+def grid(title: str, rows: Sequence[Record]) -> Table:
+    """Depth by length for one case, each cell coloured by its share."""
+    lengths = sorted({r["tokens"] for r in rows})
+    depths = sorted({r["depth"] for r in rows})
+    by_place = {(r["tokens"], r["depth"]): r for r in rows}
+    out = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=0)
+    out.add_column("depth", justify="right")
+    for length in lengths:
+        out.add_column(f" {count(length)} ", justify="center", min_width=7)
+    for depth in depths:
+        cells = [f"{depth:g} "]
+        for length in lengths:
+            row = by_place.get((length, depth))
+            cells.append(_cell(row))  # type: ignore[arg-type]
+        out.add_row(*cells)
+    return out
+
+
+def _cell(row: Record | None) -> Text:
+    if row is None or not row["trials"]:
+        return Text("  -  ", justify="center")
+    share = row["right"] / row["trials"]
+    return Text(f"{share:^7.0%}", style=f"bold #ffffff on {colour(share)}")

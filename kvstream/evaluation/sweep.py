@@ -1,0 +1,130 @@
+"""Which runs a benchmark compares: every combination of the methods, budgets and settings given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvstream.errors import UsageError
+from kvstream.methods.registry import make
+from kvstream.settings import Budget, RunSettings
+
+STREAM, WHOLE, NEAR = "stream", "whole", "near"
+TEXT_SETTINGS = {"catalyst_text"}
+"""Settings whose value may hold a comma of its own."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to read: the settings of a run, and how much of the document it gets to see."""
+
+    run: RunSettings
+    view: str = STREAM
+    """``stream``: all of it under the budget, as a user would; ``whole``: all of it in a cache
+    that holds it; ``near``: only the surroundings of the answer, as much as the budget holds."""
+
+    @property
+    def name(self) -> str:
+        """The method, or what stands in its place."""
+        return self.run.method if self.view == STREAM else self.view
+
+    def identity(self) -> dict[str, Any]:
+        """What a result depends on, as plain JSON."""
+        run = self.run
+        return {
+            "method": self.name,
+            "settings": dict(sorted(run.method_settings.items())),
+            "budget": None if run.budget is None else run.budget.tokens,
+            **({"budget_bytes": run.budget.bytes} if run.budget and run.budget.bytes else {}),
+            "schedule": run.growth,
+            "chunk": run.chunk,
+            "keep": run.keep,
+            "chunk_size": run.chunk_size,
+            "max_tokens": run.max_tokens,
+        }
+
+
+def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
+    """Combinations of ``METHOD.NAME=VALUE[,VALUE...]``, keyed by ``METHOD.NAME``.
+
+    Raises UsageError for what is not written so, or is for a method that does not take part.
+    """
+    choices: dict[str, list[str]] = {}
+    for item in given:
+        path, equals, value = item.partition("=")
+        owner, dot, name = path.strip().partition(".")
+        name = name.replace("-", "_")
+        if not (equals and dot and owner and name):
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE[,VALUE...].")
+        if owner not in methods:
+            raise UsageError(
+                f"--set {item!r} is for the method {owner!r}, which is not measured here; "
+                f"add it to --method ({', '.join(methods)})."
+            )
+        values = [value] if name in TEXT_SETTINGS else value.split(",")
+        choices[f"{owner}.{name}"] = [v.strip() for v in values]
+    return [
+        dict(zip(choices, combination, strict=True))
+        for combination in itertools.product(*choices.values())
+    ]
+
+
+def cases(
+    base: RunSettings,
+    *,
+    methods: Sequence[str],
+    budgets: Sequence[Budget | None],
+    settings: Sequence[str] = (),
+    growths: Sequence[str] = ("linear",),
+    chunks: Sequence[str] = ("decremental",),
+    keeps: Sequence[int | None] = (None,),
+    chunk_sizes: Sequence[int | None] = (None,),
+    baselines: Sequence[str] = (),
+) -> list[Case]:
+    """Every combination once, each checked before anything is loaded; `baselines` are views."""
+    found: dict[str, Case] = {}
+    combinations = itertools.product(
+        methods, budgets, growths, chunks, keeps, chunk_sizes, parse_settings(settings, methods)
+    )
+    for method, budget, growth, chunk, keep, chunk_size, choice in combinations:
+        own = {
+            name.split(".", 1)[1]: value
+            for name, value in choice.items()
+            if name.split(".", 1)[0] == method
+        }
+        make(method, own)
+        run = replace(
+            base, method=method, method_settings=own, budget=budget, growth=growth, chunk=chunk,
+            keep=keep, chunk_size=chunk_size,
+        )  # fmt: skip
+        # A setting of one method makes no second case of another.
+        found.setdefault(repr(run), Case(run))
+    extra = [
+        Case(replace(base, method="full", budget=budget), view)
+        for view in baselines
+        for budget in (budgets if view == NEAR else budgets[:1])
+    ]
+    return [*found.values(), *extra]
+
+
+def labels(every: Sequence[Case]) -> list[str]:
+    """A short name for each case: its method, and what tells it from the other cases."""
+    identities = [{**c.identity(), **c.identity()["settings"]} for c in every]
+    for identity in identities:
+        del identity["settings"]
+    differing = [
+        key
+        for key in dict.fromkeys(itertools.chain.from_iterable(identities))
+        if key not in ("method", "max_tokens")
+        and len({repr(i.get(key)) for i in identities if key in i}) > 1
+    ]
+
+    def parts(identity: dict[str, Any]) -> Iterator[str]:
+        yield str(identity["method"])
+        for key in differing:
+            if identity.get(key) is not None:
+                yield f"{key} {identity[key]}"
+
+    return [", ".join(parts(identity)) for identity in identities]
