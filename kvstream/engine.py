@@ -64,6 +64,8 @@ class StepReport:
     seconds: float
     select_seconds: float
     """Part of `seconds` spent in selection and compaction."""
+    loss: Tensor | None = None
+    """Cross-entropy [chunk] in nats of the chunk's tokens, if `Reader.report_loss` is set."""
 
 
 class Reader:
@@ -96,6 +98,8 @@ class Reader:
         self.generator = torch.Generator().manual_seed(run.seed)
         self.asked = self.method.evidence()
         self.measure_always = measure_always
+        self.report_loss = False
+        """Whether every step reports the loss of its tokens, given what memory held."""
         self.seen = 0
         self.steps = 0
         self.stopped = "end"
@@ -168,7 +172,8 @@ class Reader:
             store.rows = store.columns = None
         hidden = self.model.forward([*piece.ids, *catalyst], self.cache, wanted)
         in_flight = self.cache.used
-        loss = self._loss(hidden[:n], piece.ids) if measure and self.asked.loss else None
+        asked = self.report_loss or (measure and self.asked.loss)
+        loss = self._loss(hidden[:n], piece.ids) if asked else None
         self._before = hidden[n - 1 : n].clone()
         self.cache.drop_newest(len(catalyst))
         self.cache.tag(n, piece.first)
@@ -180,7 +185,8 @@ class Reader:
             self._compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
         spent = time.perf_counter() - selecting
         self.select_seconds += spent
-        return StepReport(n, targets, in_flight, time.perf_counter() - started, spent)
+        shown = loss if self.report_loss else None
+        return StepReport(n, targets, in_flight, time.perf_counter() - started, spent, shown)
 
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
         """Source entries that each compressible layer holds after this chunk."""
@@ -357,6 +363,17 @@ class Reader:
         return ordinals.long(), counts.float() / heads
 
     # Answering
+
+    def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
+        """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
+        before = [s.used for s in self.cache.layers]
+        try:
+            hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
+            targets = torch.tensor(list(continuation), device=hidden.device)
+            return self.model.loss(hidden[len(question) - 1 :], targets)
+        finally:
+            for store, used in zip(self.cache.layers, before, strict=True):
+                store.used = used
 
     def answer(
         self,
