@@ -27,10 +27,10 @@ def chooser(run: RunSettings) -> Callable[[Tensor], int]:
     if run.top_p < 1:
         warpers.append(TopPLogitsWarper(run.top_p))
     generator = torch.Generator().manual_seed(run.seed)
-    nothing = torch.zeros(1, 0, dtype=torch.long)
+    nothing = torch.LongTensor(1, 0)  # the warpers look at scores alone
 
     def sample(logits: Tensor) -> int:
-        scores = warpers(nothing, logits[None].cpu())[0]
+        scores = torch.Tensor(warpers(nothing, logits[None].cpu())[0])
         return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
 
     return sample

@@ -36,7 +36,13 @@ def command(
       zcat huge.log.gz | kvstream ask "Why did the server stop?"
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    read(Reading("ask", sources_or_usage(ctx, paths), questions), options)
+    reading = Reading("ask", sources_or_usage(ctx, paths), questions)
+    if len(options.runs) > 1:
+        from kvstream.cli.compare import compare
+
+        compare(reading, options)
+        return
+    read(reading, options)
 
 
 def split_arguments(

@@ -15,10 +15,9 @@ import click
 from click.core import ParameterSource
 
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, Budget, ModelSettings, RunSettings, parse_count
+from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings, parse_count
 from kvstream.version import __version__
 
-SCHEDULES = ("fixed", "linear")
 PROGRESS = ("auto", "live", "plain", "none")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -129,7 +128,7 @@ memory_options = stack(
     ),
     option(
         "--method", default="infinipot", show_default=True, metavar="NAME", section="Memory",
-        help="What decides which entries stay; see kvstream methods.",
+        help="What decides which entries stay; see kvstream methods. Several, a,b, are compared.",
     ),
     option(
         "--set", multiple=True, metavar="METHOD.NAME=VALUE", section="Memory",
@@ -140,7 +139,7 @@ memory_options = stack(
         help="Entries in memory after the last chunk. [default: the most that fits]",
     ),
     option(
-        "--schedule", type=click.Choice(SCHEDULES), default="linear", show_default=True,
+        "--schedule", type=click.Choice(GROWTHS), default="linear", show_default=True,
         section="Memory", help="How memory grows from chunk to chunk.",
     ),
     option(
@@ -227,7 +226,8 @@ class ReadingOptions:
     """What the shared options said, as settings."""
 
     model: ModelSettings
-    run: RunSettings
+    runs: tuple[RunSettings, ...]
+    """One for each method; more than one are compared."""
     system: str | None
     extract: bool | None
     """None: the model's own way (pocket extracts when it summarises)."""
@@ -240,6 +240,11 @@ class ReadingOptions:
     quiet: bool
     verbose: bool
     dry_run: bool
+
+    @property
+    def run(self) -> RunSettings:
+        """The settings of the first method."""
+        return self.runs[0]
 
     @classmethod
     def of(cls, values: Mapping[str, Any], *, strict_settings: bool) -> ReadingOptions:
@@ -254,43 +259,51 @@ class ReadingOptions:
             threads=values["threads"],
             trust_remote_code=values["trust_remote_code"],
         )
-        run = RunSettings(
-            budget=values["budget"],
-            method=values["method"],
-            method_settings=method_settings(
-                values["set"], values["method"], strict=strict_settings
-            ),
-            keep=values["keep"],
-            growth=values["schedule"],
-            chunk=values["chunk"],
-            chunk_size=values["chunk_size"],
-            max_tokens=values["max_tokens"],
-            temperature=values["temp"],
-            top_p=values["top_p"],
-            top_k=values["top_k"],
-            seed=values["seed"],
+        methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
+        if not methods:
+            raise UsageError("--method is empty; see kvstream methods.")
+        settings = method_settings(values["set"], methods, strict=strict_settings)
+        runs = tuple(
+            RunSettings(
+                budget=values["budget"],
+                method=method,
+                method_settings=settings[method],
+                keep=values["keep"],
+                growth=values["schedule"],
+                chunk=values["chunk"],
+                chunk_size=values["chunk_size"],
+                max_tokens=values["max_tokens"],
+                temperature=values["temp"],
+                top_p=values["top_p"],
+                top_k=values["top_k"],
+                seed=values["seed"],
+            )
+            for method in methods
         )
         same = (
             "system", "extract", "passages", "text", "output", "stats", "progress",
             "quiet", "verbose", "dry_run",
         )  # fmt: skip
         rest = {name: values[name] for name in same}
-        return cls(model=model, run=run, as_json=values["json"], **rest)
+        return cls(model=model, runs=runs, as_json=values["json"], **rest)
 
 
-def method_settings(given: tuple[str, ...], method: str, *, strict: bool) -> dict[str, str]:
-    """The settings of ``method`` among ``METHOD.NAME=VALUE``, later ones winning."""
-    settings: dict[str, str] = {}
+def method_settings(
+    given: tuple[str, ...], methods: tuple[str, ...], *, strict: bool
+) -> dict[str, dict[str, str]]:
+    """The settings of each method among ``METHOD.NAME=VALUE``, later ones winning."""
+    settings: dict[str, dict[str, str]] = {method: {} for method in methods}
     for item in given:
         path, equals, value = item.partition("=")
         owner, dot, name = path.strip().partition(".")
         if not (equals and dot and owner and name):
-            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in {method}.name=1.")
-        if owner == method:
-            settings[name.replace("-", "_")] = value.strip()
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
+        if owner in settings:
+            settings[owner][name.replace("-", "_")] = value.strip()
         elif strict:
             raise UsageError(
-                f"--set {item!r} is for the method {owner!r}, but this run uses {method!r}; "
+                f"--set {item!r} is for the method {owner!r}, but this run uses "
+                f"{', '.join(methods)}; "
                 f"add --method {owner} or leave it out."
             )
     return settings

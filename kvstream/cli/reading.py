@@ -50,21 +50,27 @@ def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...
     return ("-",)
 
 
+def prepared(
+    stack: ExitStack, options: ReadingOptions
+) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
+    """Where the answer goes, who is told of progress, and the watch for Ctrl-C."""
+    quiet_libraries(options)
+    output = _output(stack, options)
+    progress = _progress(options, answer_on_terminal=output.isatty())
+    reporters: list[Reporter] = [progress]
+    if options.stats is not None:
+        stats = OutputFile(options.stats, "--stats", in_place=True)
+        stack.callback(stats.close)
+        reporters.append(Stats(stats))
+    reporter = Reporters(reporters)
+    stack.callback(reporter.close)
+    return output, reporter, stack.enter_context(Interrupts(progress.tell))
+
+
 def read(reading: Reading, options: ReadingOptions) -> None:
     """Read the sources, answer the questions, report on the way."""
     with ExitStack() as stack:
-        quiet_libraries(options)
-        output = _output(stack, options)
-        progress = _progress(options, answer_on_terminal=output.isatty())
-        reporters: list[Reporter] = [progress]
-        if options.stats is not None:
-            stats = OutputFile(options.stats, "--stats", in_place=True)
-            stack.callback(stats.close)
-            reporters.append(Stats(stats))
-        reporter = Reporters(reporters)
-        stack.callback(reporter.close)
-        interrupts = stack.enter_context(Interrupts(progress.tell))
-
+        output, reporter, interrupts = prepared(stack, options)
         sources = open_sources(reading.paths, options, interrupts)
         reporter.loading(options.model.name)
         session = open_session(options)
@@ -91,7 +97,7 @@ def read(reading: Reading, options: ReadingOptions) -> None:
         )
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
-        for event in _phases(events, interrupts):
+        for event in answer_events(events, interrupts):
             if isinstance(event, Answered):
                 with _rescued(event.result, output):
                     writer.show(event)
@@ -102,7 +108,7 @@ def read(reading: Reading, options: ReadingOptions) -> None:
                 writer.show(event)
 
 
-def _phases(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:
+def answer_events(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:
     """The same events; tells the Ctrl-C handler when there is reading to be stopped."""
     interrupts.reading = True
     try:

@@ -23,5 +23,7 @@ def command(ctx: click.Context, sources: tuple[str, ...], options: ReadingOption
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
     """
+    if len(options.runs) > 1:
+        raise click.UsageError("A summary is made by one method; --method names several.", ctx)
     reading = Reading("summarize", sources_or_usage(ctx, sources), (), extract_by_default=True)
     read(reading, options)

@@ -67,7 +67,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     except Exception as error:
         raise _explained(settings, error) from error
     if not placement:
-        model = model.to(device)
+        model.to(device)  # type: ignore[arg-type]
     model.requires_grad_(False)
     return bound(model, settings.name)
 

@@ -1,0 +1,184 @@
+"""``kvstream compare``: several methods on the same text under the same budget, side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import click
+
+from kvstream.cli.ask import split_arguments
+from kvstream.cli.interrupts import Interrupts
+from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.output import OutputFile
+from kvstream.cli.reading import (
+    Reading,
+    answer_events,
+    open_session,
+    open_sources,
+    prepared,
+    sources_or_usage,
+)
+from kvstream.errors import BudgetError
+from kvstream.events import Answered, Notice, Result, StepDone
+from kvstream.reporters.format import for_terminal
+
+BINS = 20
+"""Parts of the document among which the spread of what is retained is taken."""
+COPY = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one method did on one question; `result` is None where it could not run."""
+
+    method: str
+    result: Result | None
+    spread: float
+    problem: str = ""
+
+
+@click.command("compare", cls=SectionedCommand, short_help="Put methods side by side.")
+@click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
+@option(
+    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
+    help="Ask this; may be given many times. All arguments are then sources.",
+)  # fmt: skip
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    arguments: tuple[str, ...],
+    question: tuple[str, ...],
+    options: ReadingOptions,
+) -> None:
+    """Answer the same question by several methods under the same budget, a row for each.
+
+    The model is loaded once and the text is read once for each of --method a,b,c; a pipe is kept
+    in a temporary file meanwhile. Spread is 1 where what memory retains is spread evenly over the
+    document, and 0 where it is all from one place.
+
+    \b
+      kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
+    """
+    paths, questions = split_arguments(ctx, arguments, question)
+    compare(Reading("compare", sources_or_usage(ctx, paths), questions), options)
+
+
+def compare(reading: Reading, options: ReadingOptions) -> None:
+    """Run every method of `options.runs` over the same sources and show a row for each."""
+    with ExitStack() as stack:
+        output, reporter, interrupts = prepared(stack, options)
+        paths = stack.enter_context(_replayable(reading.paths, options, interrupts))
+        reporter.loading(options.model.name)
+        session = open_session(options)
+        rows: list[Row] = []
+        for run in options.runs:
+            coverage: Sequence[float] = ()
+            events = session.ask(
+                open_sources(paths, options, interrupts),
+                list(reading.questions),
+                run,
+                command=reading.command,
+                system=options.system,
+                interrupted=interrupts,
+            )
+            try:
+                for event in answer_events(events, interrupts):
+                    reporter.show(event)
+                    if isinstance(event, StepDone):
+                        coverage = event.coverage(BINS)
+                    elif isinstance(event, Answered):
+                        rows.append(Row(run.method, event.result, spread(coverage)))
+                        if options.as_json:
+                            _print_json(output, rows[-1])
+            except BudgetError as error:
+                # One method that cannot (full) must not take the others' rows away.
+                rows.append(Row(run.method, None, 0.0, str(error)))
+                reporter.show(Notice(f"{run.method}: {error}"))
+                if options.as_json:
+                    _print_json(output, rows[-1])
+            if interrupts():
+                break
+        reporter.close()
+        if not options.as_json:
+            _table(output, rows, several=len(reading.questions) > 1)
+        if not any(row.result for row in rows):
+            raise BudgetError(rows[-1].problem)
+
+
+def spread(coverage: Sequence[float]) -> float:
+    """Entropy of the retained tokens over equal parts of the document, 0 to 1."""
+    total = sum(coverage)
+    if total <= 0 or len(coverage) < 2:
+        return 0.0
+    shares = [c / total for c in coverage if c > 0]
+    return -sum(p * math.log(p) for p in shares) / math.log(len(coverage))
+
+
+@contextmanager
+def _replayable(
+    paths: tuple[str, ...], options: ReadingOptions, interrupts: Interrupts
+) -> Iterator[tuple[str, ...]]:
+    """The same sources, standard input copied to a file, as each method has to read it again."""
+    if "-" not in paths or len(options.runs) == 1:
+        yield paths
+        return
+    with tempfile.NamedTemporaryFile(prefix="kvstream-") as spool:
+        while not interrupts() and (block := os.read(sys.stdin.fileno(), COPY)):
+            spool.write(block)
+        spool.flush()
+        yield tuple(spool.name if path == "-" else path for path in paths)
+
+
+def _print_json(output: TextIO | OutputFile, row: Row) -> None:
+    if row.result is None:
+        record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
+    else:
+        record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+    output.write(json.dumps(record, ensure_ascii=False) + "\n")
+    output.flush()
+
+
+def _table(output: TextIO | OutputFile, rows: Sequence[Row], *, several: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ["method", *(["question"] if several else []), "answer", "seconds", "tokens/s",
+               "peak KV", "retained", "spread"]  # fmt: skip
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        words = column in ("method", "question", "answer")
+        table.add_column(
+            column, justify="left" if words else "right", overflow="fold", no_wrap=not words
+        )
+    for row in rows:
+        if row.result is None:
+            cells = ["(refused)", *["-"] * 5]
+            table.add_row(row.method, *([""] if several else []), *cells)
+            continue
+        r = row.result
+        seconds = r.prefill_s + r.answer_s
+        table.add_row(
+            row.method,
+            *([for_terminal(r.question)] if several else []),
+            for_terminal(" ".join(r.answer.split())),
+            f"{seconds:.1f}",
+            f"{r.tokens_per_s:,.0f}",
+            f"{r.peak_kv_tokens:,}",
+            f"{r.retained:,}",
+            f"{row.spread:.2f}",
+        )
+    if isinstance(output, OutputFile):
+        console = Console(file=output, width=100, color_system=None)  # type: ignore[arg-type]
+    else:
+        console = Console(file=output, highlight=False, markup=False)
+    console.print(table)
