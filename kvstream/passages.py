@@ -15,7 +15,7 @@ import numpy as np
 
 from kvstream.text.blocks import TextBlock
 from kvstream.text.sentences import lines, looks_like_lines, sentences
-from kvstream.tokens import Chunk
+from kvstream.text.stream import Chunk
 
 Mode = Literal["auto", "sentences", "lines"]
 Cutter = Callable[..., Iterator[tuple[int, int]]]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvstream.tokens import Tokenizer
+from kvstream.text.tokenizer import Tokenizer
 
 Task = Literal["ask", "summarize"]
 

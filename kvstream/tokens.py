@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,7 @@ def load_tokenizer(
     from kvstream import pocket
 
     if name == "pocket" or Path(name).absolute() == pocket.path():
-        from kvstream.text.embedded import TiktokenTokenizer
-
-        return TiktokenTokenizer.pocket()
+        return _embedded()
     from kvstream.text.hub import HubTokenizer
 
     wrapper = _wrapper(name, revision, offline, trust_remote_code)
@@ -38,6 +37,16 @@ def load_tokenizer(
             "cannot be streamed faithfully; choose a model that comes with a tokenizer.json."
         )
     return HubTokenizer(backend, wrapper, name)
+
+
+def _embedded() -> Tokenizer:
+    from kvstream import pocket
+    from kvstream.text.embedded import TiktokenTokenizer
+
+    config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))
+    return TiktokenTokenizer(
+        pocket.encoding(), bos=pocket.BOS, eos=pocket.EOS, template=config["chat_template"]
+    )
 
 
 def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: bool) -> Any:

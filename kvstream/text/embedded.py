@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -38,16 +37,6 @@ class TiktokenTokenizer(Tokenizer):
         self._pieces = [_piece(encoding, token) for token in range(encoding.n_vocab)]
         self._lengths = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
         self.longest = int(self._lengths.max())
-
-    @classmethod
-    def pocket(cls) -> TiktokenTokenizer:
-        """The tokenizer of the embedded model."""
-        from kvstream import pocket
-
-        config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))
-        return cls(
-            pocket.encoding(), bos=pocket.BOS, eos=pocket.EOS, template=config["chat_template"]
-        )
 
     @property
     def has_template(self) -> bool:

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvstream.sources import SourceSet, TextBlock
-from kvstream.text.blocks import utf8_starts
+from kvstream.text.blocks import TextBlock, utf8_starts
 from kvstream.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from kvstream.sources import SourceSet
 
 BLOCK = 64 * 1024
 """Characters encoded at a time, where there are that many."""
