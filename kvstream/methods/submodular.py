@@ -58,7 +58,8 @@ class Mixture:
 
     def __init__(self, keys: Tensor, weights: Tensor, mixture: float, concave: Concave) -> None:
         norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-        self.keys = (keys / norm).to(keys.dtype)
+        # [P, D, n]: the layout in which products with a few rows need no copy.
+        self.keys = (keys / norm).to(keys.dtype).transpose(1, 2).contiguous()
         self.heads, self.n = weights.shape
         # In double precision: late gains are small differences of saturated values.
         self.weights = weights.double().clamp_min(0)
@@ -74,7 +75,8 @@ class Mixture:
 
     def rows(self, chosen: Tensor) -> Tensor:
         """Cosines [P, R, n] of the entries `chosen` [P, R] to all."""
-        return _pick(self.keys, chosen) @ self.keys.transpose(1, 2)
+        index = chosen[:, None].expand(-1, self.keys.shape[1], -1)
+        return self.keys.gather(2, index).transpose(1, 2) @ self.keys
 
     def covers(self, rows: Tensor) -> Tensor:
         """What entries with these `rows` [P, R, n] would add to facility location: [P, R]."""
@@ -214,10 +216,8 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
 
 def _bounds(g: Mixture, candidates: int) -> Tensor:
     """What the candidates add to facility location now, at least what they add later: [P, n]."""
-    return torch.cat(
-        [g.covers(g.keys[:, : candidates][:, i : i + ROWS] @ g.keys.transpose(1, 2))
-         for i in range(0, candidates, ROWS)], dim=1,
-    )  # fmt: skip
+    parts = g.keys[..., :candidates].split(ROWS, dim=2)
+    return torch.cat([g.covers(part.transpose(1, 2) @ g.keys) for part in parts], dim=1)
 
 
 def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave: Concave) -> Tensor:
