@@ -171,6 +171,7 @@ class BoundedCache(Cache):
         capacity: int,
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
+        way: str = "auto",
     ) -> None:
         stores = [
             LayerStore(
@@ -183,6 +184,7 @@ class BoundedCache(Cache):
         self.base = 0
         """Position of the first entry in flight, the same for all layers."""
         self.wanted = Wanted()
+        self.way = way
         self.peak = Peak()
         self._scratch: dict[torch.device, Tensor] = {}
 

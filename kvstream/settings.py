@@ -73,7 +73,7 @@ class ModelSettings:
     dtype: str = "auto"
     """``auto`` (as stored), ``float32``, ``bfloat16``, ``float16``."""
     attn: str = "auto"
-    """Attention backend: ``auto``, ``split``, ``flash``, ``reference``."""
+    """Attention backend: ``auto``, ``split``, ``flash``, ``sdpa``, ``reference``."""
     threads: int | None = None
     """CPU threads; None leaves torch's own choice."""
     trust_remote_code: bool = False

@@ -105,7 +105,7 @@ model_options = stack(
     ),
     option(
         "--attn", default="auto", show_default=True, section="Model",
-        type=click.Choice(["auto", "split", "flash", "reference"]),
+        type=click.Choice(["auto", "split", "flash", "sdpa", "reference"]),
         help="How attention is computed.",
     ),
     option(

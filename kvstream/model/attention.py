@@ -8,10 +8,16 @@ normaliser [H, T] in float32. H is a multiple of K; keys and values are never re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from kvstream.errors import UsageError
+
+WAYS = ("auto", "split", "flash", "sdpa", "reference")
+"""How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
+PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
 BLOCK = 256
 """Queries whose scores are in memory at once where scores have to be written out."""
 TILE = 1 << 21
@@ -50,12 +56,22 @@ class Wanted:
     """How query heads become KV heads: ``mean`` or ``max``."""
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor | None]:
-    """The fastest way that is right for this device and shape; the normaliser may be None."""
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, shape: Shape, way: str = "auto"
+) -> tuple[Tensor, Tensor | None]:
+    """The fastest way that is right for this device and shape; the normaliser may be None.
+
+    `way` is one of WAYS, as `resolve` returns it; what a way cannot do is left to the reference.
+    """
     plain = shape.softcap is None and (shape.window is None or shape.window >= k.shape[-2])
-    if plain and q.device.type == "cpu" and q.shape[-1] == v.shape[-1]:
+    same_width = q.shape[-1] == v.shape[-1]
+    if way == "auto":
+        way = resolve(way, q.device, q.dtype)
+    if way == "split" and plain and same_width:
         out, lse = _split(q, k, v, shape.scale)
-    elif plain and q.device.type == "cuda" and shape.sinks is None:
+    elif way == "flash" and same_width:
+        out, lse = _flash_cuda(q, k, v, shape)
+    elif way == "sdpa" and plain and shape.sinks is None:
         return _sdpa(q, k, v, shape.scale), None
     else:
         out, lse = reference(q, k, v, shape)
@@ -65,6 +81,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tenso
         out = (out * (lse - with_sink).exp()[..., None]).to(q.dtype)
         lse = with_sink
     return out, lse
+
+
+def resolve(way: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The way that `way` means on this device. Raises UsageError for one that cannot be had."""
+    half = dtype in (torch.float16, torch.bfloat16)
+    flash = device.type == "cuda" and half and find_spec("flash_attn") is not None
+    if way == "auto":
+        if device.type == "cpu":
+            return "split"
+        return "flash" if flash else "sdpa" if device.type == "cuda" else "reference"
+    if way == "split" and device.type != "cpu":
+        raise UsageError("--attn split is for the CPU; use --attn auto.")
+    if way == "flash" and not flash:
+        raise UsageError(
+            "--attn flash needs a CUDA device, 16-bit weights and the package flash-attn "
+            "(pip install 'kvstream[flash]'); use --attn auto."
+        )
+    return way
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
@@ -194,6 +228,21 @@ def _flash_cpu(
         grouped, shared_k, shared_v, 0.0, causal, scale=scale
     )
     return out.transpose(0, 1).flatten(0, 1), lse.transpose(0, 1).flatten(0, 1)
+
+
+def _flash_cuda(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """FlashAttention's kernel: causal mask aligned to the last key, grouped queries native."""
+    from flash_attn import flash_attn_func
+
+    out, lse, _ = flash_attn_func(
+        *(t.transpose(0, 1)[None] for t in (q, k, v)),
+        softmax_scale=shape.scale,
+        causal=True,
+        window_size=(-1, -1) if shape.window is None else (shape.window - 1, 0),
+        softcap=shape.softcap or 0.0,
+        return_attn_probs=True,
+    )
+    return out[0].transpose(0, 1), lse[0]
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

@@ -39,6 +39,8 @@ class BoundedModel:
     """Positions the model was trained for; no budget may pass it."""
     head_is_plain: bool
     """The output layer alone gives the logits (up to a known cap or scale)."""
+    way: str = "auto"
+    """How attention is computed: one of `attention.WAYS`."""
 
     @property
     def device(self) -> torch.device:
@@ -56,7 +58,7 @@ class BoundedModel:
                 f"A budget of {capacity} tokens is past the {self.trained_length} positions that "
                 f"{self.name} was trained for; use --budget {self.trained_length} or less."
             )
-        return BoundedCache(self.layers, capacity, tensors, head_tensors)
+        return BoundedCache(self.layers, capacity, tensors, head_tensors, self.way)
 
     @torch.inference_mode()
     def forward(

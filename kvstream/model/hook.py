@@ -68,7 +68,7 @@ def bounded_attention(
     scratch = cache.scratch(store.spec) if store.raw and store.spec.rotary else None
     keys = store.rotated(cache.base, scratch)
     values = store.values[:, : store.used]
-    out, lse = attend(query[0], keys, values, shape)
+    out, lse = attend(query[0], keys, values, shape, cache.way)
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
         store.rows, store.columns = evidence(query[0], keys, lse, shape, wanted)

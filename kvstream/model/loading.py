@@ -11,6 +11,7 @@ import torch
 
 from kvstream import pocket
 from kvstream.errors import ModelError, UsageError
+from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel, bound
 from kvstream.settings import ModelSettings
 
@@ -69,7 +70,9 @@ def load(settings: ModelSettings) -> BoundedModel:
     if not placement:
         model.to(device)  # type: ignore[arg-type]
     model.requires_grad_(False)
-    return bound(model, settings.name)
+    bounded = bound(model, settings.name)
+    bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    return bounded
 
 
 def _device(name: str) -> torch.device:
