@@ -97,16 +97,25 @@ class BoundedModel:
 
 def bound(model: Any, name: str) -> BoundedModel:
     """Probe a loaded transformers model. Raises UnboundedError with what stands in the way."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise UnboundedError(
+            f"{name} ({_kind(model)}) has an encoder, which reads its input as a whole; kvstream "
+            "needs a decoder-only language model."
+        )
     model.eval()
-    config = model.config.get_text_config()
+    implementation = model.config._attn_implementation
     own = _own_logits(model, name)
-    model.set_attn_implementation(hook.NAME)
-    if model.config._attn_implementation != hook.NAME:
-        raise UnboundedError(f"{name} does not let its attention be replaced ({_kind(model)}).")
-    length = trained_length(config)
-    layers = _probe(model, name, length)
-    bounded = BoundedModel(model, name, layers, length, head_is_plain=False)
-    _check_logits(bounded, own)
+    try:
+        model.set_attn_implementation(hook.NAME)
+        if model.config._attn_implementation != hook.NAME:
+            raise UnboundedError(f"{name} does not let its attention be replaced ({_kind(model)}).")
+        length = trained_length(model.config.get_text_config())
+        layers = _probe(model, name, length)
+        bounded = BoundedModel(model, name, layers, length, head_is_plain=False)
+        _check_logits(bounded, own)
+    except UnboundedError:
+        model.set_attn_implementation(implementation)
+        raise
     bounded.head_is_plain = _head_is_plain(bounded, own)
     return bounded
 
@@ -277,7 +286,7 @@ def _positions(
     # Not turned at all, turned over the width of the tables, or twice that (tables of half width).
     ways: list[tuple[Rotary | None, Tensor, Tensor]] = [(None, keys, moved)]
     if rotary is not None:
-        for width in {rotary.width, min(2 * rotary.width, keys.shape[-1])}:
+        for width in (rotary.width, min(2 * rotary.width, keys.shape[-1])):
             turned = replace(rotary, width=width)
             try:
                 taken_off = turned.unrotate(keys[0], 0), turned.unrotate(moved[0], PROBE_SHIFT)

@@ -1,0 +1,177 @@
+"""Which models can be bounded, and the reason given for those that cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from models import BASE, FAMILIES, Family, bounded, fresh
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from kvstream.errors import BudgetError, UnboundedError
+from kvstream.model.bounded import bound, trained_length
+
+MLA = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 8, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1,
+    "first_k_dense_replace": 1, "head_dim": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+OLD = {"num_key_value_heads": ..., "intermediate_size": ..., "attention_dropout": ...}
+# Family and what the message must say.
+REFUSED: dict[str, tuple[Family, str]] = {
+    "gpt2": (Family("gpt2", {"n_positions": 512, **OLD}), "positions"),
+    "opt": (Family("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32, **OLD}), "positions"),
+    "gpt-bigcode": (Family("gpt_bigcode", {"n_positions": 512, **OLD}), "positions"),
+    "gpt-neo": (
+        Family("gpt_neo", {"num_layers": 2, "attention_types": [[["global"], 2]], **OLD}),
+        "attention",
+    ),
+    "biogpt": (Family("biogpt"), "positions"),
+    "xglm": (
+        Family("xglm", {"d_model": 32, "ffn_dim": 48, "attention_heads": 4, "num_layers": 2}),
+        "attention",
+    ),
+    "bloom": (Family("bloom", OLD), "attention"),
+    "mpt": (Family("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, **OLD}), "attention"),
+    "falcon-alibi": (Family("falcon", {"alibi": True, **OLD}), "attention"),
+    "gptj": (Family("gptj", {"rotary_dim": 4, **OLD}), "attention"),
+    "deepseek-v2": (Family("deepseek_v2", MLA), "latent|taken off"),
+    "deepseek-v3": (Family("deepseek_v3", MLA), "latent|taken off"),
+    "llama4": (
+        Family("llama4_text", {"num_local_experts": 2, "head_dim": 8, "intermediate_size_mlp": 48}),
+        "chunked_attention|positions",
+    ),
+    "mamba": (Family("mamba", {"state_size": 4}), "recurrent|kind|text"),
+    "mamba2": (
+        Family(
+            "mamba2", {"num_heads": 8, "head_dim": 8, "state_size": 4, "n_groups": 1, "expand": 2}
+        ),
+        "recurrent|kind|text",
+    ),
+    "rwkv": (Family("rwkv", {"attention_hidden_size": 32}), "recurrent|kind|text|attention"),
+    "jamba": (
+        Family(
+            "jamba",
+            {
+                "num_experts": 2,
+                "attn_layer_period": 2,
+                "attn_layer_offset": 1,
+                "use_mamba_kernels": False,
+            },
+        ),
+        "recurrent|kind|mamba",
+    ),
+    "hunyuan": (Family("hunyuan_v1_dense", {"head_dim": 16}), "positions"),
+    "doge": (Family("doge"), "its own"),
+    "diffllama": (Family("diffllama"), "its own"),
+    "jetmoe": (
+        Family("jetmoe", {"num_local_experts": 4, "kv_channels": 8, "num_experts_per_tok": 2}),
+        "its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_bounded_is_refused_with_the_reason(name: str) -> None:
+    family, reason = REFUSED[name]
+    model = fresh(family.config())
+    with pytest.raises(UnboundedError, match=reason) as caught:
+        bound(model, f"some/{name}")
+    message = str(caught.value)
+    assert f"some/{name}" in message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_an_encoder_decoder_is_refused(kind: str) -> None:
+    config = AutoConfig.for_model(
+        kind, vocab_size=50, d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2,
+        encoder_layers=1, decoder_layers=1, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        encoder_attention_heads=2, decoder_attention_heads=2,
+    )  # fmt: skip
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    with pytest.raises(UnboundedError, match="encoder"):
+        bound(model, f"some/{kind}")
+
+
+def test_a_refused_model_keeps_its_own_attention() -> None:
+    """The caller may still want to use it."""
+    model = fresh(REFUSED["doge"][0].config())
+    ids = torch.arange(8)[None]
+    want = model(input_ids=ids).logits
+    with pytest.raises(UnboundedError):
+        bound(model, "doge")
+    assert torch.equal(model(input_ids=ids).logits, want)
+
+
+def test_what_the_probe_finds_out() -> None:
+    layers = bounded("smollm3").layers
+    assert [spec.rotary is not None for spec in layers] == [True, False, True, False]
+    layers = bounded("gemma3").layers
+    assert [spec.window for spec in layers] == [24, 24, None]
+    assert [spec.sight for spec in layers] == [24, 24, None]
+    layers = bounded("mistral-sliding").layers  # memory of every layer is compressed
+    assert [spec.window for spec in layers] == [None, None]
+    assert [spec.sight for spec in layers] == [24, 24]
+    spec = bounded("qwen3").layers[0]
+    assert (spec.heads, spec.key_dim, spec.value_dim) == (2, 16, 16)
+    assert spec.entry_bytes == 2 * (16 + 16) * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "smollm3", "gpt-neox", "mixtral", "gpt-oss"])
+def test_the_probe_is_not_misled_by_low_precision(name: str, dtype: torch.dtype) -> None:
+    found = bound(fresh(FAMILIES[name].config()).to(dtype), name).layers
+    for spec, exact in zip(found, bounded(name).layers, strict=True):
+        assert (spec.rotary is None) == (exact.rotary is None)
+        assert (spec.window, spec.dtype) == (exact.window, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_huge_slow_dimensions_do_not_hide_the_rotation(dtype: torch.dtype) -> None:
+    """Some models have keys of which a few dimensions, which hardly turn, are enormous."""
+    model = fresh(FAMILIES["qwen2"].config(head_dim=32))
+    with torch.no_grad():
+        for layer in model.model.layers:
+            bias = layer.self_attn.k_proj.bias
+            width = bias.numel() // 2
+            bias[width // 2 - 1] += 300  # the slowest pair of the first head
+    layers = bound(model.to(dtype), "outliers").layers
+    assert all(spec.rotary is not None for spec in layers)
+
+
+def rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **more}}
+
+
+LONG = rope("longrope", factor=4.0, original_max_position_embeddings=512,
+            short_factor=[1.0] * 4, long_factor=[4.0] * 4)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "length"),
+    [
+        ("llama", {}, 2048),
+        ("llama", rope("linear", factor=4.0), 2048),
+        ("llama", FAMILIES["llama-yarn"].settings, 2048),
+        ("llama", FAMILIES["llama3-scaling"].settings, 2048),
+        ("llama", rope("dynamic", factor=4.0, original_max_position_embeddings=512), 512),
+        ("phi3", {**LONG, "sliding_window": None, "original_max_position_embeddings": 512}, 512),
+        ("ministral3", rope("yarn", factor=4.0, original_max_position_embeddings=512,
+                            llama_4_scaling_beta=0.1), 512),
+    ],
+)  # fmt: skip
+def test_the_length_that_a_model_was_trained_for(
+    kind: str, settings: dict[str, Any], length: int
+) -> None:
+    config = AutoConfig.for_model(kind, **{**BASE, **settings})
+    assert trained_length(config) == length
+    model = bound(fresh(config), kind)
+    assert model.trained_length == length
+    model.new_cache(length)
+    with pytest.raises(BudgetError, match=str(length)):
+        model.new_cache(length + 1)
