@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstream.text.tokenizer import ByteDecoder, Decoder, Tokenizer, without_surrogates
+from kvstream.text.tokenizer import (
+    ByteDecoder,
+    Decoder,
+    Tokenizer,
+    any_crosses_words,
+    without_surrogates,
+)
 
 if TYPE_CHECKING:
     import tiktoken
@@ -37,6 +43,7 @@ class TiktokenTokenizer(Tokenizer):
         self._pieces = [_piece(encoding, token) for token in range(encoding.n_vocab)]
         self._lengths = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
         self.longest = int(self._lengths.max())
+        self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in self._pieces)
 
     @property
     def has_template(self) -> bool:

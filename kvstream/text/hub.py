@@ -14,6 +14,7 @@ from kvstream.text.tokenizer import (
     Decoder,
     Tokenizer,
     WindowDecoder,
+    any_crosses_words,
     without_surrogates,
 )
 
@@ -56,6 +57,7 @@ class HubTokenizer(Tokenizer):
         pieces = self._pieces or [token.encode() for token in backend.get_vocab()]
         lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
         self.longest = int(lengths.max(initial=1))
+        self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
         self._lengths = lengths if self._pieces else None
 
     @property

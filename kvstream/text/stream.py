@@ -27,6 +27,8 @@ MOST = 4 * BLOCK
 """Characters that may wait for a safe cut; then a cut is made anyway."""
 STEP = 1024
 """Characters worth another try, when a slow writer sends them one by one."""
+OTHER_ENDS = (1, 2, 3, 5, 8, 13, 21)
+"""A doubtful cut must be the same with so many characters less at the end."""
 CONTEXT = 256
 """Bytes in front of a cut that are encoded again to prove it."""
 
@@ -210,10 +212,13 @@ class TokenStream:
             return False
         if encode(text[char:], True) != ids[token:].tolist():
             return False
-        # In a run of one letter a unigram model cuts by where the run ends: then another end
-        # moves the cut, and it must wait for the real one.
-        return _between_words(text, char) or all(
-            encode(text[begin:-less], continuing)[: len(expected)] == expected for less in (1, 2, 3)
+        if _between_words(text, char) and not self._tokenizer.crosses_words:
+            return True
+        # Where text repeats itself, a unigram model cuts it by where the run ends: then another
+        # end moves the cut, and it must wait for the real one.
+        return all(
+            encode(text[begin:-less], continuing)[: len(expected)] == expected
+            for less in OTHER_ENDS
         )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+_CROSSING = re.compile(r"[^\W_][ ▁]+[^\W_]")
 
 
 class Tokenizer(ABC):
@@ -26,6 +29,8 @@ class Tokenizer(ABC):
     """Texts that ``encode_template`` reads as one control token."""
     longest: int
     """UTF-8 bytes of the longest token."""
+    crosses_words: bool
+    """Whether some token holds the end of one word and the beginning of the next."""
 
     @property
     @abstractmethod
@@ -120,6 +125,11 @@ class WindowDecoder(Decoder):
         self._window = self._window[self._shown :]
         self._shown = len(self._window)
         return text[len(before) :]
+
+
+def any_crosses_words(tokens: Iterable[str]) -> bool:
+    """Whether one of ``tokens`` has a space (or ``▁``) between two letters or digits."""
+    return any(_CROSSING.search(token) for token in tokens)
 
 
 def without_surrogates(text: str) -> str:
