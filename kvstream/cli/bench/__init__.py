@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-BENCHES = ("needle", "speed")
+BENCHES = ("needle", "qa", "summary", "perplexity", "speed")
 """Each is an attribute ``command`` of the module kvstream.cli.bench.<name>."""
 
 

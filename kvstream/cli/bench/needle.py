@@ -13,10 +13,11 @@ from kvstream.cli.bench.options import (
     SHARES,
     case_options,
     cases_of,
+    heldout_option,
     model_settings,
-    no_stdin,
     result_options,
     seed_option,
+    text_files,
     tokens_option,
 )
 from kvstream.cli.options import SectionedCommand, model_options, option
@@ -83,6 +84,7 @@ KINDS = ("passkey", "fact", "kv")
     section="Measurement",
     help="Hide them in random words of no language.",
 )
+@heldout_option
 @seed_option
 @tokens_option(24)
 @case_options
@@ -126,8 +128,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import NEAR, WHOLE
 
-    texts = [*values.pop("text"), *values.pop("more")]
-    no_stdin(texts)
+    texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
     settings = model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")
     cases = cases_of(values, [WHOLE] * whole + [NEAR] * near)

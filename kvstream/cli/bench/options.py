@@ -131,3 +131,24 @@ def no_stdin(paths: Sequence[str]) -> None:
     """A benchmark reads its texts more than once."""
     if "-" in paths:
         raise UsageError("A benchmark reads its texts many times; name files, not -.")
+
+
+heldout_option = option(
+    "--heldout", is_flag=True, section="Measurement",
+    help="Only the tenth of books and documents that pocket was not trained on.",
+)  # fmt: skip
+
+
+def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
+    """Files of these paths, those of directories one by one; with `heldout` a tenth of them."""
+    from kvstream.sources import open_sources
+    from kvstream.training.splits import is_heldout
+
+    no_stdin(paths)
+    names = open_sources(list(paths), text=True).names if paths else []
+    if not heldout or not names:
+        return names
+    kept = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]
+    if not kept:
+        raise UsageError(f"None of the {len(names)} texts is held out from pocket's training.")
+    return kept

@@ -1,0 +1,175 @@
+"""Question-answering records in the shapes people have them, as one shape.
+
+Known are SQuAD-like lines (``context``, ``question`` or ``questions``, ``answers``), LongBench's
+(``input``, ``context``, ``answers``, ``dataset``, ``all_classes``; version 2 with ``choice_A`` to
+``choice_D``), L-Eval's (``input``, ``instructions``, ``outputs``) and multiple choice with
+``options`` (or ``choices``) and a ``label`` or ``answer``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvstream.errors import SourceError
+from kvstream.sources import open_sources
+
+LETTERS = "ABCDEFGHIJ"
+NO_QUESTION = "What is the summary of the text?"
+# Which score LongBench gives each of its English and code tasks.
+LONGBENCH = {
+    "narrativeqa": "f1", "qasper": "f1", "multifieldqa_en": "f1", "hotpotqa": "f1",
+    "2wikimqa": "f1", "musique": "f1", "triviaqa": "f1", "gov_report": "rouge_l",
+    "qmsum": "rouge_l", "multi_news": "rouge_l", "samsum": "rouge_l", "trec": "classification",
+    "passage_retrieval_en": "retrieval", "passage_count": "count", "lcc": "code",
+    "repobench-p": "code",
+}  # fmt: skip
+FIRST_LINE = {"trec", "triviaqa", "samsum"}
+"""Tasks of which LongBench scores the first line of the answer alone."""
+_OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a context."""
+
+    text: str
+    answers: tuple[str, ...]
+    """Accepted answers; none: the context does not answer the question."""
+    metric: str = "f1"
+    """The score that the data set is known for."""
+    options: tuple[str, ...] = ()
+    """Multiple choice: the answer is one of these."""
+    correct: int = -1
+    """Index of the right option."""
+    classes: tuple[str, ...] = ()
+    """All labels of a classification task."""
+    first_line: bool = False
+    """Only the first line of the answer counts."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A context with its questions, which are asked after one reading."""
+
+    id: str
+    document: str
+    """What the context is part of: questions of one document are not independent."""
+    context: str
+    questions: tuple[Question, ...]
+    record: dict[str, Any]
+
+
+def load(paths: Sequence[str]) -> Iterator[Item]:
+    """Items of NDJSON files, packed or not. Raises SourceError with the line that is wrong."""
+    for path in paths:
+        for number, line in enumerate(_lines(path), 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                yield item(record, f"{path}:{number}")
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+                raise SourceError(
+                    f"{path}, line {number}: {type(error).__name__} {error}. A record needs "
+                    "`context`, `question` (or `questions`) and `answers`, or the keys of "
+                    "LongBench or L-Eval."
+                ) from error
+
+
+def _lines(path: str) -> Iterator[str]:
+    rest = ""
+    for block in open_sources([path], text=True):
+        # Not splitlines: some of the line ends that it knows stand in the middle of JSON strings.
+        *whole, rest = (rest + block.text).split("\n")
+        yield from whole
+    yield rest
+
+
+def item(record: dict[str, Any], name: str) -> Item:
+    """One record in one of the known shapes."""
+    if "instructions" in record:  # L-Eval
+        context = record["input"]
+        pairs = zip(record["instructions"], record["outputs"], strict=True)
+        questions = tuple(_leval(q, a, str(record.get("evaluation", ""))) for q, a in pairs)
+    elif "choice_A" in record:  # LongBench v2
+        context = record["context"]
+        options = tuple(str(record[f"choice_{c}"]) for c in LETTERS if f"choice_{c}" in record)
+        questions = (_choice(record["question"], options, record["answer"]),)
+    elif "input" in record and "context" in record:  # LongBench
+        context = record["context"]
+        questions = (_longbench(record),)
+    else:
+        context = record["context"]
+        questions = tuple(_plain(q) for q in _asked(record))
+    identity = str(record.get("id") or record.get("_id") or name)
+    document = str(record.get("doc_id") or record.get("title") or identity)
+    return Item(identity, document, context, questions, record)
+
+
+def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """One object a question, whether there is one, a list of them, or lists side by side."""
+    if "questions" not in record:
+        return [record]
+    asked = record["questions"]
+    if asked and isinstance(asked[0], dict):
+        return list(asked)
+    answers = record["answers"]
+    if len(answers) != len(asked):
+        raise ValueError(f"{len(asked)} questions and {len(answers)} lists of answers")
+    return [{"question": q, "answers": a} for q, a in zip(asked, answers, strict=True)]
+
+
+def _plain(record: dict[str, Any]) -> Question:
+    question = record["question"]
+    options = record.get("options") or record.get("choices")
+    if options:
+        right = record.get("label", record.get("gold_label", record.get("answer")))
+        if "gold_label" in record and "label" not in record:
+            right = int(record["gold_label"]) - 1  # QuALITY counts from one
+        return _choice(question, tuple(map(str, options)), right)
+    answers = record["answers"] if "answers" in record else record["answer"]
+    return Question(question, _texts(answers))
+
+
+def _texts(answers: Any) -> tuple[str, ...]:
+    if isinstance(answers, dict):  # as the hub's SQuAD has it
+        answers = answers["text"]
+    if isinstance(answers, str):
+        answers = [answers]
+    return tuple(dict.fromkeys(str(a) for a in answers or ()))
+
+
+def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
+    """`right` is an index, a letter, or the option itself."""
+    if isinstance(right, str) and right in options:
+        correct = options.index(right)
+    elif isinstance(right, str) and right.strip()[:1].upper() in LETTERS[: len(options)]:
+        correct = LETTERS.index(right.strip()[0].upper())
+    else:
+        correct = int(right)
+    return Question(question, (options[correct],), "choice", options, correct)
+
+
+def _longbench(record: dict[str, Any]) -> Question:
+    task = str(record.get("dataset", "")).removesuffix("_e")
+    return Question(
+        record["input"].strip() or NO_QUESTION,
+        _texts(record["answers"]),
+        metric=LONGBENCH.get(task, "f1"),
+        classes=tuple(record.get("all_classes") or ()),
+        first_line=task in FIRST_LINE,
+    )
+
+
+def _leval(question: str, answer: str, evaluation: str) -> Question:
+    found = _OPTION.findall(question)
+    letters = "".join(letter for letter, _ in found)
+    if evaluation == "exam" and len(found) > 1 and letters == LETTERS[: len(found)]:
+        stem = question[: question.index(_OPTION.search(question).group())]  # type: ignore[union-attr]
+        return _choice(stem.strip(), tuple(text for _, text in found), answer)
+    metric = "rouge_l" if evaluation == "rouge" else "f1"
+    return Question(question, _texts(answer), metric)

@@ -1,0 +1,116 @@
+"""How surprising a long text is to a model that holds only a bounded memory of it.
+
+The text streams through under the budget as for a question; every token's loss is taken when its
+chunk is read, given what memory held then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.reading import IdFeed, ModelFacts, open_reader
+from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.sweep import Case
+from kvstream.session import Session
+from kvstream.sources import open_sources
+from kvstream.tokens import TokenStream
+
+FIRST_BIN = 1024
+"""Tokens of the first bin of positions; each of the next ends at twice the one before."""
+BLOCK = 1024
+"""Tokens whose mean counts as one observation for the interval."""
+
+
+def bins(tokens: int) -> list[tuple[int, int]]:
+    """[0, 1k), [1k, 2k), [2k, 4k) and so on, the last one cut at `tokens`."""
+    out, start, end = [], 0, FIRST_BIN
+    while start < tokens:
+        out.append((start, min(end, tokens)))
+        start, end = end, 2 * end
+    return out
+
+
+def trials(
+    session: Session, paths: Sequence[str], cases: Sequence[Case], limit: int | None
+) -> Iterator[Trial]:
+    """One trial for each text and case."""
+    facts = ModelFacts.of(session)
+    for path in paths:
+        size = Path(path).stat().st_size
+        for case in cases:
+            identity: Record = {
+                "bench": "perplexity", **facts.identity(), **case.identity(),
+                "text": Path(path).name, "size": size, "limit": limit,
+            }  # fmt: skip
+            yield Trial(identity, partial(_run, session, path, case, limit))
+
+
+def _run(session: Session, path: str, case: Case, limit: int | None) -> Record:
+    stream = TokenStream(session.tokenizer, open_sources([path], text=True))
+    chunk = stream.read(limit if limit is not None else 2**62)
+    ids, size = chunk.ids.tolist(), chunk.end
+    reader, _ = open_reader(session, [], case.run, len(ids))
+    reader.report_loss = True
+    losses: list[float] = []
+    for report in reader.read(IdFeed(ids)):
+        assert report.loss is not None
+        losses += report.loss.tolist()
+    return {
+        "tokens": len(ids),
+        "bytes": size,
+        "loss": math.fsum(losses),
+        "by_position": [
+            {"from": a, "to": b, "loss": math.fsum(losses[a:b])} for a, b in bins(len(ids))
+        ],
+        "blocks": [
+            round(sum(losses[i : i + BLOCK]) / len(losses[i : i + BLOCK]), 5)
+            for i in range(0, len(losses), BLOCK)
+        ],
+    }
+
+
+ROW_KEYS = ("model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size")
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """A row for each case over all texts."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+    return [_row(group) for group in groups.values()]
+
+
+def _row(group: list[Record]) -> Record:
+    tokens = sum(r["tokens"] for r in group)
+    loss = math.fsum(r["loss"] for r in group)
+    _, low, high = mean_interval([b for r in group for b in r["blocks"]])
+    by_start: dict[int, list[float]] = {}
+    for part in (part for r in group for part in r["by_position"]):
+        sums = by_start.setdefault(part["from"], [0, 0.0, 0])
+        sums[0] = max(sums[0], part["to"])
+        sums[1] += part["loss"]
+        sums[2] += part["to"] - part["from"]
+    return {
+        "bench": "perplexity",
+        **{k: group[0][k] for k in ROW_KEYS},
+        "texts": len(group),
+        "tokens": tokens,
+        "perplexity": round(math.exp(loss / tokens), 4),
+        "low": round(math.exp(low), 4),
+        "high": round(math.exp(high), 4),
+        "bits_per_byte": round(loss / math.log(2) / sum(r["bytes"] for r in group), 4),
+        "by_position": [
+            {"from": start, "to": end, "perplexity": round(math.exp(total / count), 4)}
+            for start, (end, total, count) in sorted(by_start.items())
+        ],
+    }
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs."""
+    last = records[-1]
+    return f"{last['method']}: {last['text']} {math.exp(last['loss'] / last['tokens']):.2f}"

@@ -1,0 +1,214 @@
+"""Questions about texts, scored against references; also choices, and questions without answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kvstream.errors import UsageError
+from kvstream.evaluation import metrics
+from kvstream.evaluation.datasets import Item, Question, load
+from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.reading import IdFeed, ModelFacts, ask, open_reader, room_for
+from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.sweep import STREAM, WHOLE, Case
+from kvstream.session import Session
+
+MEANS = (
+    "em",
+    "f1",
+    "rouge_1",
+    "rouge_2",
+    "rouge_l",
+    "classification",
+    "retrieval",
+    "count",
+    "code",
+)
+"""Scores of a question that are averaged, where it has them."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Contexts are not read alone but somewhere in a longer text."""
+
+    tokens: int
+    filler: Filler
+
+
+def choose(
+    paths: Sequence[str], where: Sequence[str], limit: int | None, seed: int,
+    wanted: Callable[[str], bool] = lambda document: True,
+) -> list[Item]:  # fmt: skip
+    """Items that fit every ``key=value``, at most `limit` of them, drawn by the seed."""
+    tests = [_test(text) for text in where]
+    items = [i for i in load(paths) if wanted(i.document) and all(test(i.record) for test in tests)]
+    if not items:
+        raise UsageError("No record fits; --where takes KEY=VALUE as it stands in the records.")
+    if limit is not None and limit < len(items):
+        items = random.Random(seed).sample(items, limit)
+    return items
+
+
+def _test(text: str) -> Callable[[Record], bool]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--where {text!r} is not KEY=VALUE.")
+    words = {"true": True, "false": False, "null": None}
+    if value in words:
+        return lambda record: record.get(key) is words[value]
+    return lambda record: str(record.get(key)) == value
+
+
+def trials(
+    session: Session, items: Sequence[Item], cases: Sequence[Case], within: Within | None, seed: int
+) -> Iterator[Trial]:
+    """One trial for each item and case; the cases take turns."""
+    facts = ModelFacts.of(session)
+    surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
+    for item in items:
+        for case in cases:
+            identity: Record = {
+                "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
+                "document": item.document, "seed": seed, **surroundings,
+            }  # fmt: skip
+            yield Trial(identity, partial(_run, session, case, item, within, seed))
+
+
+def _run(session: Session, case: Case, item: Item, within: Within | None, seed: int) -> Record:
+    text, run = item.context, case.run
+    if within is not None and case.view == STREAM:
+        text = surrounded(session, item, within, seed)
+    if case.view == WHOLE:
+        run = room_for(session, run, len(session.tokenizer.encode(text)))
+    open_ended = [q for q in item.questions if not q.options]
+    scored: list[Record] = []
+    record: Record = {}
+    if open_ended:
+        results = ask(session, text, [q.text for q in open_ended], run)
+        scored += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
+        record = {"read": results[0].read, "tokens_per_s": round(results[0].tokens_per_s)}
+    choices = [q for q in item.questions if q.options]
+    for question in choices:
+        scored.append(_choose(session, text, question, run))
+    return {**record, "by": item.record.get("attribute"), "questions": scored}
+
+
+def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
+    """The context somewhere in a longer text; the same place and text for every method."""
+    rng = random.Random(f"{seed} {item.id} {within.tokens}")
+    taken = len(session.tokenizer.encode(item.context))
+    filler = within.filler.cut(session.tokenizer, within.tokens - taken, rng)
+    return insert(filler, session.tokenizer, [(rng.random(), item.context + "\n\n")])
+
+
+def score(question: Question, answer: str) -> Record:
+    """All that can be said of one answer."""
+    said = answer.strip()
+    if question.first_line:
+        said = said.split("\n")[0]
+    out: Record = {
+        "question": question.text,
+        "answers": list(question.answers),
+        "answer": answer,
+        "abstains": metrics.abstains(said),
+        "metric": question.metric,
+    }
+    if not question.answers:
+        return out
+    references = question.answers
+    out["em"] = metrics.best(metrics.exact_match, said, references)
+    out["f1"] = metrics.best(metrics.f1, said, references)
+    out.update(metrics.rouge(said, references))
+    if question.metric == "classification":
+        out["classification"] = metrics.classification(said, references, question.classes)
+    elif question.metric in ("retrieval", "count", "code"):
+        metric = {
+            "retrieval": metrics.retrieval,
+            "count": metrics.count,
+            "code": metrics.code_similarity,
+        }[question.metric]
+        out[question.metric] = metrics.best(metric, answer.strip(), references)
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
+
+
+def _choose(session: Session, text: str, question: Question, run: Any) -> Record:
+    """The option that the model finds likeliest after the text, by its mean loss a token."""
+    ids = session.tokenizer.encode(text)
+    reader, prompt = open_reader(session, [question.text], run, len(ids))
+    for _ in reader.read(IdFeed(ids)):
+        pass
+    tail = prompt.tail(question.text)
+    losses = []
+    for option in question.options:
+        continuation = session.tokenizer.encode(f" {option.strip()}", continuing=True)
+        losses.append(float(reader.score(tail, continuation).mean()))
+    chosen = min(range(len(losses)), key=losses.__getitem__)
+    return {
+        "question": question.text,
+        "answers": list(question.answers),
+        "answer": question.options[chosen],
+        "metric": "choice",
+        "choice": float(chosen == question.correct),
+        "losses": [round(loss, 4) for loss in losses],
+    }
+
+
+ROW_KEYS = ("model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size")
+
+
+def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
+    """A row for each case, and for each value of ``attribute`` if asked."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+    out = []
+    for group in groups.values():
+        out.append(_row(group))
+        kinds = sorted({r["by"] for r in group if r.get("by")}) if by else []
+        for kind in kinds:
+            out.append({**_row([r for r in group if r["by"] == kind]), "attribute": kind})
+    return out
+
+
+def _row(group: list[Record]) -> Record:
+    asked = [(r["document"], q) for r in group for q in r["questions"]]
+    row: Record = {"bench": "qa", **{k: group[0][k] for k in ROW_KEYS}, "n": len(asked)}
+    if "within" in group[0]:
+        row["within"] = group[0]["within"]
+    for name in (*MEANS, "choice"):
+        scored = [(document, q[name]) for document, q in asked if name in q]
+        if scored:
+            mean, low, high = mean_interval([s for _, s in scored], [d for d, _ in scored])
+            row[name] = round(mean, 4)
+            row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
+    answerable = [q for _, q in asked if q["answers"] and "abstains" in q]
+    unanswerable = [q for _, q in asked if not q["answers"] and "abstains" in q]
+    if answerable:
+        refused = sum(q["abstains"] for q in answerable)
+        row["answered"] = round(1 - refused / len(answerable), 4)
+        row["refused"] = round(refused / len(answerable), 4)
+        row["refused_interval"] = [round(x, 4) for x in wilson(refused, len(answerable))]
+    if unanswerable:
+        recognised = sum(q["abstains"] for q in unanswerable)
+        row["unanswerable"] = len(unanswerable)
+        row["recognised"] = round(recognised / len(unanswerable), 4)
+        row["recognised_interval"] = [round(x, 4) for x in wilson(recognised, len(unanswerable))]
+    return row
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs."""
+    last = records[-1]
+    same = [r for r in records if all(r[k] == last[k] for k in ROW_KEYS)]
+    asked = [q for r in same for q in r["questions"]]
+    parts = [f"{last['method']}, {len(asked)} questions"]
+    for name in ("f1", "choice"):
+        values = [q[name] for q in asked if name in q]
+        if values:
+            parts.append(f"{name} {sum(values) / len(values):.2f}")
+    return ", ".join(parts)

@@ -1,0 +1,141 @@
+"""Summaries against those that people wrote, beside the simplest one: the text's own beginning."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from kvstream.errors import SourceError
+from kvstream.evaluation import metrics
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.reading import ModelFacts, document
+from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.sweep import Case
+from kvstream.events import Answered
+from kvstream.session import Session
+from kvstream.sources import open_sources
+
+_LINE_NUMBER = re.compile(r"^\d+: ", re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]?\s+|\n{2,}")
+ROUGE = ("rouge_1", "rouge_2", "rouge_l")
+
+
+@dataclass(frozen=True)
+class Story:
+    """A text, what its summary is to be about, and summaries by people."""
+
+    id: str
+    text: str
+    question: str
+    references: tuple[str, ...]
+
+
+def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> list[Story]:
+    """Lines of SQuALITY's shape: ``text`` and ``questions`` with ``summaries``; or ``summary``.
+
+    The first question of a text asks for its plot; the others only with `every`.
+    """
+    stories = []
+    for path in paths:
+        text = "".join(block.text for block in open_sources([path], text=True))
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                try:
+                    stories += _stories(json.loads(line), f"{path}:{number}", every)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise SourceError(
+                        f"{path}, line {number}: {type(error).__name__} {error}. A record needs "
+                        "`text` and `questions` with `summaries`, or `text` and `summary`."
+                    ) from error
+    if limit is not None and limit < len(stories):
+        stories = random.Random(seed).sample(stories, limit)
+    return stories
+
+
+def _stories(record: Record, name: str, every: bool) -> list[Story]:
+    identity = str(record.get("doc_id") or record.get("id") or name)
+    if "questions" not in record:
+        references = record.get("summaries") or [record["summary"]]
+        return [Story(identity, record["text"], "", tuple(references))]
+    asked = record["questions"] if every else record["questions"][:1]
+    return [
+        Story(f"{identity}/{i}", record["text"], q["question"], tuple(q["summaries"]))
+        for i, q in enumerate(asked)
+    ]
+
+
+def lead(text: str, words: int) -> str:
+    """Sentences from the beginning until there are as many words, the last one cut."""
+    taken: list[str] = []
+    for sentence in _SENTENCE.split(text):
+        taken += sentence.split()
+        if len(taken) >= words:
+            break
+    return " ".join(taken[:words])
+
+
+def trials(
+    session: Session, stories: Sequence[Story], cases: Sequence[Case], extract: int
+) -> Iterator[Trial]:
+    """One trial for each story and case; `extract` passages, 0: the model writes."""
+    facts = ModelFacts.of(session)
+    for story in stories:
+        for case in cases:
+            identity: Record = {
+                "bench": "summary", **facts.identity(), **case.identity(), "id": story.id,
+                "passages": extract,
+            }  # fmt: skip
+            yield Trial(identity, partial(_run, session, story, case, extract))
+
+
+def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
+    questions = [story.question] if story.question else []
+    with document(story.text) as path:
+        events = session.ask(
+            open_sources([path], text=True), questions, case.run, command="summarize",
+            extract=extract,
+        )  # fmt: skip
+        result = next(e.result for e in events if isinstance(e, Answered))
+    summary = _LINE_NUMBER.sub("", result.answer) if extract else result.answer
+    words = len(summary.split())
+    beginning = metrics.rouge(lead(story.text, words), story.references)
+    return {
+        "summary": summary,
+        "words": words,
+        "read": result.read,
+        **{k: round(v, 4) for k, v in metrics.rouge(summary, story.references).items()},
+        **{f"lead_{k}": round(v, 4) for k, v in beginning.items()},
+    }
+
+
+ROW_KEYS = (
+    "model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size", "passages",
+)  # fmt: skip
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """A row for each case, with what the lead of the same length reaches."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+    out = []
+    for group in groups.values():
+        row: Record = {"bench": "summary", **{k: group[0][k] for k in ROW_KEYS}, "n": len(group)}
+        row["words"] = round(sum(r["words"] for r in group) / len(group), 1)
+        texts = [r["id"].rpartition("/")[0] or r["id"] for r in group]
+        for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):
+            mean, low, high = mean_interval([r[name] for r in group], texts)
+            row[name] = round(mean, 4)
+            row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
+        out.append(row)
+    return out
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs."""
+    last = records[-1]
+    return f"{last['method']}: ROUGE-L {last['rouge_l']:.3f}, lead {last['lead_rouge_l']:.3f}"
