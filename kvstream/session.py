@@ -116,7 +116,8 @@ class Session:
         """
         setting = self._settle(questions, run, command, system, extract=extract)
         passages = Passages() if extract else None
-        stream = TokenStream(self.tokenizer, sources, passages.feed if passages else None)
+        shown = passages.feed if passages is not None else None
+        stream = TokenStream(self.tokenizer, sources, shown)
         feed = self._feed(stream, setting, interrupted)
         # A first look tells how many bytes a token has here, before the schedule is solved.
         feed.exhausted()
