@@ -16,11 +16,12 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kvstream"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "errors"),
-    ("settings", "events", "schedule", "text"),
+    ("settings", "events", "schedule", "sizes", "text"),
     ("sources", "sample", "methods", "pocket"),
     ("tokens", "passages", "prompt"),
-    ("model",),
+    ("model", "decoding"),
     ("engine",),
+    ("feed",),
     ("session",),
     ("training", "evaluation"),
     ("reporters", "config"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
+from kvstream.cli.arguments import sources_or_usage, split_arguments
+from kvstream.cli.compare import compare
 from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
-from kvstream.cli.reading import Reading, read, sources_or_usage
+from kvstream.cli.reading import Reading, read
 
 
 @click.command("ask", cls=SectionedCommand, short_help="Answer a question about texts.")
@@ -38,28 +38,6 @@ def command(
     paths, questions = split_arguments(ctx, arguments, question)
     reading = Reading("ask", sources_or_usage(ctx, paths), questions)
     if len(options.runs) > 1:
-        from kvstream.cli.compare import compare
-
         compare(reading, options)
         return
     read(reading, options)
-
-
-def split_arguments(
-    ctx: click.Context, arguments: tuple[str, ...], questions: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which arguments are sources and which one is the question."""
-    if not questions:
-        if not arguments:
-            raise click.UsageError("No question: give it as the last argument or with -Q.", ctx)
-        *paths, last = arguments
-        if not paths and os.path.exists(last):
-            raise click.UsageError(
-                f"{last!r} is a file, so there is no question: add it as the last argument "
-                "(or give it with -Q, if this is the question).",
-                ctx,
-            )
-        arguments, questions = tuple(paths), (last,)
-    if any(not text.strip() for text in questions):
-        raise click.UsageError("A question is empty.", ctx)
-    return arguments, questions

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from kvstream.cli.ask import split_arguments
+from kvstream.cli.arguments import sources_or_usage, split_arguments
 from kvstream.cli.interrupts import Interrupts
 from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
 from kvstream.cli.output import OutputFile
@@ -24,7 +24,6 @@ from kvstream.cli.reading import (
     open_session,
     open_sources,
     prepared,
-    sources_or_usage,
 )
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, Notice, Result, StepDone

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
 from kvstream.cli.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.options import ReadingOptions
 from kvstream.cli.output import OutputFile
@@ -37,17 +35,6 @@ class Reading:
     questions: tuple[str, ...]
     extract_by_default: bool = False
     """Extract where the model is one that does better so."""
-
-
-def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
-    """The sources as given, or standard input; without either there is nothing to do: exit 2."""
-    if paths:
-        return tuple(paths)
-    if sys.stdin is None or sys.stdin.isatty():
-        raise click.UsageError(
-            "Nothing to read: name a file or a directory, or pipe text into standard input.", ctx
-        )
-    return ("-",)
 
 
 def prepared(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import ReadingOptions, SectionedCommand, reading_options
-from kvstream.cli.reading import Reading, read, sources_or_usage
+from kvstream.cli.reading import Reading, read
 
 
 @click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")

@@ -100,13 +100,10 @@ class Live(Teller):
         self.stays = stays
         self.clock = clock
         self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self.view = Snapshot()
-        self.memory, self.chunks, self.speed = History(), History(), Speed()
-        self.began = clock()
-        self.asked_engine = float("-inf")
         self.live: RichLive | None = None
         self.lock = threading.Lock()
         self.line_open = False
+        self._begin(None)
 
     def loading(self, model: str) -> None:
         # A line and no panel yet: a download has a progress bar of its own.
@@ -116,9 +113,7 @@ class Live(Teller):
 
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
-            with self.lock:
-                self.view.started = event
-            self._start()
+            self._begin(event)
         elif isinstance(event, StepDone):
             self._step(event)
         elif isinstance(event, AnswerStarted):
@@ -149,6 +144,17 @@ class Live(Teller):
             with suppress(OSError):
                 self.stream.write("\r\x1b[2K")
                 self.stream.flush()
+
+    def _begin(self, started: Started | None) -> None:
+        """A new run; where methods are compared there are several, each with a panel."""
+        self._stop()
+        with self.lock:
+            self.view = Snapshot(started=started)
+            self.memory, self.chunks, self.speed = History(), History(), Speed()
+            self.began = self.clock()
+            self.asked_engine = float("-inf")
+        if started is not None:
+            self._start()
 
     def _start(self) -> None:
         self._clear_line()

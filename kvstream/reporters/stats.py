@@ -31,6 +31,8 @@ class Stats(Reporter):
 
     def record(self, event: Event) -> dict[str, Any]:
         """The event's fields, with what can be told from the one before."""
+        if isinstance(event, Started):
+            self.held = ()
         if isinstance(event, StepDone):
             return self._step(event)
         if isinstance(event, Answered):

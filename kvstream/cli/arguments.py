@@ -1,0 +1,40 @@
+"""Positional arguments: which are sources, which one is the question, and when stdin is read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+
+def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
+    """The sources as given, or standard input; without either there is nothing to do: exit 2."""
+    if paths:
+        return tuple(paths)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError(
+            "Nothing to read: name a file or a directory, or pipe text into standard input.", ctx
+        )
+    return ("-",)
+
+
+def split_arguments(
+    ctx: click.Context, arguments: tuple[str, ...], questions: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which arguments are sources and which one is the question."""
+    if not questions:
+        if not arguments:
+            raise click.UsageError("No question: give it as the last argument or with -Q.", ctx)
+        *paths, last = arguments
+        if not paths and os.path.exists(last):
+            raise click.UsageError(
+                f"{last!r} is a file, so there is no question: add it as the last argument "
+                "(or give it with -Q, if this is the question).",
+                ctx,
+            )
+        arguments, questions = tuple(paths), (last,)
+    if any(not text.strip() for text in questions):
+        raise click.UsageError("A question is empty.", ctx)
+    return arguments, questions
