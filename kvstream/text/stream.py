@@ -4,6 +4,9 @@ Text is encoded in blocks.  A block ends at a place where encoding both sides ap
 tokens as encoding them together: between tokens, with enough text after it that what is still to
 come cannot move it, and proven by doing it for the text around.  Before a space between two words
 that hardly ever fails; text without spaces has no such places, but between tokens there are some.
+
+One thing cannot be had: between two ways of equal score a unigram model decides by the rounding of
+a sum over the whole word, so in a "word" longer than a block either may come out.
 """
 
 from __future__ import annotations
