@@ -1,0 +1,152 @@
+"""The cache by itself: what it stores, gathers, rotates, counts and forgets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from models import bounded, tokens
+
+from kvstream.cache import PROMPT, BoundedCache, LayerSpec, LayerStore
+from kvstream.errors import KvstreamError
+from kvstream.methods.base import EntryTensor, HeadTensor
+
+
+def spec(**changes: object) -> LayerSpec:
+    settings = {
+        "index": 0, "heads": 2, "key_dim": 4, "value_dim": 3, "dtype": torch.float32,
+        "device": torch.device("cpu"), "rotary": None, **changes,
+    }  # fmt: skip
+    return LayerSpec(**settings)  # type: ignore[arg-type]
+
+
+def filled(count: int, capacity: int = 32, specs: tuple[LayerSpec, ...] = ()) -> BoundedCache:
+    cache = BoundedCache(
+        specs or (spec(),), capacity, [EntryTensor("score")], [HeadTensor("count")]
+    )
+    for i, store in enumerate(cache.layers):
+        store.update(torch.randn(1, 2, count, 4), torch.randn(1, 2, count, 3))
+        if "score" in store.state:
+            store.state["score"][:, :count] = torch.arange(count) + 100.0 * i
+    cache.tag(count, 0)
+    return cache
+
+
+@given(st.data())
+def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 30))
+    first = data.draw(st.integers(0, count))
+    size = data.draw(st.integers(0, count - first))
+    cache = filled(count)
+    store = cache.layers[0]
+    cache.settle()
+    old = {
+        "keys": store.keys.clone(), "values": store.values.clone(),
+        "origin": store.origin.clone(), "score": store.state["score"].clone(),
+    }  # fmt: skip
+    choice = st.permutations(range(count - first)).map(lambda p: sorted(p[:size]))
+    chosen = torch.tensor([data.draw(choice), data.draw(choice)], dtype=torch.long).reshape(2, size)
+    store.keep(first, chosen)
+    assert (store.used, store.raw) == (first + size, first + size)
+    for head in range(2):
+        rows = [*range(first), *(first + i for i in chosen[head].tolist())]
+        assert torch.equal(store.keys[head, : store.used], old["keys"][head, rows])
+        assert torch.equal(store.values[head, : store.used], old["values"][head, rows])
+        assert torch.equal(store.origin[head, : store.used], old["origin"][head, rows])
+        assert torch.equal(store.state["score"][head, : store.used], old["score"][head, rows])
+
+
+def test_one_entry_too_many_is_an_error_not_a_longer_cache() -> None:
+    cache = filled(30, capacity=32)
+    with pytest.raises(KvstreamError, match="over the budget"):
+        cache.layers[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
+    assert cache.used == 30
+    assert cache.layers[0].keys.shape == (2, 32, 4)
+
+
+def test_bytes_are_those_of_the_tensors() -> None:
+    cache = filled(10, capacity=32)
+    store = cache.layers[0]
+    tensors = [store.keys, store.values, store.origin, *store.state.values()]
+    assert cache.capacity_bytes == sum(t.nbytes for t in (*tensors, *store.heads.values()))
+    assert cache.bytes == sum(t.nbytes for t in tensors) * 10 // 32 + store.heads["count"].nbytes
+    cache.note_peak()
+    assert cache.peak.tokens == 10
+    assert cache.peak.bytes == cache.bytes
+
+
+def test_sliding_layers_carry_no_tensors_of_the_method() -> None:
+    cache = filled(5, specs=(spec(), spec(index=1, window=4)))
+    assert set(cache.layers[0].state) == {"score"}
+    assert not cache.layers[1].state
+    assert not cache.layers[1].heads
+
+
+def test_tags_name_the_newest() -> None:
+    cache = filled(4)
+    cache.layers[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
+    cache.tag(3, None)
+    assert cache.layers[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
+    cache.drop_newest(2)
+    assert cache.used == 5
+
+
+def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
+    """The chunk comes at one position for all layers; shorter ones leave a gap at the start."""
+    model = bounded("llama")
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache)
+    cache.settle()
+    short, long = cache.layers
+    short.keep(0, torch.arange(13, 20).expand(2, -1))
+    cache.rebase()
+    assert (cache.base, cache.next_position, short.used, long.used) == (20, 20, 7, 20)
+    rotary = short.spec.rotary
+    assert rotary is not None
+    got = short.rotated(cache.base, cache.scratch(short.spec))
+    torch.testing.assert_close(got, rotary.rotate(short.keys[:, :7], 13))
+    long.keep(0, torch.arange(5).expand(2, -1))
+    cache.rebase()
+    assert cache.base == 7
+    assert cache.get_seq_length() == 7
+
+
+def test_nothing_is_rotated_before_the_first_eviction() -> None:
+    model = bounded("llama")
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache)
+    store = cache.layers[1]
+    assert store.rotated(cache.base, None).data_ptr() == store.keys.data_ptr()
+    assert not cache._scratch
+
+
+def test_raw_keys_and_back_give_the_same_logits() -> None:
+    """Un-rotating everything and going on at the same positions changes rounding alone."""
+    model = bounded("gpt-neox")
+    plain, settled = model.new_cache(64), model.new_cache(64)
+    for cache in (plain, settled):
+        model.forward(tokens(20), cache)
+    settled.settle()
+    want, got = (model.forward(tokens(5, seed=1), cache) for cache in (plain, settled))
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_cutting_back_restores_what_was_there() -> None:
+    model = bounded("gemma3")
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache)
+    cache.settle()
+    ends = [store.used for store in cache.layers]
+    model.forward(tokens(6, seed=1), cache)
+    cache.settle()  # as happens when an answer makes memory shrink
+    cache.cut(ends)
+    assert [(s.used, s.raw) for s in cache.layers] == [(20, 20)] * 3
+    assert cache.base == 20
+
+
+def test_a_store_has_the_size_it_was_made_with() -> None:
+    store = LayerStore(spec(), 16, [], [])
+    assert store.get_max_length() == 16
+    assert store.get_mask_sizes(5) == (5, 0)
+    assert store.get_seq_length() == 0
