@@ -1,0 +1,42 @@
+"""The method that the page "write a method" builds: the whole of a third party's package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.scoring import best
+
+
+@dataclass(frozen=True)
+class EveryOther(Method):
+    """Prefers what attention found, then every other token of the source.
+
+    Scores are the attention of the last `window` tokens of every chunk since an entry came,
+    [G, K, n], halved for tokens with an odd ordinal.
+    """
+
+    name: ClassVar[str] = "everyother"
+    source: ClassVar[str] = "the page on writing a method"
+
+    window: int = setting(16, "newest tokens whose attention counts, and which always stay")
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=self.window)
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("gathered"),)
+
+    def absorb(self, step: Step) -> None:
+        gathered = step.state["gathered"]
+        gathered[..., gathered.shape[-1] - step.new :] = 0
+        if step.rows is not None:
+            gathered += step.rows
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        odd = step.origin % 2 == 1
+        scores = step.state["gathered"] * (1 - 0.5 * odd.float())
+        return best(scores, keep, recent=self.window)
