@@ -48,7 +48,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     groups = panels(rows)
     lengths = sorted({r["tokens"] for r in rows})
     depths = sorted({r["depth"] for r in rows})
-    columns = min(len(groups), MOST_COLUMNS)
+    columns = 2 if len(groups) == 4 else min(len(groups), MOST_COLUMNS)
     lines = -(-len(groups) // columns)
     width, height = 1.3 + 0.62 * len(lengths), 1.0 + 0.36 * len(depths)
     figure, axes = plt.subplots(
