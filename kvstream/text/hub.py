@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 class HubTokenizer(Tokenizer):
     """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
 
-    The backend itself is left as it is: three light copies that share its model encode.
-    ``_plain`` for the beginning of a document, ``_continued`` for what follows (it adds no prefix),
-    ``_control`` for template text that goes on.
+    The backend itself is left as it is: light copies that share its model encode, ``_plain`` for
+    documents and ``_control`` for template text.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
@@ -48,11 +48,8 @@ class HubTokenizer(Tokenizer):
             if token.special or (token.content.strip() and token.content in template)
         }
         self.special_strings = tuple(sorted(control))
-        self._plain = _copy(backend, first=True, control=control)
-        self._continued = _copy(backend, first=False, control=control)
-        self._plain.encode_special_tokens = True
-        self._continued.encode_special_tokens = True
-        self._control = _copy(backend, first=False, control=set())
+        self._plain = _Pair(backend, control)
+        self._control = _Pair(backend, set())
         self._pieces = _byte_pieces(backend)
         pieces = self._pieces or [token.encode() for token in backend.get_vocab()]
         lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
@@ -69,37 +66,28 @@ class HubTokenizer(Tokenizer):
         return text
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        backend = self._continued if continuing else self._plain
-        return _fast(backend, without_surrogates(text))
+        return self._plain.ids(without_surrogates(text), continuing)
 
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
-        backend = self._control if continuing else self._backend
-        before, backend.encode_special_tokens = backend.encode_special_tokens, False
-        try:
-            return _fast(backend, without_surrogates(text))
-        finally:
-            backend.encode_special_tokens = before
+        return self._control.ids(without_surrogates(text), continuing)
 
     def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        backend = self._continued if continuing else self._plain
         if self._lengths is not None and self._unchanged(text):
-            ids = np.array(_fast(backend, text), dtype=np.int32)
+            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
             lengths = self._lengths[ids]
             ends = np.cumsum(lengths)
             size = len(text) if text.isascii() else len(text.encode())
             if (int(ends[-1]) if len(ends) else 0) == size:
                 return ids, ends - lengths
         # A prefix, a normaliser or an unknown token: only the library knows what came from where.
-        encoding = backend.encode(text, add_special_tokens=False)
-        ids = np.array(encoding.ids, dtype=np.int32)
-        chars = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
+        ids, chars = self._plain.offsets(text, continuing)
         if text.isascii():
             return ids, chars
         return ids, utf8_starts(text)[chars]
 
     def _unchanged(self, text: str) -> bool:
         """Whether the normaliser leaves ``text`` alone."""
-        normalizer = self._plain.normalizer
+        normalizer = self._backend.normalizer
         return normalizer is None or normalizer.normalize_str(text) == text
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -110,6 +98,49 @@ class HubTokenizer(Tokenizer):
         if self._pieces is not None:
             return ByteDecoder(self._pieces, self.special_ids)
         return WindowDecoder(self)
+
+
+class _Pair:
+    """Two copies of a backend: for the beginning of a text, and for text that goes on."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, control: set[str]) -> None:
+        self._first = _copy(backend, first=True, control=control)
+        self._later = _copy(backend, first=False, control=control)
+        for copy in (self._first, self._later):
+            copy.encode_special_tokens = bool(control)
+        self._inner: re.Pattern[str] | None = None
+        added = backend.get_added_tokens_decoder().values()
+        active = [token for token in added if token.content not in control]
+        if active and any(
+            _state(part, first=True) != _state(part, first=False)
+            for part in (backend.normalizer, backend.pre_tokenizer)
+        ):
+            patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in active]
+            self._inner = re.compile("|".join(patterns))
+
+    def ids(self, text: str, continuing: bool) -> list[int]:
+        return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
+
+    def offsets(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray]:
+        """ids int32 [n], and the character at which each token begins, int64 [n]."""
+        ids: list[int] = []
+        begins = [np.empty(0, dtype=np.int64)]
+        place = 0
+        for backend, part in self._parts(text, continuing):
+            encoding = backend.encode(part, add_special_tokens=False)
+            ids += encoding.ids
+            begins.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0] + place)
+            place += len(part)
+        return np.array(ids, dtype=np.int32), np.concatenate(begins)
+
+    def _parts(self, text: str, continuing: bool) -> list[tuple[tokenizers.Tokenizer, str]]:
+        """Who encodes what. Behind an added token some tokenizers put a prefix again."""
+        if not continuing:
+            return [(self._first, text)]
+        match = self._inner.search(text) if self._inner is not None else None
+        if match is None:
+            return [(self._later, text)]
+        return [(self._later, text[: match.start()]), (self._first, text[match.start() :])]
 
 
 def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
