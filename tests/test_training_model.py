@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
-torch = pytest.importorskip("torch")
-
-from kvstream.training import attention, train as loop  # noqa: E402
-from kvstream.training.data import ANSWER, PAD, TEXT  # noqa: E402
-from kvstream.training.initial import initial_model, pocket_config  # noqa: E402
-from kvstream.training.optim import MuonAdam, orthogonalise  # noqa: E402
+from kvstream.training import attention
+from kvstream.training import train as loop
+from kvstream.training.data import ANSWER, PAD, TEXT
+from kvstream.training.initial import initial_model, pocket_config
+from kvstream.training.optim import MuonAdam, orthogonalise
 
 
 def test_untrained_weights_copy_repeated_tokens():
@@ -100,11 +101,10 @@ def test_a_run_can_be_gone_on_with(shards, tmp_path):
 
 
 def test_an_exported_model_is_the_trained_one(tmp_path):
-    transformers = pytest.importorskip("transformers")
     config = pocket_config(2, 256, 4, 32)
     model = initial_model(config)
     loop.export(model, MuonAdam(model), tmp_path)
-    read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    read = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert read.dtype == torch.bfloat16
     assert json.loads((tmp_path / "config.json").read_text())["max_position_embeddings"] == 4096
     ids = torch.randint(0, 8000, (1, 12))

@@ -4,16 +4,15 @@ import json
 import random
 
 import pytest
+from transformers import AutoTokenizer
 
 from kvstream import pocket
 from kvstream.training import tokenizer as training
 
-transformers = pytest.importorskip("transformers")
-
 
 @pytest.fixture(scope="module")
 def hub():
-    return transformers.AutoTokenizer.from_pretrained(str(pocket.path()))
+    return AutoTokenizer.from_pretrained(str(pocket.path()))
 
 
 def random_text(rng: random.Random) -> str:
@@ -74,7 +73,7 @@ def test_the_template_takes_system_text_parts_and_earlier_answers(hub):
 def test_a_small_tokenizer_is_written_and_read_back(tmp_path):
     ranks = training.train_ranks(["the cat sat on the mat, the cat sat"] * 20, vocabulary=270)
     training.write(ranks, tmp_path, context=128)
-    read = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    read = AutoTokenizer.from_pretrained(str(tmp_path))
     assert read.decode(read("the cat", add_special_tokens=False).input_ids) == "the cat"
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["model_max_length"] == 128

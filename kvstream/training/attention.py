@@ -42,7 +42,7 @@ class _Blocks(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, *kept = ctx.saved_tensors
         d_query = torch.empty_like(query)
         d_key = torch.zeros_like(key)

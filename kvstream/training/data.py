@@ -350,8 +350,10 @@ class RowMaker:
                 most = rng.choice([1, 1, 2, 3])
             # Questions with the same answer teach little twice: different answers first.
             order = rng.sample(piece.questions, len(piece.questions))
-            seen: set[str] = set()
-            order.sort(key=lambda asked: asked[1] in seen or seen.add(asked[1]) is not None)
+            firsts = {answer: question for question, answer in reversed(order)}
+            order = [qa for qa in order if firsts[qa[1]] == qa[0]] + [
+                qa for qa in order if firsts[qa[1]] != qa[0]
+            ]
             pool += [(index, asked) for asked in order[:most]]
         rng.shuffle(pool)
         pool.sort(key=lambda item: not pieces[item[0]].planted and rng.random() < 0.3)
@@ -416,10 +418,8 @@ class RowMaker:
         """One row: ids [length] uint16 and codes [length] uint8."""
         rng = self.rng
         for _ in range(100):
-            if rng.random() < copying:
-                made = self._copying(length)
-            else:
-                made = self._reading(length)
+            make = self._copying if rng.random() < copying else self._reading
+            made = make(length)
             if made is not None:
                 ids, codes = made
                 ids = ids[:length] + [self.eos] * (length - len(ids))
@@ -443,10 +443,8 @@ class RowMaker:
         must = sum(len(ids) for ids, need in parts if need)
         if must > size or not asked:
             return None
-        if evicted:
-            document = self._evict(parts, size)
-        else:
-            document = self._trim(parts, size)
+        shorten = self._evict if evicted else self._trim
+        document = shorten(parts, size)
         if len(document) > size:
             return None
         ids = [self.bos, *document]

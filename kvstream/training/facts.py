@@ -209,6 +209,7 @@ _SUBJECTS = words(
 _MONTHS = words(
     "January February March April May June July August September October November December"
 )
+_SEASONS = words("spring summer autumn winter")
 _WEEK = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 _UNITS = words(
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
@@ -242,7 +243,7 @@ def _day(rng: random.Random) -> str:
             f"in {rng.randrange(1500, 2030)}",
             f"{_count(rng, False)} years ago",
             f"at {rng.choice(['Christmas', 'Easter', 'midnight', 'noon', 'dawn', 'harvest time'])}",
-            f"in the {rng.choice(['spring', 'summer', 'autumn', 'winter'])} of {rng.randrange(1500, 2030)}",
+            f"in the {rng.choice(_SEASONS)} of {rng.randrange(1500, 2030)}",
             "after the " + rng.choice(words("funeral wedding war fair harvest storm ball trial")),
             "before " + rng.choice(words("breakfast dinner sunrise midnight supper church")),
             "during the " + rng.choice(words("feast storm concert night sermon flood holidays")),
@@ -359,7 +360,9 @@ def slot(rng: random.Random, name: str) -> str:
         "Su": lambda: rng.choice(_SUBJECTS),
         "Cr": lambda: _fill(rng, rng.choice(_CRIMES)),
         "O3": lambda: rng.choice(words("mayor king judge bishop president sheriff governor chief")),
-        "O4": lambda: rng.choice(phrases("a cottage|a tent|a small house|a farm|a castle|a hut|a mill")),
+        "O4": lambda: rng.choice(
+            phrases("a cottage|a tent|a small house|a farm|a castle|a hut|a mill")
+        ),
         "Wd": lambda: rng.choice(_WEEK),
         "Il": lambda: rng.choice(
             phrases("fever|gout|a cough|measles|toothache|a broken leg|headaches|cholera|asthma")
@@ -559,10 +562,11 @@ def key_values(rng: random.Random, pairs: int) -> Planted:
 _ATTRIBUTES = (
     (
         "name nickname motto emblem height weight age symbol password language religion population "
-        "leader founder owner price length depth favourite-song favourite-book best-friend first-name "
-        "flag captain width number title address birthday anthem currency patron-saint author editor "
-        "manager director architect speed colour taste temperature limit result winner cause purpose "
-        "destination origin material meaning source headquarters mascot coach nationality occupation"
+        "leader founder owner price length depth favourite-song favourite-book best-friend "
+        "first-name flag captain width number title address birthday anthem currency patron-saint "
+        "author editor manager director architect speed colour taste temperature limit result "
+        "winner cause purpose destination origin material meaning source headquarters mascot coach "
+        "nationality occupation"
     )
     .replace("favourite-", "favourite ")
     .replace("best-friend", "best friend")
@@ -712,7 +716,22 @@ def anything(rng: random.Random, subject: str | None = None) -> Planted:
         made = _event(rng)
     else:
         made = _attribute(rng)
+    if not subject and made.person and rng.random() < 0.12:
+        made = _continued(rng, made)
     return dressed(rng, made)
+
+
+def _continued(rng: random.Random, first: Planted) -> Planted:
+    """Two sentences about one person, who is a pronoun in the second."""
+    person_of_both = first.person
+    for _ in range(10):
+        second = fact(rng, person_of_both)
+        if second.text.startswith(f"{person_of_both} "):
+            pronoun = rng.choice(["He", "She"])
+            text = pronoun + second.text[len(person_of_both) :]
+            asked = [(q, a) for q, a in second.questions if a != person_of_both]
+            return Planted(f"{first.text} {text}", first.questions + asked, "", [])
+    return first
 
 
 def two_steps(rng: random.Random) -> tuple[Planted, Planted]:

@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 FAST_PAIRS = 10
 SLOW_PAIRS = 16
+ROPE_THETA = 5e5
 
 
 def pocket_config(
@@ -37,7 +38,7 @@ def pocket_config(
         num_key_value_heads=heads // 2,
         head_dim=64,
         max_position_embeddings=4096,
-        rope_parameters={"rope_type": "default", "rope_theta": 5e5},
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         rms_norm_eps=1e-5,
         tie_word_embeddings=True,
         bos_token_id=vocabulary - 2,
@@ -52,7 +53,7 @@ def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
     """A float32 model with the circuit in its weights."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).float()
-    width, head = config.hidden_size, config.head_dim
+    width, head = config.hidden_size, int(config.head_dim or 64)
     layers = model.model.layers
 
     embedding = model.get_input_embeddings().weight  # [vocabulary, width]
@@ -71,9 +72,8 @@ def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
     basis[:, 1:] = torch.linalg.qr(torch.randn(width - 1, 3 * head))[0].T
     own, before, copy = basis.split(head)
 
-    theta = config.rope_parameters["rope_theta"]
     pairs = torch.arange(FAST_PAIRS)
-    speed = theta ** (-2.0 * pairs / head)  # radians a position
+    speed = ROPE_THETA ** (-2.0 * pairs / head)  # radians a position
     strength = 1.5
     first = layers[0].self_attn
     first.k_proj.weight[:head] = 0.0
@@ -88,8 +88,9 @@ def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
     slow = torch.arange(head // 2 - SLOW_PAIRS, head // 2)
     slow = torch.cat([slow, slow + head // 2])
     second = layers[1].self_attn
-    queries_per_head = config.num_attention_heads // config.num_key_value_heads
-    for index in range(config.num_key_value_heads):
+    kv_heads = int(config.num_key_value_heads or config.num_attention_heads)
+    queries_per_head = config.num_attention_heads // kv_heads
+    for index in range(kv_heads):
         rows = slice(index * head, (index + 1) * head)
         query_rows = slice(index * queries_per_head * head, (index * queries_per_head + 1) * head)
         key, query = torch.zeros(head, width), torch.zeros(head, width)
@@ -98,5 +99,5 @@ def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
         second.k_proj.weight[rows] = key
         second.q_proj.weight[query_rows] = query
         second.v_proj.weight[rows] = copy
-        second.o_proj.weight[:, query_rows] = 2.5 * copy.T / config.num_key_value_heads
+        second.o_proj.weight[:, query_rows] = 2.5 * copy.T / kv_heads
     return model

@@ -104,7 +104,8 @@ _SPEAKER = re.compile(
 )
 _PARTICIPLES = frozenset(words("been gone seen taken done given come written spoken fallen known"))
 _PASSIVE = re.compile(
-    r"([a-z]+ed|made|written|built|taken|given|found|seen|known|led|held|sent|told|brought|drawn|kept) "
+    r"([a-z]+ed|made|written|built|taken|given|found|seen|known|led|held|sent|told|brought|drawn|"
+    r"kept) "
     r"(.*?)by ((?:the |a |an |his |her )?[A-Za-z]+(?: [A-Z][a-z]+)*)"
 )
 _PURPOSE = re.compile(r"((?:[A-Za-z'’-]+ ){0,6}?)((?:in order )?to ([a-z]+)(?: [a-z'’A-Z-]+){1,6})")
@@ -115,7 +116,7 @@ _DANGLING = re.compile(r" (?:the|a|an|of|to|in|his|her|with|at|and|for|by|from|o
 def verbs() -> dict[str, str]:
     """Past forms to base forms."""
     lines = (Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8").splitlines()
-    return dict(line.split() for line in lines if not line.startswith("#"))  # type: ignore[misc]
+    return dict(line.split() for line in lines if not line.startswith("#"))
 
 
 _SUBJECT = re.compile(rf"^(?:And |But |Then |So |Now |Yet |For )?(?:{_NAME}|{_NOUN_PHRASE}) .+$")
@@ -127,7 +128,8 @@ _CUT = re.compile(
     r"|, (?=[A-Z])"
 )
 _PHRASE = (
-    rf"(?:the|a|an|his|her|their|its|my|your|our|this|some|any|no|every|each|all|another|{_COUNTS}) "
+    r"(?:the|a|an|his|her|their|its|my|your|our|this|some|any|no|every|each|all|another|"
+    rf"{_COUNTS}) "
     r"(?:[A-Za-z'’-]+ ){0,3}?[A-Za-z'’-]+"
 )
 _OBJECT_END = re.compile(

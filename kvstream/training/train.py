@@ -113,7 +113,7 @@ def loss_of(
 ) -> tuple[Tensor, Tensor]:
     """Cross entropy [n] at the chosen positions, and the mean z-loss."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
-    logits = F.linear(hidden[positions], model.get_input_embeddings().weight).float()
+    logits = F.linear(hidden[positions], model.model.embed_tokens.weight).float()
     normaliser = logits.logsumexp(-1)
     each = normaliser - logits.gather(1, targets[:, None]).squeeze(1)
     return each, z_loss * normaliser.square().mean()
@@ -125,7 +125,7 @@ def export(model: LlamaForCausalLM, optimiser: MuonAdam, folder: Path) -> None:
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(dict(optimiser.masters), strict=False)
     copy.tie_weights()
-    copy.to(torch.bfloat16).save_pretrained(folder)
+    copy.bfloat16().save_pretrained(folder)
     # Older readers of Llama configurations look for the base beside the new field.
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
@@ -149,7 +149,9 @@ def train(recipe: Recipe, shards: Path, out: Path, resume: Path | None = None) -
     if device.type == "cpu":
         model.set_attn_implementation(attention.register())
     optimiser = MuonAdam(model)
-    model.to(device, torch.bfloat16)
+    model.bfloat16()
+    if device.type == "cuda":
+        model.to(device)  # type: ignore[arg-type]
     totals = {"tokens": 0.0, "minutes": 0.0, "steps": 0.0, "runs": 1.0}
     before_tokens = before_minutes = 0.0  # of this run, when it is taken up again
     if resume is not None:

@@ -1,0 +1,78 @@
+"""Idle heads of a trained model made into heads that can copy.
+
+Measured after 5.8 million tokens: of the first tokens of names in answers 16% were right, of the
+tokens after them 99%; and only the circuit's heads in layer 1 had values and outputs that raise
+the logit of the attended token (73%; every head of the later layers 0%).  What a later layer had
+found it could not say.  Meanwhile some KV heads of the later layers could be left out without a
+loss.  These get values that read, and outputs that write, one half of the directions in which the
+embeddings differ most; where they look is drawn anew and left to training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HEAD = 64
+QUERIES = 2  # query heads a KV head
+
+
+@torch.no_grad()
+def make_copying(
+    weights: dict[str, Tensor],
+    heads: list[tuple[int, int]],
+    scales: list[float],
+    strength: float = 0.15,
+    seed: int = 0,
+) -> dict[str, tuple[int, slice]]:
+    """Overwrite KV heads in place with copying ones that look nearly everywhere.
+
+    Args:
+        weights: float32 weights by name.
+        heads: (layer, KV head) pairs.
+        scales: length of the residual stream before each layer over that of a normalised one; the
+            outputs are made in proportion.
+        strength: of the outputs.
+        seed: of where they look at first.
+
+    Returns:
+        What was overwritten: name to (dimension, slice).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    embedding = weights["model.embed_tokens.weight"]
+    width = embedding.shape[1]
+    centred = embedding[:, 1:] - embedding[:, 1:].mean(0)
+    directions = torch.zeros(2 * HEAD, width)
+    directions[:, 1:] = torch.linalg.svd(centred, full_matrices=False)[2][: 2 * HEAD]
+    touched: dict[str, tuple[int, slice]] = {}
+    for index, (layer, head) in enumerate(heads):
+        prefix = f"model.layers.{layer}.self_attn."
+        norm = weights[f"model.layers.{layer}.input_layernorm.weight"]
+        read = directions[HEAD * (index % 2) :][:HEAD]
+        queries = slice(head * QUERIES * HEAD, (head + 1) * QUERIES * HEAD)
+        keys = slice(head * HEAD, (head + 1) * HEAD)
+        drawn = torch.randn(3 * HEAD, width, generator=generator) * width**-0.5
+        weights[prefix + "q_proj.weight"][queries] = drawn[: QUERIES * HEAD]
+        weights[prefix + "k_proj.weight"][keys] = drawn[QUERIES * HEAD :]
+        weights[prefix + "v_proj.weight"][keys] = read / norm
+        out = strength * scales[layer] * read.T
+        weights[prefix + "o_proj.weight"][:, queries] = torch.cat([out] * QUERIES, dim=1)
+        touched[prefix + "q_proj.weight"] = (0, queries)
+        touched[prefix + "k_proj.weight"] = (0, keys)
+        touched[prefix + "v_proj.weight"] = (0, keys)
+        touched[prefix + "o_proj.weight"] = (1, queries)
+    return touched
+
+
+def refit(state: dict[str, Any], heads: list[tuple[int, int]], scales: list[float]) -> None:
+    """Make heads of a saved training state copying ones, in place; their momentum begins anew.
+
+    The state counts as a finished run, so the next one goes on from it with its own schedule.
+    """
+    optimiser = state["optimiser"]
+    for name, (dimension, part) in make_copying(optimiser["masters"], heads, scales).items():
+        moment = optimiser["momentum"][name]
+        moment.narrow(dimension, part.start, part.stop - part.start).zero_()
+    state["progress"] = 1.0
