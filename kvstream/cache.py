@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.errors import KvstreamError
-from kvstream.methods.base import EntryTensor, HeadTensor
+from kvstream.methods.base import EntryTensor, HeadTensor, Mixer
 from kvstream.model.attention import Wanted
 from kvstream.model.rotary import Rotary
 
@@ -184,6 +184,8 @@ class BoundedCache(Cache):
         self.base = 0
         """Position of the first entry in flight, the same for all layers."""
         self.wanted = Wanted()
+        self.mix: Mixer | None = None
+        """Called by attention with what the heads remember; None: attention is left alone."""
         self.way = way
         self.peak = Peak()
         self._scratch: dict[torch.device, Tensor] = {}
@@ -219,6 +221,12 @@ class BoundedCache(Cache):
                 heads, self.capacity, width, dtype=spec.dtype, device=spec.device
             )
         return self._scratch[spec.device]
+
+    def as_read(self, store: LayerStore, part: slice) -> Tensor:
+        """Raw keys [K, n, D] at the positions of the pass just done, float32; after `settle`."""
+        if store.spec.rotary is None:
+            return store.keys[:, part].float()
+        return store.spec.rotary.rotate(store.keys[:, part], self.base - store.used + part.start)
 
     def note_peak(self) -> None:
         """Count what is held now; called whenever entries were added."""

@@ -94,6 +94,7 @@ class Reader:
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
         self.compressible = [s for s in self.cache.layers if s.spec.window is None]
+        self._mixer = self.method.mixer(model.facts) if self.method.folds else None
         self.schedule = self._new_schedule(run, estimate)
         self.generator = torch.Generator().manual_seed(run.seed)
         self.asked = self.method.evidence()
@@ -196,7 +197,12 @@ class Reader:
         shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may shift entries between layers, but never past the schedule or what is there.
         limit, least = max(sizes), self._sinks or 0  # the sinks are there already
-        targets = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
+        sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
+        if whole:
+            targets = sizes
+        else:
+            kept = [self.method.target(s, h + n) for s, h in zip(sizes, held, strict=True)]
+            targets = tuple(max(t, min(s, least)) for t, s in zip(kept, sizes, strict=True))
         self.schedule.held = targets
         return targets
 
@@ -242,7 +248,7 @@ class Reader:
     def _compact(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         """Cut each layer back to its target (source entries, sinks included)."""
         if self._sinks is None:  # for good: a sink that has left cannot come back
-            self._sinks = min(self.method.sinks, self.seen, min(targets.values()) // 2)
+            self._sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
         first = self.first_candidate
         protected = first - len(self.head)
         self.cache.settle()
@@ -259,9 +265,27 @@ class Reader:
             old = (chosen < candidates - new).float().mean((1, 2)).tolist()
             self._ratios += old
             for store, indices in zip(group, chosen, strict=True):
+                self._fold(store, slice(first, used), indices)
                 store.keep(first, indices.to(store.origin.device))
         self._slide()
         self.cache.rebase()
+
+    def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
+        """Let a method that folds have what leaves: all of `part` but `chosen` [K, m]."""
+        if not self.method.folds:
+            return
+        step = self._view([store], part, 0, None)
+        step.values = lambda: store.values[:, part][None]
+        step.rotated = lambda: self.cache.as_read(store, part)[None]
+        self.method.fold(step, chosen[None])
+        self._write_back([store], step, None)
+        self.cache.mix = self._mixer
+
+    def _remix(self) -> None:
+        """Attention reads what was folded; what was never folded into leaves it alone."""
+        if self._mixer is not None and self.cache.mix is None:
+            heads = (t for s in self.compressible for t in s.heads.values())
+            self.cache.mix = self._mixer if any(bool(t.any()) for t in heads) else None
 
     def _slide(self) -> None:
         """Sliding-window layers keep their newest entries, no more than the others hold."""
@@ -443,6 +467,7 @@ class Reader:
                 step = self._view([store], slice(first, end), 0, None)
                 chosen = self.method.select(step, end - first - excess)[0]
                 self._write_back([store], step, None)
+                self._fold(store, slice(first, end), chosen)
                 memory_end[i] = end - excess
             else:
                 answer = end + question
@@ -450,6 +475,7 @@ class Reader:
                     return False
                 chosen = torch.arange(end - first).expand(store.spec.heads, -1)
                 tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
+                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
             device = store.origin.device
             rest = tail.expand(store.spec.heads, -1).to(device)
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from fakes import FakeSession
 from hypothesis import settings
 
@@ -27,6 +28,28 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+
+
+@pytest.fixture(autouse=True)
+def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that only exist in memory have gates for ``edgeinfinite``: nobody could train them."""
+    from kvstream.methods import edgeinfinite
+
+    load = edgeinfinite.load_gates
+
+    def gates(file: str, model: edgeinfinite.ModelFacts) -> dict[int, edgeinfinite.Gate]:
+        if file or model.folder:
+            return load(file, model)
+        made = {}
+        for layer in model.layers:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(layer.index)
+                gate = edgeinfinite.Gate(layer.query_heads, layer.value_dim, layer.value_dim)
+                torch.nn.init.normal_(gate.w2, std=0.1)
+            made[layer.index] = gate.requires_grad_(False)
+        return made
+
+    monkeypatch.setattr(edgeinfinite, "load_gates", gates)
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,38 @@ class Step:
     """[G, K, n] float32, if asked for by `Evidence.columns`."""
     loss: Tensor | None = None
     """[new] float32, if asked for by `Evidence.loss`."""
+    rotated: Callable[[], Tensor] | None = None
+    """Keys [G, K, n, D] as they were rotated in the pass just done, float32; there in `fold`."""
+    values: Callable[[], Tensor] | None = None
+    """Values [G, K, n, E] of the candidates; there in `fold`."""
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """Shapes of a layer whose memory is compressed."""
+
+    index: int
+    query_heads: int
+    heads: int
+    """K, key/value heads."""
+    key_dim: int
+    value_dim: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a method that was trained for a model may know of it."""
+
+    name: str
+    folder: str
+    """Where its weights were loaded from: a folder, or a name on the hub."""
+    layers: tuple[LayerFacts, ...]
+
+
+Mixer = Callable[[int, Tensor, Tensor, Mapping[str, Tensor]], Tensor]
+"""``(layer, query [H, T, D], out [H, T, E], heads) -> out``: attention to what is there, mixed
+with what the layer's HeadTensors (by name, [K, ...]) hold of what has left."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +137,9 @@ class Method:
     """False: the method refuses to lose anything (``full``)."""
     needs_keys: ClassVar[bool] = False
     """True: `select` calls `Step.keys`; layers are then handled one at a time to save scratch."""
+
+    folds: ClassVar[bool] = False
+    """True: `fold` is called with what leaves."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 
@@ -135,6 +170,13 @@ class Method:
         """Memory sizes per layer, given what the schedule allows; never more than `max(sizes)`."""
         return tuple(sizes)
 
+    def target(self, size: int, present: int) -> int:
+        """Entries that a layer keeps of the `present` ones, where the schedule allows `size`.
+
+        Never more than either, and both are as much as there can be: the default keeps that.
+        """
+        return min(size, present)
+
     def shorten(self, head: int, free: int) -> tuple[int, int] | None:
         """``(first, last)`` tokens of the source to be read at all; None: every token."""
         return None
@@ -149,6 +191,20 @@ class Method:
     def select(self, step: Step, keep: int) -> Tensor:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""
         raise NotImplementedError
+
+    def fold(self, step: Step, chosen: Tensor) -> None:
+        """Put what is about to leave into `step.heads`; called if `folds`, for one layer at a time.
+
+        `chosen` is what `select` returned for it: all other candidates leave.
+        """
+
+    def mixer(self, model: ModelFacts) -> Mixer | None:
+        """What attention calls once something was folded; None: attention is left alone.
+
+        Called if `folds`, before the first token is read. Raises UsageError where the method
+        does not know the model.
+        """
+        return None
 
     def settings(self) -> dict[str, Any]:
         """Settings by name, as they are."""

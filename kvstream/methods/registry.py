@@ -18,6 +18,7 @@ from kvstream.methods.append import Append
 from kvstream.methods.base import Method
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
+from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.keydiff import KeyDiff
@@ -30,7 +31,7 @@ from kvstream.methods.whole import Full, Truncate
 
 GROUP = "kvstream.methods"
 BUILT_IN: tuple[type[Method], ...] = (
-    InfiniPot, Cascade, BumbleBee,
+    InfiniPot, Cascade, BumbleBee, EdgeInfinite,
     SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Append,
     Streaming, Window, Random, Truncate, Full,
 )  # fmt: skip

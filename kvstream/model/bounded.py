@@ -17,7 +17,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 
 from kvstream.cache import BoundedCache, LayerSpec
 from kvstream.errors import BudgetError, UnboundedError
-from kvstream.methods.base import EntryTensor, HeadTensor
+from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import Wanted
 from kvstream.model.rotary import Rotary, RotaryRecorder
@@ -45,6 +45,19 @@ class BoundedModel:
     @property
     def device(self) -> torch.device:
         return self.model.get_input_embeddings().weight.device
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What a method that was trained for this model may know of it."""
+        config = self.model.config.get_text_config()
+        layers = tuple(
+            LayerFacts(
+                s.index, config.num_attention_heads, s.heads, s.key_dim, s.value_dim, s.device
+            )
+            for s in self.layers
+            if s.window is None
+        )
+        return ModelFacts(self.name, self.model.name_or_path, layers)
 
     def new_cache(
         self,

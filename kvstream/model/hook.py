@@ -72,6 +72,8 @@ def bounded_attention(
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
         store.rows, store.columns = evidence(query[0], keys, lse, shape, wanted)
+    if cache.mix is not None and store.heads:
+        out = cache.mix(layer, query[0], out, store.heads)
     # Contiguous, since some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None
 
