@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 BOS, EOS = "<|bos|>", "<|eos|>"
 # The same pattern as in tokenizer.json; a test holds the two together.
-PATTERN = (
-    r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
-)
+PATTERN = r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 
 
 def path() -> Path:
