@@ -36,7 +36,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.sources import open_sources
-from kvstream.tokens import Tokenizer, TokenStream
+from kvstream.tokens import Tokenizer
 from kvstream.training.splits import is_heldout
 
 NAME = "kvstream_gate"
@@ -45,7 +45,8 @@ ROOM = 16
 POSITIONS = 1024
 """Most tokens of a chunk whose loss is taken; more only costs memory."""
 WARM_UP = 0.05
-BYTES_A_TOKEN = 4.0
+BYTES_A_TOKEN = 6
+"""Plenty for nearly any text."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Measured:
         return math.exp(self.loss)
 
 
-def texts_in(folder: Path, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+def texts_in(folder: Path) -> tuple[list[str], list[str]]:
     """Files to learn from, and those held out (a tenth, by name). Raises SourceError."""
     names = sorted(open_sources([str(folder)]).names)
     learned = [n for n in names if not is_heldout(_stem(n))]
@@ -106,11 +107,18 @@ def _stem(name: str) -> str:
 def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) -> list[int]:
     """`count` tokens from a random place of a file; fewer where it has no more."""
     sources = open_sources([name])
-    size = int((sources.size_hint() or 0) / BYTES_A_TOKEN)
-    stream = TokenStream(tokenizer, sources)
-    skip = draw.randrange(max(1, size - count))
-    ids = [int(i) for i in stream.read(skip + count).ids]
-    return ids[-count:]
+    room = count * BYTES_A_TOKEN
+    start = draw.randrange(max(1, (sources.size_hint() or 0) - room))
+    text, passed = "", 0
+    for block in sources:
+        passed += len(block.text)
+        if passed > start:
+            text += (
+                block.text[max(0, start - passed + len(block.text)) :] if not text else block.text
+            )
+        if len(text) >= room:
+            break
+    return tokenizer.encode(text[:room])[:count]
 
 
 def new_gates(facts: ModelFacts, hidden: int | None, seed: int) -> dict[int, Gate]:
@@ -156,7 +164,7 @@ class Trainer:
         self, model: BoundedModel, tokenizer: Tokenizer, recipe: GateRecipe, data: Path, out: Path
     ) -> None:
         self.model, self.tokenizer, self.recipe, self.out = model, tokenizer, recipe, out
-        self.learned, self.held = texts_in(data, tokenizer)
+        self.learned, self.held = texts_in(data)
         if not model.facts.layers:
             raise ModelError(f"{model.name} has no layer with a global memory; nothing to train.")
         self.gates = new_gates(model.facts, recipe.hidden, recipe.seed)
@@ -241,11 +249,11 @@ class Trainer:
     def _chunk(self, cache: BoundedCache, ids: Sequence[int], within: float) -> float:
         self._set_rate((self.done + within) / len(self.order))
         loss = chunk_loss(self.model, cache, ids, self.gates)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(loss)
+        return float(loss.detach())
 
     def _set_rate(self, progress: float) -> None:
         rise = min(1.0, progress / WARM_UP)
