@@ -29,7 +29,7 @@ from kvstream.cache import BoundedCache
 from kvstream.engine import Piece, Reader
 from kvstream.errors import ModelError, SourceError, UsageError
 from kvstream.methods.base import Mixer, ModelFacts
-from kvstream.methods.edgeinfinite import EdgeInfinite, Gate, load_gates, mixer
+from kvstream.methods.edgeinfinite import EdgeInfinite, Gate, mixer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel
@@ -95,6 +95,8 @@ def texts_in(folder: Path) -> tuple[list[str], list[str]]:
     names = sorted(open_sources([str(folder)]).names)
     learned = [n for n in names if not is_heldout(_stem(n))]
     held = [n for n in names if is_heldout(_stem(n))]
+    if not learned:  # of a few files all may have such names
+        learned, held = held, []
     if not learned:
         raise SourceError(f"{folder} has no text to learn from; name a folder with text files.")
     return learned, held
@@ -130,12 +132,6 @@ def new_gates(facts: ModelFacts, hidden: int | None, seed: int) -> dict[int, Gat
         )
         for layer in facts.layers
     }
-
-
-def share(gates: Mapping[int, Gate], model: BoundedModel) -> float:
-    """The gates' share of all weights."""
-    mine = sum(p.numel() for gate in gates.values() for p in gate.parameters())
-    return mine / (mine + sum(p.numel() for p in model.model.parameters()))
 
 
 def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
@@ -175,6 +171,18 @@ class Trainer:
         self.order: list[str] = []
         for _ in range(recipe.epochs):
             self.order += draw.sample(self.learned, len(self.learned))[: recipe.texts]
+
+    @property
+    def share(self) -> float:
+        """The gates' share of all weights."""
+        mine = sum(p.numel() for p in self.parameters)
+        return mine / (mine + sum(p.numel() for p in self.model.model.parameters()))
+
+    def heldout(self, count: int) -> list[list[int]]:
+        """Excerpts of so many texts that were held out."""
+        draw = random.Random(self.recipe.seed)
+        names = draw.sample(self.held, min(count, len(self.held)))
+        return [excerpt(n, self.tokenizer, self.recipe.tokens, draw) for n in names]
 
     @property
     def checkpoint(self) -> Path:
@@ -406,27 +414,32 @@ def measure(
     return found
 
 
+VARIANTS = {
+    "edgeinfinite": EdgeInfinite(),
+    "without memory": EdgeInfinite(memory=False),
+    "without window": EdgeInfinite(window=0),
+    "without sinks": EdgeInfinite(sinks=0),
+    "without both": EdgeInfinite(window=0, sinks=0),
+}
+"""What the method is compared with: its own sinks and window alone, and the paper's ablation."""
+
+
 def compare(
     model: BoundedModel,
     tokenizer: Tokenizer,
     gates: Mapping[int, Gate],
     texts: Sequence[Sequence[int]],
     budget: int,
+    variants: Sequence[str] = tuple(VARIANTS),
 ) -> dict[str, list[Measured]]:
-    """The method, the same without memory, and without window, sinks and both, text by text."""
-    variants = {
-        "edgeinfinite": EdgeInfinite(),
-        "without memory": EdgeInfinite(memory=False),
-        "without window": EdgeInfinite(window=0),
-        "without sinks": EdgeInfinite(sinks=0),
-        "without both": EdgeInfinite(window=0, sinks=0),
-    }
+    """Loss of the variants, text by text."""
     return {
-        name: measure(model, tokenizer, with_gates(method, gates), texts, budget)
-        for name, method in variants.items()
+        name: measure(model, tokenizer, with_gates(VARIANTS[name], gates), texts, budget)
+        for name in variants
     }
 
 
-def stored_gates(path: Path, model: BoundedModel) -> dict[int, Gate]:
-    """Gates from a file that `save_gates` wrote."""
-    return load_gates(str(path), model.facts)
+def overall(found: Sequence[Measured]) -> Measured:
+    """All texts as one, each token with the same weight."""
+    tokens = sum(m.tokens for m in found)
+    return Measured(sum(m.loss * m.tokens for m in found) / max(1, tokens), tokens)
