@@ -124,6 +124,17 @@ class LayerStore(CacheLayerMixin):
         out[:, self.raw :] = self.keys[:, self.raw : self.used]
         return out
 
+    def raw_keys(self, part: slice, base: int) -> Tensor:
+        """Un-rotated keys [K, n, D] of the entries `part`; a copy where some are in flight."""
+        keys = self.keys[:, part]
+        if part.stop <= self.raw or self.spec.rotary is None:
+            return keys
+        keys = keys.clone()
+        first = max(part.start, self.raw)
+        flying = keys[:, first - part.start :]
+        self.spec.rotary.unrotate(flying, base + first - self.raw, flying)
+        return keys
+
     def settle(self, base: int) -> None:
         """Take the rotation off what is in flight; afterwards everything is raw."""
         if self.in_flight and self.spec.rotary is not None:

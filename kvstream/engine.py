@@ -337,10 +337,11 @@ class Reader:
                 for t in self.method.head_tensors()
             },
             generator=self.generator,
-            keys=lambda: torch.stack([s.keys[:, part] for s in group]),
+            keys=lambda: torch.stack([s.raw_keys(part, self.cache.base) for s in group]),
             rows=stacked(lambda s: s.rows),
             columns=stacked(lambda s: s.columns),
-            loss=loss,
+            # Of a first chunk the sinks are no candidates.
+            loss=None if loss is None else loss[len(loss) - new :],
         )
 
     def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:

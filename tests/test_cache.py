@@ -150,3 +150,18 @@ def test_a_store_has_the_size_it_was_made_with() -> None:
     assert store.get_max_length() == 16
     assert store.get_mask_sizes(5) == (5, 0)
     assert store.get_seq_length() == 0
+
+
+@pytest.mark.parametrize("part", [slice(0, 26), slice(3, 22), slice(22, 26), slice(2, 9)])
+def test_methods_see_raw_keys_of_what_is_still_in_flight(part: slice) -> None:
+    model = bounded("llama-yarn")
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache)
+    cache.settle()
+    model.forward(tokens(6, seed=1), cache)
+    store = cache.layers[1]
+    before = store.keys.clone()
+    seen = store.raw_keys(part, cache.base).clone()
+    assert torch.equal(store.keys, before)
+    cache.settle()
+    torch.testing.assert_close(seen, store.keys[:, part])
