@@ -63,6 +63,28 @@ REFUSED: dict[str, tuple[Family, str]] = {
         ),
         "recurrent|kind|mamba",
     ),
+    "lfm2": (
+        Family("lfm2", {"full_attn_idxs": [1], "layer_types": ["conv", "full_attention"]}),
+        "conv",
+    ),
+    "qwen3-next": (
+        Family(
+            "qwen3_next",
+            {
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "head_dim": 16,
+                "layer_types": ["linear_attention", "full_attention"],
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 2,
+                "linear_key_head_dim": 8,
+                "linear_value_head_dim": 8,
+                "moe_intermediate_size": 24,
+                "shared_expert_intermediate_size": 24,
+            },
+        ),
+        "linear_attention",
+    ),
     "hunyuan": (Family("hunyuan_v1_dense", {"head_dim": 16}), "positions"),
     "doge": (Family("doge"), "its own"),
     "diffllama": (Family("diffllama"), "its own"),

@@ -121,7 +121,10 @@ def bound(model: Any, name: str) -> BoundedModel:
     try:
         model.set_attn_implementation(hook.NAME)
         if model.config._attn_implementation != hook.NAME:
-            raise UnboundedError(f"{name} does not let its attention be replaced ({_kind(model)}).")
+            raise UnboundedError(
+                f"{name} ({_kind(model)}) does not let its attention be replaced: it is fixed in "
+                "the model's code, as with ALiBi and most older models."
+            )
         length = trained_length(model.config.get_text_config())
         layers = _probe(model, name, length)
         bounded = BoundedModel(model, name, layers, length, head_is_plain=False)
