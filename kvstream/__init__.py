@@ -1,4 +1,4 @@
-"""Questions and summaries of documents far longer than a model's context, inside a fixed KV cache."""
+"""Questions and summaries of texts far longer than a model's context, in a fixed KV cache."""
 
 from kvstream.version import __version__
 

@@ -111,9 +111,13 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         if self.growth not in GROWTHS:
-            raise UsageError(f"Unknown schedule {self.growth!r}; choose one of {', '.join(GROWTHS)}.")
+            raise UsageError(
+                f"Unknown schedule {self.growth!r}; choose one of {', '.join(GROWTHS)}."
+            )
         if self.chunk not in CHUNKS:
-            raise UsageError(f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}.")
+            raise UsageError(
+                f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}."
+            )
         for name in ("keep", "chunk_size", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
