@@ -275,8 +275,12 @@ class Reader:
         if not self.method.folds:
             return
         step = self._view([store], part, 0, None)
-        step.values = lambda: store.values[:, part][None]
-        step.rotated = lambda: self.cache.as_read(store, part)[None]
+
+        def as_read(first: int, end: int) -> tuple[Tensor, Tensor]:
+            entries = slice(part.start + first, part.start + end)
+            return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
+
+        step.as_read = as_read
         self.method.fold(step, chosen[None])
         self._write_back([store], step, None)
         self.cache.mix = self._mixer

@@ -92,10 +92,9 @@ class Step:
     """[G, K, n] float32, if asked for by `Evidence.columns`."""
     loss: Tensor | None = None
     """[new] float32, if asked for by `Evidence.loss`."""
-    rotated: Callable[[], Tensor] | None = None
-    """Keys [G, K, n, D] as they were rotated in the pass just done, float32; there in `fold`."""
-    values: Callable[[], Tensor] | None = None
-    """Values [G, K, n, E] of the candidates; there in `fold`."""
+    as_read: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
+    """``(first, end)`` -> keys [G, K, end - first, D] of those candidates, float32, as they were
+    rotated in the pass just done, and their values; there in `fold`."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
 GATE_FILE = "gate.safetensors"
 """Looked for beside the model's weights."""
-BLOCK = 1024
-"""Queries that read the memory at once."""
+BLOCK = 512
+"""Queries that read the memory, or entries that go into it, at once."""
 
 
 def sigma(x: Tensor) -> Tensor:
@@ -119,13 +119,13 @@ class EdgeInfinite(Method):
     def fold(self, step: Step, chosen: Tensor) -> None:
         if not self.memory:
             return
-        assert step.rotated is not None
-        assert step.values is not None
+        assert step.as_read is not None
         leave = step.origin.shape[-1] - chosen.shape[-1]  # the oldest
-        features = sigma(step.rotated()[..., :leave, :])
-        values = step.values()[..., :leave, :].float()
-        step.heads["memory"].add_(features.transpose(-1, -2) @ values)
-        step.heads["norm"].add_(features.sum(-2))
+        for first in range(0, leave, BLOCK):
+            keys, values = step.as_read(first, min(first + BLOCK, leave))
+            features = sigma(keys)
+            step.heads["memory"].add_(features.transpose(-1, -2) @ values.float())
+            step.heads["norm"].add_(features.sum(-2))
 
     def mixer(self, model: ModelFacts) -> Mixer | None:
         return mixer(load_gates(self.gate, model)) if self.memory else None
