@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from kvstream.training import attention
 from kvstream.training import train as loop
 from kvstream.training.data import ANSWER, PAD, TEXT
+from kvstream.training.grow import idle_heads, make_copying
 from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.optim import MuonAdam, orthogonalise
 
@@ -112,3 +113,29 @@ def test_an_exported_model_is_the_trained_one(tmp_path):
         torch.testing.assert_close(
             read(ids).logits.float(), model.bfloat16()(ids).logits.float(), atol=0.1, rtol=0.05
         )
+
+
+def test_refitted_heads_copy_what_they_look_at():
+    weights = {n: p.detach() for n, p in initial_model(pocket_config(3)).named_parameters()}
+    before = {name: weight.clone() for name, weight in weights.items()}
+    touched = make_copying(weights, [(2, 1)], [1.0, 1.0, 1.0], strength=1.0)
+    assert set(touched) == {n for n in weights if not torch.equal(weights[n], before[n])}
+    embedding = weights["model.embed_tokens.weight"][300:800]
+    prefix = "model.layers.2.self_attn."
+    value = embedding @ weights[prefix + "v_proj.weight"][64:].T
+    written = value @ weights[prefix + "o_proj.weight"][:, 128:192].T
+    guess = (written @ embedding.T).argmax(-1)
+    assert (guess == torch.arange(500)).float().mean() > 0.9
+
+
+def test_a_head_without_weights_is_idle():
+    model = initial_model(pocket_config(2, 256, 4, 32))
+    weights = {n: p.detach().clone() for n, p in model.named_parameters()}
+    weights["model.layers.1.self_attn.o_proj.weight"][:, :128] = 0.0
+    recipe = {"layers": 2, "width": 256, "heads": 4, "inner": 32}
+    state = {"optimiser": {"masters": weights}, "recipe": recipe}
+    ids = np.random.default_rng(0).integers(0, 8000, (4, 32))
+    scales, losses = idle_heads(state, ids, np.full((4, 32), ANSWER, dtype=np.uint8))
+    assert len(scales) == 2
+    assert losses["1:0"] == pytest.approx(losses["all"], abs=1e-5)
+    assert losses["1:1"] != pytest.approx(losses["all"], abs=1e-5)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kvstream import pocket
-from kvstream.training.data import Corpus, write_shards
+from kvstream.training.data import Corpus, RowMaker, write_shards
 from kvstream.training.train import Recipe, parse_lengths, train
 
 
@@ -25,6 +25,24 @@ def _make(
     write_shards(Corpus(data), out, seed, lengths, copying=copying, refusals=refusals)
 
 
+def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
+    import numpy as np
+    import torch
+
+    from kvstream.training.grow import idle_heads, parse_heads, refit
+
+    maker = RowMaker(Corpus(data, heldout=True), seed=0)
+    rows = [maker.row(256) for _ in range(16)]
+    saved = torch.load(state, weights_only=True, map_location="cpu")
+    ids, codes = (np.stack(part) for part in zip(*rows, strict=True))
+    scales, losses = idle_heads(saved, ids, codes)
+    print(json.dumps({name: round(loss, 3) for name, loss in losses.items()}))
+    if heads and out:
+        refit(saved, parse_heads(heads), scales)
+        torch.save(saved, out)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands; the exit status."""
     parser = argparse.ArgumentParser(
@@ -35,10 +53,16 @@ def main(arguments: list[str] | None = None) -> int:
         ("tokenizer", "learn the tokenizer and write its files to --out"),
         ("shards", "make training rows, always a few shards ahead, until stopped"),
         ("pocket", "train: data folder in, weights out"),
+        ("refit", "show what each KV head is good for; make idle ones copying heads"),
         ("evaluate", "score a model on held-out books and documents"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("--data", type=Path, default=Path("../shared/data"))
+        if name == "refit":
+            command.add_argument("--state", type=Path, required=True, help="a state.pt")
+            command.add_argument("--out", type=Path, help="the changed state.pt")
+            command.add_argument("--heads", help="which heads, such as 2:0,3:0; none: only show")
+            continue
         if name == "evaluate":
             command.add_argument("--model", type=Path, default=pocket.path())
             command.add_argument("--trials", type=int, default=100)
@@ -74,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
         lengths = tuple(int(part) for part in options.lengths.split(","))
         _make(options.data, options.out, options.seed, lengths, options.copying, options.refusals)
         return 0
+    if options.command == "refit":
+        return _refit(options.data, options.state, options.out, options.heads)
     if options.command == "evaluate":
         from kvstream.training.evaluate import evaluate
 

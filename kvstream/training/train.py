@@ -21,6 +21,7 @@ from transformers import LlamaForCausalLM
 
 from kvstream.training import attention
 from kvstream.training.data import ANSWER, PAD, TEXT, read_shards
+from kvstream.training.grow import make_copying, parse_heads
 from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.optim import MuonAdam
 
@@ -55,6 +56,8 @@ class Recipe:
     width: int = 256
     heads: int = 4
     inner: int = 768
+    copying_heads: str = ""
+    """KV heads that can copy from the first step, as layer:head, such as "2:0,3:0,4:0,5:1"."""
     seed: int = 0
     checkpoint_minutes: float = 10.0
     device: str = "cpu"
@@ -131,6 +134,14 @@ def export(model: LlamaForCausalLM, optimiser: MuonAdam, folder: Path) -> None:
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= {"rope_theta": 5e5, "max_position_embeddings": model.config.max_position_embeddings}
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    generation = {
+        "bos_token_id": model.config.bos_token_id,
+        "eos_token_id": model.config.eos_token_id,
+        "pad_token_id": model.config.pad_token_id,
+        "do_sample": False,
+    }
+    text = json.dumps(generation, indent=2) + "\n"
+    (folder / "generation_config.json").write_text(text, encoding="utf-8")
     (folder / "model.safetensors").chmod(0o644)
 
 
@@ -146,6 +157,8 @@ def train(recipe: Recipe, shards: Path, out: Path, resume: Path | None = None) -
     device = torch.device(recipe.device)
     config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
     model = initial_model(config, recipe.seed)
+    if recipe.copying_heads and resume is None:
+        make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads), [0.25] * 99)
     if device.type == "cpu":
         model.set_attn_implementation(attention.register())
     optimiser = MuonAdam(model)
