@@ -109,6 +109,8 @@ class Reader:
         self._ratios: list[float] | None = None
         self._sinks: int | None = None
         self._begun = False
+        self._aside: dict[int, dict[str, Tensor]] = {}
+        """What heads remembered before tokens of an answer were folded into it."""
 
     def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | KeepAll:
         free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
@@ -163,6 +165,7 @@ class Reader:
     def step(self, piece: Piece, *, last: bool) -> StepReport:
         """Run one chunk and cut memory back; `last` says that nothing follows."""
         started = time.perf_counter()
+        self._remix()
         n, held = len(piece.ids), self.schedule.held
         targets = self._targets(n, last)
         evict = any(t < h + n for t, h in zip(targets, held, strict=True))
@@ -286,7 +289,7 @@ class Reader:
         self.cache.mix = self._mixer
 
     def _remix(self) -> None:
-        """Attention reads what was folded; what was never folded into leaves it alone."""
+        """Attention reads what was folded, be it in a run whose memory was loaded."""
         if self._mixer is not None and self.cache.mix is None:
             heads = (t for s in self.compressible for t in s.heads.values())
             self.cache.mix = self._mixer if any(bool(t.any()) for t in heads) else None
@@ -419,6 +422,7 @@ class Reader:
         and memory may not be compressed. Memory is as before once the iterator is closed; where
         it had to be compressed, what is left of it.
         """
+        self._remix()
         ends = [s.used for s in self.cache.layers]
         self.stopped = "interrupted"
         try:
@@ -442,6 +446,9 @@ class Reader:
                 self.cache.tag(1, None)
         finally:
             self.cache.cut(ends)
+            for i, heads in self._aside.items():
+                self.cache.layers[i].heads.update(heads)
+            self._aside.clear()
 
     def _wanted_if_full(self, count: int) -> Wanted:
         """Evidence of a pass over `count` tokens: for a compression that comes right after it."""
@@ -480,6 +487,8 @@ class Reader:
                     return False
                 chosen = torch.arange(end - first).expand(store.spec.heads, -1)
                 tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
+                if self.method.folds and i not in self._aside:
+                    self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
                 self._fold(store, slice(answer, answer + excess), chosen[:, :0])
             device = store.origin.device
             rest = tail.expand(store.spec.heads, -1).to(device)

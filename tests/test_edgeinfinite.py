@@ -193,18 +193,30 @@ def test_without_memory_it_is_streaming_with_its_sizes() -> None:
         assert torch.equal(a.keys[:, : a.used], b.keys[:, : b.used])
 
 
-def test_decoding_folds_where_the_budget_is_full() -> None:
-    one = reader(budget=112, length=260)
-    read(one, tokens(260, 8))
-    before = one.cache.layers[0].heads["norm"].sum()
-    held, answered = one.cache.used, 0
-    for _ in one.answer(tokens(8, 9), lambda logits: int(logits.argmax()), frozenset(), 120):
+def test_decoding_folds_where_the_budget_is_full(monkeypatch: Any) -> None:
+    one = reader(replace(METHOD, window=90), budget=192, length=300)
+    read(one, tokens(300, 8))
+    folded: list[tuple[int, float]] = []
+    fold = EdgeInfinite.fold
+
+    def counting(self: EdgeInfinite, step: Any, chosen: Tensor) -> None:
+        fold(self, step, chosen)
+        if step.layers[0] == 0:
+            first = int(step.origin[0, 0, 0])
+            folded.append((first, float(step.heads["norm"].sum())))
+
+    monkeypatch.setattr(EdgeInfinite, "fold", counting)
+    answered = 0
+    for _ in one.answer(tokens(8, 9), lambda logits: int(logits.argmax()), frozenset(), 240):
         answered += 1
-        assert one.cache.used <= 112
-    assert answered == 120
-    # All that has gone is in memory: each entry adds at least a little to every feature.
-    assert one.cache.layers[0].heads["norm"].sum() > before
-    assert one.cache.used < held + 8 + 120
+        assert one.cache.used <= 192
+    assert answered == 240
+    sums = [norm for _, norm in folded]
+    assert sums == sorted(sums)
+    assert folded[0][0] >= 0 > folded[-1][0]  # memory first, then the answer's own tokens
+    # What the answer said is not remembered after it; what left memory is.
+    of_memory = [norm for origin, norm in folded if origin >= 0]
+    assert float(one.cache.layers[0].heads["norm"].sum()) == pytest.approx(of_memory[-1])
 
 
 def test_a_model_without_a_gate_is_told_how_to_train_one(tmp_path: Path) -> None:
