@@ -24,13 +24,17 @@ class InfiniPot(Method):
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
     The first ``alpha * keep`` entries are those of the highest cross-entropy, the rest those that
     the catalyst's tokens attend to most. Departures: an entry keeps the novelty it was born with,
-    and scores are pooled along the source so that what belongs together stays together.
+    scores are pooled along the source so that what belongs together stays together, and alpha is 0
+    where the paper takes 0.5: with the question as the catalyst, novelty takes room from answers
+    (docs/benchmarks.md).
     """
 
     name: ClassVar[str] = "infinipot"
     source: ClassVar[str] = "InfiniPot, section 3"
 
-    alpha: float = setting(0.5, "share of memory chosen by novelty; the rest by the catalyst")
+    alpha: float = setting(
+        0.0, "share of memory chosen by novelty, the rest by the catalyst; the paper takes 0.5"
+    )
     catalyst_kind: str = setting(
         "auto",
         "text appended to every chunk to draw attention: none, placeholder, unrelated, general, "
@@ -38,7 +42,7 @@ class InfiniPot(Method):
         choices=CATALYSTS,
     )
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
-    pool: int = setting(15, "width of the pooling of the catalyst's scores, in source tokens")
+    pool: int = setting(31, "width of the pooling of the catalyst's scores, in source tokens")
     pool_novelty: int = setting(15, "width of the pooling of novelty, in source tokens")
     recent: int = setting(32, "newest tokens that always stay")
 
