@@ -38,7 +38,7 @@ class Gate(nn.Module):
         # Starts as next to nothing: memory says zero, and little is taken from the attention.
         self.w2 = nn.Parameter(torch.zeros(dim, hidden))
         self.b2 = nn.Parameter(torch.zeros(dim))
-        self.g = nn.Parameter(torch.full((heads, dim), -4.0))
+        self.g = nn.Parameter(torch.full((heads, dim), -3.0))
 
     def forward(self, query: Tensor, out: Tensor, memory: Tensor, norm: Tensor) -> Tensor:
         """out [H, T, E] mixed with what rotated queries [H, T, D] find in memory.
