@@ -192,14 +192,14 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     """The same in few rounds: not exact, and no luck involved.
 
     The bounds of `lazy_greedy` name twice as many candidates as a round adds, or more; evaluated
-    again, the best are added. A round adds a sixteenth of what was added before, so that the first
+    again, the best are added. A round adds an eighth of what was added before, so that the first
     picks, which shadow each other most, are made one by one.
     """
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
     chosen: list[Tensor] = []
     found = 0
     while found < count:
-        take = min(count - found, max(1, found // 16), ROWS)
+        take = min(count - found, max(1, found // 8), ROWS)
         width = min(max(2 * take, LEAST), candidates - found)
         tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices
         rows = g.rows(tried)
