@@ -31,48 +31,96 @@ def command() -> None:
 
 @command.command("train", cls=SectionedCommand, short_help="Train a gate on a folder of texts.")
 @option(
-    "--data", required=True, type=click.Path(path_type=Path), metavar="FOLDER", section="Training",
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    section="Training",
     help="Text files to learn from; a tenth, chosen by name, is held out.",
 )
 @option(
-    "-o", "--out", default=Path("gate.safetensors"), show_default=True, metavar="FILE",
-    type=click.Path(path_type=Path), section="Training", help="Where the gate goes.",
+    "-o",
+    "--out",
+    default=Path("gate.safetensors"),
+    show_default=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    section="Training",
+    help="Where the gate goes.",
 )
 @option(
-    "--resume", is_flag=True, section="Training",
+    "--resume",
+    is_flag=True,
+    section="Training",
     help="Go on from FILE.checkpoint, which is written after every text.",
 )
 @option(
-    "--budget", type=CountType(), default=1024, show_default=True, metavar="N", section="Training",
+    "--budget",
+    type=CountType(),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    section="Training",
     help="Entries a head while it learns; the gate works with others too.",
 )
 @option(
-    "--tokens", type=CountType(), default=6144, show_default=True, metavar="N", section="Training",
+    "--tokens",
+    type=CountType(),
+    default=6144,
+    show_default=True,
+    metavar="N",
+    section="Training",
     help="Tokens of each text, from a random place in it.",
 )
 @option(
-    "--texts", type=click.IntRange(min=1), metavar="N", section="Training",
+    "--texts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Training",
     help="Most texts in an epoch. [default: all]",
 )
 @option(
-    "--epochs", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
-    section="Training", help="Times that every text is read.",
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    section="Training",
+    help="Times that every text is read.",
 )
 @option(
-    "--lr", type=click.FloatRange(min=0, min_open=True), default=0.005, show_default=True,
-    metavar="RATE", section="Training", help="Learning rate at its highest.",
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.005,
+    show_default=True,
+    metavar="RATE",
+    section="Training",
+    help="Learning rate at its highest.",
 )
 @option(
-    "--hidden", type=click.IntRange(min=1), metavar="N", section="Training",
+    "--hidden",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Training",
     help="Width of the gate's MLP. [default: the dimension of a head]",
 )
 @option(
-    "--seed", type=int, default=0, show_default=True, metavar="N", section="Training",
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    metavar="N",
+    section="Training",
     help="Order of the texts, places in them, and the weights at the start.",
 )
 @option(
-    "--measure", type=click.IntRange(min=0), default=4, show_default=True, metavar="N",
-    section="Training", help="Held-out texts on which the gate is measured at the end.",
+    "--measure",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    metavar="N",
+    section="Training",
+    help="Held-out texts on which the gate is measured at the end.",
 )
 @model_options
 @option("-q", "--quiet", is_flag=True, section="Output", help="No progress.")
