@@ -148,8 +148,8 @@ def _attention_to(
     A query's weight is ``decay`` to the number of queries between it and `last`. With `lse` the
     scores are plain ones, normalised and weighted as they are multiplied out.
     """
-    ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64, device=q.device)
-    weights = (decay**ages).float()
+    ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64)  # not on every device
+    weights = (decay**ages).float().to(q.device)
     if lse is not None and q.device.type == "cpu" and last - first >= FEW:
         return _sums(q, k, lse[:, first:last] - weights.clamp_min(1e-30).log(), shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
