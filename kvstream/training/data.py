@@ -375,7 +375,7 @@ class RowMaker:
         """A question that the document does not answer, sometimes about a name that it has."""
         rng = self.rng
         draw = rng.random()
-        if draw < 0.12:
+        if draw < 0.03:
             other = facts.passkey(rng, plain=False)
         elif draw < 0.55:
             known = re.findall(r"\b[A-Z][a-z]{3,}\b", " ".join(p.text for p in pieces if p.planted))
