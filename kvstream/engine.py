@@ -25,7 +25,7 @@ from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 
 START_SHARE = 2
-"""Memory starts at this part of what is free: the m_0 of IMDC, which the paper leaves open. With
+"""Memory starts at this part of m_max: the m_0 of IMDC, which the paper leaves open. With
 an eighth, what stands early in a long text was lost more often (docs/benchmarks.md)."""
 SQUEEZE_SHARE = 16
 """Share of the budget that compressing memory in the middle of an answer frees."""
@@ -119,7 +119,8 @@ class Reader:
             return KeepAll(layers, min(free, final))
         # The paper starts from m_max / n, next to nothing for a long text: what is said on the
         # first page would not survive it.
-        start = max(self.method.sinks + NEWEST, free // START_SHARE)
+        most = run.keep or min(final, free - max(64, free // 8))
+        start = max(self.method.sinks + NEWEST, most // START_SHARE)
         return Schedule(
             growth=run.growth,
             chunk=run.chunk,
@@ -127,7 +128,7 @@ class Reader:
             free=free,
             final=final,
             keep=run.keep,
-            start=min(start, run.keep or final),
+            start=min(start, most),
             chunk_size=run.chunk_size,
             length=estimate,
         )

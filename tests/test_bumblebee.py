@@ -270,6 +270,6 @@ def spread(method: BumbleBee | H2O) -> float:
 
 
 def test_ages_are_more_spread_than_those_of_h2o() -> None:
-    mine = spread(BumbleBee(algorithm="fast", recent=32))
-    assert mine > spread(H2O(recent=32 / 256)) + 0.01
-    assert mine > spread(H2O()) + 0.1
+    """Against h2o as its paper has it, half of it recent. With the same recent window the two are
+    alike on the trained pocket (docs/tried.md), so that much is not claimed."""
+    assert spread(BumbleBee(algorithm="fast", recent=32)) > spread(H2O()) + 0.1
