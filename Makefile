@@ -5,6 +5,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# One of the planted keys that pocket finds today; of six that were tried it found two.
+ASK := What is the passkey that opens the second bunker?
 # The first Python that is new enough and can make a virtual environment.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
@@ -17,7 +19,7 @@ try: $(VENV)/.installed build/reference.txt
 	@$(BIN)/kvstream sample --into build/reference.txt --seed 7 \
 		-o build/planted.txt --questions build/questions.jsonl
 	@$(BIN)/python -c "import json; facts = map(json.loads, open('build/questions.jsonl')); \
-		fact = next(f for f in facts if f['kind'] == 'passkey'); \
+		fact = next(f for f in facts if f['question'] == '$(ASK)'); \
 		print(fact['question'], file=open('build/question.txt', 'w')); \
 		print(fact['sentence'], file=open('build/planted-fact.txt', 'w'))"
 	@echo "Question: $$(cat build/question.txt)"

@@ -267,8 +267,8 @@ class Reader:
             step = self._view(group, slice(first, used), min(new, candidates), loss)
             chosen = self.method.select(step, keep)
             self._write_back(group, step, None)
-            old = (chosen < candidates - new).float().mean((1, 2)).tolist()
-            self._ratios += old
+            old = (chosen < candidates - new).float().mean((1, 2))
+            self._ratios += old.nan_to_num(nan=1.0).tolist()  # nothing but sinks: all retained
             for store, indices in zip(group, chosen, strict=True):
                 self._fold(store, slice(first, used), indices)
                 store.keep(first, indices.to(store.origin.device))

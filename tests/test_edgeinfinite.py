@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -334,9 +335,22 @@ def test_a_training_that_was_broken_off_goes_on_where_it_was(folder: Path, tmp_p
 def test_excerpts_are_from_anywhere_and_of_the_length_asked_for(folder: Path) -> None:
     names, held = training.texts_in(folder)
     assert len(names) + len(held) == 3
-    draw = SimpleNamespace(randrange=lambda end: min(100, end - 1))
     text = Path(names[0]).read_text(encoding="utf-8")
-    assert training.excerpt(names[0], Letters(), 30, draw) == Letters().encode(text[100:130])  # type: ignore[arg-type]
+    ids = Letters().encode(text)
+    for place in (0.0, 0.5, 0.999):
+        draw: Any = SimpleNamespace(random=lambda place=place: place)
+        start = int(place * (len(text) - 30 * training.BYTES_A_TOKEN))
+        found = training.excerpt(names[0], Letters(), 30, draw)  # type: ignore[arg-type]
+        assert found == ids[start : start + 30]
+        whole = training.excerpt(names[0], Letters(), len(text), draw)  # type: ignore[arg-type]
+        assert whole == ids
+
+
+def test_excerpts_of_packed_texts_are_never_empty(tmp_path: Path) -> None:
+    noise = "".join(chr(97 + i * i % 25) for i in range(3000))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(noise.encode()))  # smaller than it looks
+    draw: Any = SimpleNamespace(random=lambda: 0.99)
+    assert len(training.excerpt(str(tmp_path / "a.txt.gz"), Letters(), 50, draw)) == 50  # type: ignore[arg-type]
 
 
 def test_variants_are_measured_on_the_tokens_behind_a_memory(folder: Path) -> None:

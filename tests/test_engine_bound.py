@@ -136,6 +136,16 @@ def test_no_run_passes_its_budget(case: dict[str, Any]) -> None:
         assume(False)
 
 
+def test_a_memory_of_nothing_but_sinks() -> None:
+    """Found by chance: the retention ratio of no entries was no number."""
+    run = RunSettings(growth="adaptive", chunk_size=1)
+    read(
+        {"method": Uneven(), "family": "llama", "budget": 256, "length": 300, "run": run,
+         "told": "right", "prompt": 0, "question": 1, "catalysts": [], "answers": [1],
+         "max_tokens": 1}
+    )  # fmt: skip
+
+
 @pytest.mark.long
 @given(runs())
 @settings(max_examples=300)

@@ -110,19 +110,23 @@ def _stem(name: str) -> str:
 
 def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) -> list[int]:
     """`count` tokens from a random place of a file; fewer where it has no more."""
-    sources = open_sources([name])
-    room = count * BYTES_A_TOKEN
-    start = draw.randrange(max(1, (sources.size_hint() or 0) - room))
-    text, passed = "", 0
-    for block in sources:
-        passed += len(block.text)
-        if passed > start:
-            text += (
-                block.text[max(0, start - passed + len(block.text)) :] if not text else block.text
-            )
-        if len(text) >= room:
+    place, room = draw.random(), count * BYTES_A_TOKEN
+    size = open_sources([name]).size_hint() or 0
+    text, length = _stretch(name, int(place * max(0, size - room)), room)
+    if length < size:  # a packed file's size is a guess, and the place may have been behind its end
+        text, _ = _stretch(name, int(place * max(0, length - room)), room)
+    return tokenizer.encode(text)[:count]
+
+
+def _stretch(name: str, start: int, count: int) -> tuple[str, int]:
+    """At most `count` characters of a file from `start`, and how many were read in all."""
+    text, length = "", 0
+    for block in open_sources([name]):
+        text += block.text[max(0, start - length) :]
+        length += len(block.text)
+        if len(text) >= count:
             break
-    return tokenizer.encode(text[:room])[:count]
+    return text[:count], length
 
 
 def new_gates(facts: ModelFacts, hidden: int | None, seed: int) -> dict[int, Gate]:
