@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 from models import FAMILIES, bounded, fresh, tokens
 from test_engine_evicted import Uneven
@@ -127,23 +127,22 @@ def check(reader: Reader, sizes: Sizes, memory: Sequence[int] | None) -> None:
     assert reader.retained().tolist() == sorted(found)
 
 
+NOTHING_BUT_SINKS = {
+    "method": Uneven(), "family": "llama", "budget": 256, "length": 300, "told": "right",
+    "prompt": 0, "question": 1, "catalysts": [], "answers": [1], "max_tokens": 1,
+    "run": RunSettings(growth="adaptive", chunk_size=1),
+}  # fmt: skip
+"""Found by chance: the retention ratio of no entries was no number."""
+
+
 @given(runs())
+@example(NOTHING_BUT_SINKS)
 @settings(max_examples=20)
 def test_no_run_passes_its_budget(case: dict[str, Any]) -> None:
     try:
         read(case)
     except BudgetError:
         assume(False)
-
-
-def test_a_memory_of_nothing_but_sinks() -> None:
-    """Found by chance: the retention ratio of no entries was no number."""
-    run = RunSettings(growth="adaptive", chunk_size=1)
-    read(
-        {"method": Uneven(), "family": "llama", "budget": 256, "length": 300, "run": run,
-         "told": "right", "prompt": 0, "question": 1, "catalysts": [], "answers": [1],
-         "max_tokens": 1}
-    )  # fmt: skip
 
 
 @pytest.mark.long
