@@ -66,8 +66,9 @@ class EdgeInfinite(Method):
 
     Departures: the window stays between segments too, since the end of a stream is not known
     before it comes, so a segment is read behind sinks and window; sizes are the paper's shares
-    (300, 200 and 2,048 of 2,548) of seven eighths of the budget, and a segment is cut short
-    where the schedule leaves less room; the gating vector is one for each query head.
+    (300, 200 and 2,048 of 2,548) of seven eighths of the budget, and a segment is all of a
+    chunk that is at least as long, or less where the schedule has no room for it; each query
+    head has a gating vector.
     """
 
     name: ClassVar[str] = "edgeinfinite"
@@ -76,7 +77,7 @@ class EdgeInfinite(Method):
 
     sinks: int = setting(300, "first tokens of the source that always stay")
     window: int = setting(200, "newest tokens that always stay")
-    segment: int = setting(2048, "tokens that leave for the memory at once")
+    segment: int = setting(2048, "fewer tokens than this stay until more have come")
     scale: bool = setting(
         True, f"sizes are for a budget of {ROOM} and follow it; false: they are tokens as they are"
     )
@@ -107,9 +108,9 @@ class EdgeInfinite(Method):
 
     def target(self, size: int, present: int) -> int:
         kept = self.sinks + self.window
-        residual = max(0, present - kept) % self.segment
-        held = min(present, kept + residual)
-        return held if held <= size else min(size, kept)
+        residual = present - kept
+        # Less than a segment waits for the next chunk; at the end of the text it stays.
+        return min(size, present if residual < self.segment and present <= size else kept)
 
     def select(self, step: Step, keep: int) -> Tensor:
         n = step.origin.shape[-1]

@@ -151,12 +151,17 @@ def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
 
 
 def open_reader(
-    model: BoundedModel, tokenizer: Tokenizer, method: EdgeInfinite, budget: int, tokens: int
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    method: EdgeInfinite,
+    budget: int,
+    tokens: int,
+    run: RunSettings | None = None,
 ) -> Reader:
     """A reader of a text of so many tokens, with nothing in front but what begins every text."""
     head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     sizes = Sizes(budget, len(head), 0, ROOM, ROOM)
-    return Reader(model, method, RunSettings(), sizes, head, (), tokens)
+    return Reader(model, method, run or RunSettings(), sizes, head, (), tokens)
 
 
 class Trainer:
@@ -409,10 +414,17 @@ def measure(
     texts: Sequence[Sequence[int]],
     budget: int,
 ) -> list[Measured]:
-    """Loss on each text, over the chunks after the first one that left something behind."""
+    """Loss on each text, over the chunks after the first one that left something behind.
+
+    All chunks are a segment of the unchanged method, so that with fewer sinks or a smaller window
+    no token has more before it in its own chunk.
+    """
+    run = RunSettings(
+        growth="fixed", chunk="fixed", chunk_size=EdgeInfinite().sized(budget).segment
+    )
     found = []
     for ids in texts:
-        reader = open_reader(model, tokenizer, method, budget, len(ids))
+        reader = open_reader(model, tokenizer, method, budget, len(ids), run)
         reader.report_loss = True
         reader.begin()
         total, tokens, at, left = 0.0, 0, 0, False
