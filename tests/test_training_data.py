@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvstream import pocket
-from kvstream.training import facts, questions
+from kvstream.training import facts, keys, questions
 from kvstream.training.data import ANSWER, PAD, Corpus, RowMaker, split_sentences, write_shards
 from kvstream.training.facts import REFUSAL
 from kvstream.training.splits import is_heldout
@@ -73,7 +73,7 @@ def test_every_fact_answers_its_questions():
                 assert "{" not in question + planted.text
 
 
-@pytest.mark.parametrize("make", [facts.passkey, facts.anything])
+@pytest.mark.parametrize("make", [keys.passkey, facts.anything])
 def test_other_plants_answer_their_questions(make):
     rng = random.Random(1)
     for _ in range(300):
@@ -166,3 +166,13 @@ def test_shards_are_made_ahead_and_no_further(data, tmp_path):
     assert len(files) == 2
     with np.load(files[0]) as shard:
         assert shard["ids"].shape == shard["codes"].shape == (8, 128)
+
+
+def test_keys_of_a_ring_differ_in_name_and_are_asked_by_it():
+    rng = random.Random(3)
+    for _ in range(50):
+        ring = keys.keyring(rng, 4)
+        first = [planted.questions[-1] for planted in ring]
+        assert len({question for question, _ in first}) == 4
+        for planted in ring:
+            assert all(answer in planted.text for _, answer in planted.questions)

@@ -25,12 +25,12 @@ def test_untrained_weights_copy_repeated_tokens():
 
 
 @pytest.mark.parametrize("length", [37, 256, 600])
-def test_block_attention_equals_the_plain_one(length):
+def test_causal_attention_equals_the_plain_one(length):
     generator = torch.Generator().manual_seed(length)
     shapes = [(2, heads, length, 16) for heads in (4, 2, 2)]
     inputs = [torch.randn(s, generator=generator, requires_grad=True) for s in shapes]
     weight = torch.randn(2, length, 4, 16, generator=generator)
-    mine, _ = attention.block_attention(torch.nn.Identity(), *inputs, None)
+    mine, _ = attention.causal_attention(torch.nn.Identity(), *inputs, None)
     mine_gradients = torch.autograd.grad((mine * weight).sum(), inputs)
     plain = torch.nn.functional.scaled_dot_product_attention(
         *inputs, is_causal=True, enable_gqa=True

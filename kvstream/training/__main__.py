@@ -83,6 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("--lengths", default="128,256,512,1024,2048,4096")
             continue
         command.add_argument("--resume", type=Path, help="a state.pt to go on from")
+        command.add_argument("--start", type=Path, help="a model folder to start from")
         command.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
         command.add_argument("--workers", type=int, default=1, help="processes that make shards")
         for field in dataclasses.fields(Recipe):
@@ -130,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     for worker in workers:
         worker.start()
-    totals = train(recipe, shards, options.out, options.resume)
+    totals = train(recipe, shards, options.out, options.resume, options.start)
     for worker in workers:
         worker.terminate()
     print(json.dumps(totals))

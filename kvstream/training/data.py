@@ -29,12 +29,14 @@ import numpy as np
 import tiktoken
 
 from kvstream import pocket
-from kvstream.training import facts, questions
+from kvstream.training import facts, keys, questions
 from kvstream.training.facts import REFUSAL
 from kvstream.training.splits import is_heldout
 
 PAD, TEXT, ANSWER = 0, 1, 2
 QuestionAnswer = tuple[str, str]
+EVICTED_SHARE = 0.4
+"""Part of the rows whose document has gaps, as a bounded cache leaves them."""
 HUMAN_FILES = (
     "squad_dev_train",
     "squadshifts_newwiki",
@@ -227,15 +229,21 @@ class RowMaker:
         made: list[facts.Planted] = []
         while len(made) < count:
             draw = rng.random()
-            if draw < 0.2:
-                made.append(facts.passkey(rng))
+            if draw < 0.12:
+                made.append(keys.passkey(rng))
+            elif draw < 0.2:
+                made.extend(keys.keyring(rng, rng.choice([1, 1, 2, 3, 5])))
             elif draw < 0.25:
-                made.append(facts.key_values(rng, rng.randrange(2, 6 + min(budget // 100, 12))))
+                made.append(keys.key_values(rng, rng.randrange(2, 6 + min(budget // 100, 12))))
             elif draw < 0.37:
                 made.extend(facts.two_steps(rng))
-            elif draw < 0.45:  # several facts about one person, apart from each other
+            elif draw < 0.42:  # several facts about one person, apart from each other
                 subject = facts.person(rng)
                 made.extend(facts.anything(rng, subject) for _ in range(2))
+            elif draw < 0.46:  # the same said of several people
+                relation = rng.choice(facts.relations())
+                same = [facts.fact(rng, None, relation) for _ in range(rng.choice([2, 3]))]
+                made.extend(facts.dressed(rng, each) for each in same)
             elif draw < 0.5:
                 sentence = rng.choice(self.corpus.sentences)
                 made.append(facts.Planted(sentence.text, sentence.questions))
@@ -376,7 +384,7 @@ class RowMaker:
         rng = self.rng
         draw = rng.random()
         if draw < 0.03:
-            other = facts.passkey(rng, plain=False)
+            other = keys.passkey(rng, plain=False)
         elif draw < 0.55:
             known = re.findall(r"\b[A-Z][a-z]{3,}\b", " ".join(p.text for p in pieces if p.planted))
             relation = rng.choice([r for r in facts.relations() if r.clauses])
@@ -431,7 +439,7 @@ class RowMaker:
         rng = self.rng
         most = 0.65 if length <= 512 else 0.45 if length <= 1024 else 0.3
         asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
-        evicted = rng.random() < 0.3
+        evicted = rng.random() < EVICTED_SHARE
         budget = length - asked_size
         stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
         human = rng.random() < {128: 0.0, 256: 0.15}.get(length, 0.27)

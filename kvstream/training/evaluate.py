@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.training import facts, questions
+from kvstream.training import facts, keys, questions
 from kvstream.training.data import Corpus, HumanContext, RowMaker, split_sentences
 from kvstream.training.facts import REFUSAL
 
@@ -94,7 +94,7 @@ class Trials:
 
     def keys(self, length: int) -> Trial:
         """A key in any of the trained wordings."""
-        planted = facts.passkey(self.rng)
+        planted = keys.passkey(self.rng)
         question, answer = self.rng.choice(planted.questions)
         return self._plant(length, planted.text), question, [answer]
 

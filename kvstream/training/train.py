@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, _dynamo
 from transformers import LlamaForCausalLM
 
 from kvstream.training import attention
@@ -38,7 +38,7 @@ class Recipe:
     """Peak learning rate of the matrices."""
     decay_share: float = 0.4
     """Last part of the run, over which the rate falls to zero."""
-    step_tokens: int = 4096
+    step_tokens: int = 8192
     """Tokens an update; one row at least."""
     loss_share: float = 0.28
     """Part of the positions that get a loss."""
@@ -84,8 +84,9 @@ def choose_positions(codes: np.ndarray, recipe: Recipe, rng: np.random.Generator
     most = int(total * recipe.answer_share)
     if len(answers) > most:
         answers = rng.choice(answers, most, replace=False)
-    rest = min(len(text), total - len(answers))
-    return np.sort(np.concatenate([answers, rng.choice(text, rest, replace=False)]))
+    rest = total - len(answers)
+    chosen = rng.choice(text, rest, replace=len(text) < rest)  # one size: one compiled graph
+    return np.sort(np.concatenate([answers, chosen]))
 
 
 def batches(
@@ -145,12 +146,19 @@ def export(model: LlamaForCausalLM, optimiser: MuonAdam, folder: Path) -> None:
     (folder / "model.safetensors").chmod(0o644)
 
 
-def train(recipe: Recipe, shards: Path, out: Path, resume: Path | None = None) -> dict[str, float]:
+def train(
+    recipe: Recipe,
+    shards: Path,
+    out: Path,
+    resume: Path | None = None,
+    start: Path | None = None,
+) -> dict[str, float]:
     """Run ``recipe``; ``out`` gets ``state.pt``, ``log.jsonl`` and the exported ``model/``.
 
     With ``resume`` (a ``state.pt``) the weights, moments and totals go on from there.  When that
     run was stopped before its end, so do its clock and its rate; after a finished run a new one
-    begins, with a rate that rises and decays again.
+    begins, with a rate that rises and decays again.  With ``start`` (an exported model) a new run
+    begins from its weights, and counts its own tokens alone.
     """
     torch.manual_seed(recipe.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -159,6 +167,8 @@ def train(recipe: Recipe, shards: Path, out: Path, resume: Path | None = None) -
     model = initial_model(config, recipe.seed)
     if recipe.copying_heads and resume is None:
         make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads), [0.25] * 99)
+    if start is not None and resume is None:
+        model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
     if device.type == "cpu":
         model.set_attn_implementation(attention.register())
     optimiser = MuonAdam(model)
@@ -179,12 +189,8 @@ def train(recipe: Recipe, shards: Path, out: Path, resume: Path | None = None) -
         for store in (optimiser.masters, optimiser.momentum, optimiser.second):
             for name in store:
                 store[name] = store[name].to(device)
-    step_loss = loss_of
-    if device.type == "cuda":
-        from torch import _dynamo
-
-        _dynamo.config.recompile_limit = 64  # one graph a row length
-        step_loss = torch.compile(loss_of, dynamic=None)
+    step_loss = torch.compile(loss_of, dynamic=False)  # one graph a row length
+    _dynamo.config.recompile_limit = 64
 
     seed = recipe.seed + int(totals["steps"]) * 7919
     early = batches(shards, parse_lengths(recipe.lengths), recipe, seed)
