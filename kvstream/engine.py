@@ -15,11 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kvstream.cache import PROMPT, BoundedCache, LayerStore
 from kvstream.errors import BudgetError
 from kvstream.methods.base import Method, Step
 from kvstream.model.attention import Wanted
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 from kvstream.schedule import KeepAll, Schedule
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
@@ -120,7 +120,7 @@ class Reader:
         # The paper starts from m_max / n, next to nothing for a long text: what is said on the
         # first page would not survive it.
         most = run.keep or min(final, free - max(64, free // 8))
-        start = max(self.method.sinks + NEWEST, most // START_SHARE)
+        start = run.start or max(self.method.sinks + NEWEST, most // START_SHARE)
         return Schedule(
             growth=run.growth,
             chunk=run.chunk,

@@ -92,6 +92,8 @@ class RunSettings:
     """Settings of the method as typed (``--set infinipot.alpha=0.25`` -> {"alpha": "0.25"})."""
     keep: int | None = None
     """m_max: entries in memory after the last chunk; None: the most that fits."""
+    start: int | None = None
+    """m_0: entries in memory after the first chunk; None: half of m_max."""
     growth: str = "linear"
     """How memory grows from chunk to chunk (IMDC): one of GROWTHS."""
     chunk: str = "decremental"
@@ -118,7 +120,7 @@ class RunSettings:
             raise UsageError(
                 f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}."
             )
-        for name in ("keep", "chunk_size", "max_tokens"):
+        for name in ("keep", "start", "chunk_size", "max_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {value}.")

@@ -18,10 +18,10 @@ from models import FAMILIES, bounded, plain
 from torch import Tensor
 from transformers import AttentionInterface
 
-from kvstream.cache import BoundedCache
 from kvstream.engine import Piece
 from kvstream.model.attention import Wanted
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import BoundedCache
 
 OUTSIDE = -1
 """Label of a token that is not from the source: prompt, question, answer."""

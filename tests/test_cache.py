@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import bounded, tokens
 
-from kvstream.cache import PROMPT, BoundedCache, LayerSpec, LayerStore
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor
+from kvstream.model.cache import PROMPT, BoundedCache, LayerSpec, LayerStore
 
 
 def spec(**changes: object) -> LayerSpec:

@@ -21,12 +21,12 @@ import torch
 from models import bounded, plain, tokens
 from torch import Tensor
 
-from kvstream.cache import PROMPT
 from kvstream.engine import NEWEST, Piece, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step
 from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.cache import PROMPT
 from kvstream.settings import GROWTHS, RunSettings
 from kvstream.sizes import Sizes
 

@@ -22,6 +22,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("model", "decoding"),
     ("engine",),
     ("feed",),
+    ("preparation",),
+    ("memory",),
     ("session",),
     ("training", "evaluation"),
     ("reporters", "config"),
@@ -44,15 +46,11 @@ ONLY: dict[str, set[str]] = {
 HEAVY = {"torch", "transformers", "accelerate", "tokenizers", "numpy", "rich", "tiktoken"}
 
 
-PART_OF = {"cache": "model"}
-"""The cache is the model's: a file of its own only because so much depends on it."""
-
-
 def room(module: str) -> str:
     """``kvstream.model.rotary`` -> ``model``; the package itself is its version."""
     parts = module.split(".")
     name = parts[1] if len(parts) > 1 else "version"
-    return PART_OF.get(name, name)
+    return name
 
 
 def is_module(name: str) -> bool:
@@ -95,7 +93,7 @@ def test_lower_rooms_never_import_upper_ones(path: Path) -> None:
     floor = {name: index for index, names in enumerate(FLOORS) for name in names}
     relative = path.relative_to(PACKAGE)
     here = relative.parts[0] if len(relative.parts) > 1 else relative.stem
-    here = "version" if here == "__init__" else PART_OF.get(here, here)
+    here = "version" if here == "__init__" else here
     assert here in floor, f"{here} has no floor yet: add it to FLOORS"
     for other in {room(module) for module in imports_of(path)} - {here}:
         assert floor[other] < floor[here], f"{relative} imports {other}, which is not below it"

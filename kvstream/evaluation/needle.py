@@ -182,8 +182,8 @@ def _score(needle: Fact, answer: str) -> dict[str, Any]:
 
 
 ROW_KEYS = (
-    "model", "kind", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size",
-    "tokens", "depth", "needles",
+    "model", "kind", "method", "settings", "budget", "schedule", "chunk", "keep", "start",
+    "chunk_size", "tokens", "depth", "needles",
 )  # fmt: skip
 
 
@@ -191,12 +191,12 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """A row for each length, depth and case: the object that ``--json`` prints."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
     return [_row(group) for group in groups.values()]
 
 
 def _row(group: list[Record]) -> Record:
-    head = {"bench": "needle", **{k: group[0][k] for k in ROW_KEYS}}
+    head = {"bench": "needle", **{k: group[0].get(k) for k in ROW_KEYS}}
     done = [r for r in group if "error" not in r]
     if not done:
         return {**head, "trials": 0, "right": 0, "error": group[0]["error"]}
@@ -229,7 +229,7 @@ def pooled(rows: Sequence[Record]) -> list[Record]:
     """The rows of each case and length taken together over the depths."""
     groups: dict[str, list[Record]] = {}
     for row in rows:
-        key = repr([row[k] for k in ROW_KEYS if k != "depth"])
+        key = repr([row.get(k) for k in ROW_KEYS if k != "depth"])
         groups.setdefault(key, []).append(row)
     return [_together(group) for group in groups.values()]
 
@@ -261,7 +261,7 @@ def so_far(records: Sequence[Record]) -> str:
     same = [
         r
         for r in records
-        if all(r[k] == last[k] for k in ROW_KEYS if k != "depth") and "error" not in r
+        if all(r.get(k) == last.get(k) for k in ROW_KEYS if k != "depth") and "error" not in r
     ]
     right = sum(bool(r["right"]) for r in same)
     return f"{last['method']} at {last['tokens']:,} tokens: {right} of {len(same)} right"

@@ -73,15 +73,26 @@ def _run(session: Session, path: str, case: Case, limit: int | None) -> Record:
     }
 
 
-ROW_KEYS = ("model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size")
+ROW_KEYS = (
+    "model",
+    "method",
+    "settings",
+    "budget",
+    "schedule",
+    "chunk",
+    "keep",
+    "start",
+    "chunk_size",
+)
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each case over all texts."""
+    """A row for each case over all texts; those after the first are compared with it."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
-    return [_row(group) for group in groups.values()]
+        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
+    every = list(groups.values())
+    return [{**_row(group), **_against(group, every[0])} for group in every]
 
 
 def _row(group: list[Record]) -> Record:
@@ -96,7 +107,7 @@ def _row(group: list[Record]) -> Record:
         sums[2] += part["to"] - part["from"]
     return {
         "bench": "perplexity",
-        **{k: group[0][k] for k in ROW_KEYS},
+        **{k: group[0].get(k) for k in ROW_KEYS},
         "texts": len(group),
         "tokens": tokens,
         "perplexity": round(math.exp(loss / tokens), 4),
@@ -108,6 +119,26 @@ def _row(group: list[Record]) -> Record:
             for start, (end, total, count) in sorted(by_start.items())
         ],
     }
+
+
+def _against(group: list[Record], first: list[Record]) -> Record:
+    """How much higher the perplexity is than the first case's, as a share, on the same tokens.
+
+    The difference of the losses block by block, with a 95% interval that treats a text as one
+    observation: texts differ far more than methods, and what they share cancels out.
+    """
+    base = {r["text"]: r["blocks"] for r in first}
+    pairs = [
+        (r["text"], a - b)
+        for r in group
+        if r["text"] in base
+        for a, b in zip(r["blocks"], base[r["text"]], strict=True)
+    ]
+    if group is first or not pairs:
+        return {}
+    found = mean_interval([d for _, d in pairs], [text for text, _ in pairs])
+    names = ("change", "change_low", "change_high")
+    return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=True)}
 
 
 def so_far(records: Sequence[Record]) -> str:

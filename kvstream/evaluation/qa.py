@@ -158,14 +158,24 @@ def _choose(session: Session, text: str, question: Question, run: Any) -> Record
     }
 
 
-ROW_KEYS = ("model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size")
+ROW_KEYS = (
+    "model",
+    "method",
+    "settings",
+    "budget",
+    "schedule",
+    "chunk",
+    "keep",
+    "start",
+    "chunk_size",
+)
 
 
 def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
     """A row for each case, and for each value of ``attribute`` if asked."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
     out = []
     for group in groups.values():
         out.append(_row(group))
@@ -177,7 +187,7 @@ def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
 
 def _row(group: list[Record]) -> Record:
     asked = [(r["document"], q) for r in group for q in r["questions"]]
-    row: Record = {"bench": "qa", **{k: group[0][k] for k in ROW_KEYS}, "n": len(asked)}
+    row: Record = {"bench": "qa", **{k: group[0].get(k) for k in ROW_KEYS}, "n": len(asked)}
     if "within" in group[0]:
         row["within"] = group[0]["within"]
     for name in (*MEANS, "choice"):
@@ -204,7 +214,7 @@ def _row(group: list[Record]) -> Record:
 def so_far(records: Sequence[Record]) -> str:
     """What to say while it runs."""
     last = records[-1]
-    same = [r for r in records if all(r[k] == last[k] for k in ROW_KEYS)]
+    same = [r for r in records if all(r.get(k) == last.get(k) for k in ROW_KEYS)]
     asked = [q for r in same for q in r["questions"]]
     parts = [f"{last['method']}, {len(asked)} questions"]
     for name in ("f1", "choice"):

@@ -60,8 +60,8 @@ def open_reader(
     session: Session, questions: Sequence[str], run: RunSettings, tokens: int | None
 ) -> tuple[Reader, Prompt]:
     """A reader as a session would use it for these questions; `tokens` is the expected length."""
-    setting = session._settle(list(questions), run, "ask", None)
-    return session._reader(setting, run, tokens), setting.prompt
+    setting = session.settle(questions, run)
+    return setting.reader(session.model, run, tokens), setting.prompt
 
 
 def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:

@@ -113,7 +113,8 @@ def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
 
 
 ROW_KEYS = (
-    "model", "method", "settings", "budget", "schedule", "chunk", "keep", "chunk_size", "passages",
+    "model", "method", "settings", "budget", "schedule", "chunk", "keep", "start",
+    "chunk_size", "passages",
 )  # fmt: skip
 
 
@@ -121,10 +122,14 @@ def rows(records: Sequence[Record]) -> list[Record]:
     """A row for each case, with what the lead of the same length reaches."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(repr([record[k] for k in ROW_KEYS]), []).append(record)
+        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
     out = []
     for group in groups.values():
-        row: Record = {"bench": "summary", **{k: group[0][k] for k in ROW_KEYS}, "n": len(group)}
+        row: Record = {
+            "bench": "summary",
+            **{k: group[0].get(k) for k in ROW_KEYS},
+            "n": len(group),
+        }
         row["words"] = round(sum(r["words"] for r in group) / len(group), 1)
         texts = [r["id"].rpartition("/")[0] or r["id"] for r in group]
         for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):

@@ -41,6 +41,7 @@ class Case:
             "schedule": run.growth,
             "chunk": run.chunk,
             "keep": run.keep,
+            **({"start": run.start} if run.start else {}),
             "chunk_size": run.chunk_size,
             "max_tokens": run.max_tokens,
         }
@@ -81,14 +82,22 @@ def cases(
     chunks: Sequence[str] = ("decremental",),
     keeps: Sequence[int | None] = (None,),
     chunk_sizes: Sequence[int | None] = (None,),
+    starts: Sequence[int | None] = (None,),
     baselines: Sequence[str] = (),
 ) -> list[Case]:
     """Every combination once, each checked before anything is loaded; `baselines` are views."""
     found: dict[str, Case] = {}
     combinations = itertools.product(
-        methods, budgets, growths, chunks, keeps, chunk_sizes, parse_settings(settings, methods)
+        methods,
+        budgets,
+        growths,
+        chunks,
+        keeps,
+        chunk_sizes,
+        starts,
+        parse_settings(settings, methods),
     )
-    for method, budget, growth, chunk, keep, chunk_size, choice in combinations:
+    for method, budget, growth, chunk, keep, chunk_size, start, choice in combinations:
         own = {
             name.split(".", 1)[1]: value
             for name, value in choice.items()
@@ -97,7 +106,7 @@ def cases(
         make(method, own)
         run = replace(
             base, method=method, method_settings=own, budget=budget, growth=growth, chunk=chunk,
-            keep=keep, chunk_size=chunk_size,
+            keep=keep, chunk_size=chunk_size, start=start,
         )  # fmt: skip
         # A setting of one method makes no second case of another.
         found.setdefault(repr(run), Case(run))

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import get_layer_types_and_kwargs
 
-from kvstream.cache import BoundedCache, LayerSpec
 from kvstream.errors import BudgetError, UnboundedError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import Wanted
+from kvstream.model.cache import BoundedCache, LayerSpec
 from kvstream.model.rotary import Rotary, RotaryRecorder
 
 PROBE_TOKENS, PROBE_SHIFT = 6, 31

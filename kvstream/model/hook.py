@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from kvstream.cache import BoundedCache
 from kvstream.errors import KvstreamError
 from kvstream.model.attention import Shape, attend, evidence, reference
+from kvstream.model.cache import BoundedCache
 
 NAME = "kvstream"
 _running: list[tuple[BoundedCache | None, dict[int, nn.Module]]] = []

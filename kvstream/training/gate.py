@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from kvstream.cache import BoundedCache
 from kvstream.engine import Piece, Reader
 from kvstream.errors import ModelError, SourceError, UsageError
 from kvstream.methods.base import Mixer, ModelFacts
@@ -33,6 +32,7 @@ from kvstream.methods.edgeinfinite import EdgeInfinite, Gate, mixer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import BoundedCache
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.sources import open_sources

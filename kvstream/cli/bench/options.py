@@ -63,6 +63,10 @@ case_options = stack(
         help="Entries in memory after the last chunk. [default: the most that fits]",
     ),
     option(
+        "--start", type=COUNTS, metavar="N,...", section="Compared",
+        help="Entries in memory after the first chunk. [default: half of --keep]",
+    ),
+    option(
         "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
         help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
     ),
@@ -123,6 +127,7 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
         chunks=values.pop("chunk"),
         keeps=values.pop("keep") or (None,),
         chunk_sizes=values.pop("chunk_size") or (None,),
+        starts=values.pop("start") or (None,),
         baselines=baselines,
     )
 

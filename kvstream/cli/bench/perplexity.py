@@ -40,7 +40,9 @@ def command(**values: Any) -> int:
     """Stream texts under the budget and take the loss of every token, given what memory holds.
 
     A row is one method over all texts: perplexity, bits a byte, and perplexity by position (first
-    1k tokens, second 1k, next 2k and so on): memory that is of use keeps it from rising.
+    1k tokens, second 1k, next 2k and so on): memory that is of use keeps it from rising. Rows after
+    the first say how much higher their perplexity is than the first's on the same texts, with the
+    95% interval of the paired differences.
 
     \b
       kvstream bench perplexity book.txt --budget 1k --method infinipot,streaming,snapkv
@@ -70,6 +72,13 @@ def _run(**values: Any) -> int:
     return 0 if complete else 130
 
 
+def _change(row: Any) -> str | None:
+    if "change" not in row:
+        return None
+    low, high = row["change_low"], row["change_high"]
+    return f"{row['change']:+.2%} ({low:+.2%} to {high:+.2%})"
+
+
 def _tables(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
@@ -89,5 +98,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         ("95% interval", lambda r: f"{r['low']:.2f} to {r['high']:.2f}"),
         ("bits/byte", lambda r: f"{r['bits_per_byte']:.3f}"),
     ]
+    if len(rows) > 1:
+        columns.append(("to the first", _change))
     columns += [(f"to {report.count(ends[start])}", at(start)) for start in sorted(ends)]
     yield report.table("Perplexity, overall and by position", columns, rows)

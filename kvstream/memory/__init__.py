@@ -1,0 +1,1 @@
+"""What remains of a reading: asked, saved, cited."""

@@ -1,0 +1,107 @@
+"""What is settled before the first token is read: method, prompt, catalysts and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvstream.engine import Reader
+from kvstream.errors import BudgetError
+from kvstream.feed import ShortenedFeed, TokenFeed
+from kvstream.methods.base import Method
+from kvstream.methods.registry import make
+from kvstream.model.bounded import BoundedModel
+from kvstream.prompt import Prompt, Task, build_prompt
+from kvstream.settings import Budget, RunSettings
+from kvstream.sizes import Sizes, share_out
+from kvstream.tokens import Tokenizer, TokenStream
+
+DEFAULT_BUDGET = 4096
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that is settled before the first token is read."""
+
+    method: Method
+    prompt: Prompt
+    questions: tuple[str, ...]
+    catalysts: tuple[tuple[int, ...], ...]
+    sizes: Sizes
+
+    @classmethod
+    def of(
+        cls,
+        model: BoundedModel,
+        tokenizer: Tokenizer,
+        questions: Sequence[str],
+        run: RunSettings,
+        *,
+        command: str = "ask",
+        system: str | None = None,
+        extract: bool = False,
+    ) -> Setting:
+        """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it."""
+        method = make(run.method, run.method_settings)
+        task: Task = "summarize" if command == "summarize" else "ask"
+        prompt = build_prompt(tokenizer, list(questions), system=system, task=task)
+        catalysts = tuple(
+            tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
+            for text in method.catalyst(questions)
+        )
+        catalyst = sum(len(c) for c in catalysts)
+        question = max((len(prompt.tail(q)) for q in questions or ("",)), default=0)
+        sizes = share_out(
+            budget_tokens(model, run.budget, method),
+            len(prompt.head),
+            catalyst if method.evicts else 0,
+            max(question, catalyst) if extract else question,
+            run.max_tokens,
+            whole_answer=len(questions) > 1,
+        )
+        return cls(method, prompt, tuple(questions), catalysts, sizes)
+
+    def feed(self, stream: TokenStream, interrupted: Callable[[], bool]) -> TokenFeed:
+        """The tokens that the model will see: all, or two ends where the method cuts."""
+        ends = self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
+        return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
+
+    def reader(
+        self,
+        model: BoundedModel,
+        run: RunSettings,
+        estimate: int | None,
+        *,
+        measure_always: bool = False,
+    ) -> Reader:
+        """A reader with empty memory; `estimate` is the expected length in tokens."""
+        return Reader(
+            model,
+            self.method,
+            run,
+            self.sizes,
+            self.prompt.head,
+            self.catalysts,
+            estimate,
+            measure_always=measure_always,
+        )
+
+
+def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) -> int:
+    """The budget in entries a head. Raises BudgetError where its bytes hold not one."""
+    if budget is None:
+        return min(DEFAULT_BUDGET, model.trained_length)
+    if budget.tokens is not None:
+        return budget.tokens
+    assert budget.bytes is not None
+    one = model.new_cache(1, method.tensors(), method.head_tensors())
+    fixed = sum(s.head_bytes() for s in one.layers)
+    each = one.capacity_bytes - fixed
+    tokens = (budget.bytes - fixed) // each
+    if tokens < 1:
+        raise BudgetError(
+            f"{budget.bytes} bytes hold not one token of {model.name}: an entry takes "
+            f"{each} bytes over all layers. Use a larger --budget."
+        )
+    # Bytes are a ceiling, and what a model was trained for is another.
+    return min(tokens, model.trained_length)
