@@ -49,8 +49,7 @@ HEAVY = {"torch", "transformers", "accelerate", "tokenizers", "numpy", "rich", "
 def room(module: str) -> str:
     """``kvstream.model.rotary`` -> ``model``; the package itself is its version."""
     parts = module.split(".")
-    name = parts[1] if len(parts) > 1 else "version"
-    return name
+    return parts[1] if len(parts) > 1 else "version"
 
 
 def is_module(name: str) -> bool:
