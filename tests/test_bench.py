@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.evaluation import heatmap, needle, qa, summary
+from kvstream.evaluation import heatmap, needle, perplexity, qa, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.reading import ModelFacts
 from kvstream.evaluation.records import Records, Trial, measure
@@ -105,6 +106,13 @@ def test_every_combination_once() -> None:
     assert len(found) == 2 * 2 + 2  # streaming has no pool, and is not run twice
     assert labels(found)[0] == "infinipot, budget 512, pool 1"
     assert labels(found)[-1] == "streaming, budget 1024"
+
+
+def test_memory_may_start_at_several_sizes() -> None:
+    found = cases(RunSettings(), methods=("snapkv",), budgets=(None,), starts=(None, 16))
+    assert [c.run.start for c in found] == [None, 16]
+    assert "start" not in found[0].identity()  # what was measured before counts still
+    assert found[1].identity()["start"] == 16
 
 
 @pytest.mark.parametrize(
@@ -327,6 +335,36 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
         "-q",
     )
     assert "F1" in table.stdout or "recognised" in table.stdout or "choice" in table.stdout
+
+
+def test_perplexity_is_compared_text_by_text() -> None:
+    """A method that is 2% worse on every text is so with certainty, however texts differ."""
+    common = dict.fromkeys(("model", "settings", "budget", "schedule", "chunk", "keep"))
+    losses = {"a": [3.0, 5.0], "b": [4.0, 9.0], "c": [1.0, 2.5]}
+
+    def record(method: str, text: str, more: float) -> dict[str, Any]:
+        blocks = [loss + more for loss in losses[text]]
+        total = sum(blocks) * perplexity.BLOCK
+        tokens = 2 * perplexity.BLOCK
+        return {
+            **common, "chunk_size": None, "method": method, "text": text, "blocks": blocks,
+            "tokens": tokens, "bytes": tokens, "loss": total,
+            "by_position": [{"from": 0, "to": tokens, "loss": total}],
+        }  # fmt: skip
+
+    worse = math.log(1.02)
+    rows = perplexity.rows(
+        [record("first", t, 0.0) for t in losses] + [record("other", t, worse) for t in losses]
+    )
+    assert "change" not in rows[0]
+    assert rows[1]["perplexity"] == pytest.approx(1.02 * rows[0]["perplexity"], abs=1e-3)
+    for name in ("change", "change_low", "change_high"):
+        assert rows[1][name] == pytest.approx(0.02, abs=1e-5)
+    uneven = perplexity.rows(
+        [record("first", t, 0.0) for t in losses]
+        + [record("other", t, worse * n) for n, t in enumerate(losses)]
+    )
+    assert uneven[1]["change_low"] < uneven[1]["change"] < uneven[1]["change_high"]
 
 
 def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from models import bounded, tokens
 
+from kvstream.engine import Piece, Reader
 from kvstream.errors import BudgetError
+from kvstream.methods.snapkv import SnapKV
 from kvstream.schedule import (
     Schedule,
     adaptive_sizes,
@@ -15,6 +18,8 @@ from kvstream.schedule import (
     memory_sizes,
     time_ratio,
 )
+from kvstream.settings import RunSettings
+from kvstream.sizes import Sizes
 
 
 def follow(schedule: Schedule, length: int) -> tuple[list[int], list[int]]:
@@ -144,3 +149,33 @@ def test_what_cannot_be_had_is_refused_with_the_number() -> None:
     refused("take 1050 entries, and 1000 are free", chunk_size=800, keep=500)
     refused(r"eq\. 6.*less than about 400", chunk_size=200, keep=500)
     refused("cannot keep 300 .* at most 200", chunk="fixed", chunk_size=800, keep=300)
+
+
+@pytest.mark.parametrize("growth", ["linear", "sqrt", "square"])
+def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> None:
+    """Entries that a head holds at most, the prompt and the chunk in flight counted.
+
+    Fixed memory: c + m_max. Growing memory with a fixed chunk: c + m_(n-2), as the last chunk
+    meets the memory before the last. With a decremental chunk as well: c + m-hat (eq. 5).
+    """
+    n, c, m_max, prompt = 24, 64, 64, 4
+    start = m_max // n
+    peaks = {}
+    for name, settings in {
+        "FM": {"growth": "fixed", "chunk": "fixed"},
+        "IM": {"growth": growth, "chunk": "fixed"},
+        "IMDC": {"growth": growth, "chunk": "decremental"},
+    }.items():
+        run = RunSettings(**settings, keep=m_max, chunk_size=c, start=start)
+        sizes = Sizes(300, prompt, 0, 4, 4)
+        reader = Reader(bounded("llama"), SnapKV(), run, sizes, tokens(prompt), (), n * c)
+        reader.begin()
+        text = tokens(n * c, seed=1)
+        while reader.seen < n * c:
+            piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+            reader.step(piece, last=reader.seen + len(piece.ids) == n * c)
+        peaks[name] = reader.cache.peak.tokens - prompt
+    power = {"linear": 1, "sqrt": 0.5, "square": 2}[growth]
+    met = [start + (m_max - start) * (i / (n - 1)) ** power for i in range(n - 1)]
+    m_hat = sum(met) / len(met)
+    assert peaks == {"FM": c + m_max, "IM": c + int(met[-1]), "IMDC": math.ceil(c + m_hat)}
