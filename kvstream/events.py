@@ -116,6 +116,12 @@ class Result:
     """Part of prefill_s that went into the method's selection and compaction."""
     stopped: str = "end"
     """Why the answer ended: ``end`` (stop token), ``length`` or ``interrupted``."""
+    coverage: dict[str, Any] | None = None
+    """What of the document memory still represents: ``share`` and a ``map`` by place."""
+    reread: dict[str, Any] | None = None
+    """The second look: what was read again, and what the first pass had answered."""
+    abstained: bool = False
+    """The model's answer rested on too little and was withheld (``--strict``)."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints; keys as the command line's contract names them."""
@@ -148,6 +154,9 @@ class Result:
                 "tokens_per_s": self.tokens_per_s,
             },
             "citations": list(self.citations),
+            "coverage": self.coverage,
+            "reread": self.reread,
+            "abstained": self.abstained,
             "stopped": self.stopped,
             "warnings": list(self.warnings),
         }

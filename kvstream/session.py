@@ -110,7 +110,7 @@ class Session:
         """
         setting = self.settle(questions, run, command=command, system=system, extract=bool(extract))
         memory = yield from self.read(
-            sources, setting, run, command=command, passages=bool(extract), interrupted=interrupted
+            sources, setting, run, command=command, extract=bool(extract), interrupted=interrupted
         )
         asked = setting.questions or ("",)
         for number, question in enumerate(asked):
@@ -124,21 +124,22 @@ class Session:
         run: RunSettings,
         *,
         command: str = "ask",
-        passages: bool = False,
+        extract: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Generator[Event, None, Memory]:
         """Read the sources under the budget; what remains is returned. Raises SourceError.
 
-        With `passages` the text around retained tokens is kept, for extracts.
+        The text around retained tokens is kept for citations; with `extract` there will be
+        evidence of every chunk, to rank it by.
         """
-        trace = Trace(sources.names, passages=Passages() if passages else None)
-        shown = trace.passages.feed if trace.passages is not None else None
-        stream = TokenStream(self.tokenizer, sources, shown)
+        passages = Passages()
+        trace = Trace(sources.names, sources.bases, passages=passages)
+        stream = TokenStream(self.tokenizer, sources, passages.feed)
         feed = setting.feed(stream, interrupted)
         trace.origins = feed.origins
         # A first look tells how many bytes a token has here, before the schedule is solved.
         feed.exhausted()
-        reader = setting.reader(self.model, run, feed.estimate(), measure_always=passages)
+        reader = setting.reader(self.model, run, feed.estimate(), measure_always=extract)
         memory = Memory(
             self.model_name,
             self.tokenizer,

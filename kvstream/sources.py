@@ -196,6 +196,11 @@ class SourceSet:
         return [source.name for source in self._sources]
 
     @property
+    def bases(self) -> list[int]:
+        """Global byte offset of the beginning of each source that was begun; grows as they are."""
+        return self._bases
+
+    @property
     def bytes_read(self) -> int:
         """Decoded bytes so far, over all sources."""
         return self._position

@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from kvstream.decoding import chooser
 from kvstream.engine import Reader
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.memory.citations import as_json, attended, best
+from kvstream.memory.coverage import coverage
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.passages import extract as best_passages
 from kvstream.prompt import Prompt
@@ -26,6 +29,8 @@ class Trace:
 
     names: Sequence[str] = ()
     """Of the sources, in order."""
+    bases: Sequence[int] = ()
+    """Global byte offset of each source's beginning."""
     origins: TokenOrigins = field(default_factory=TokenOrigins)
     passages: Passages | None = None
     """Sentences and lines around retained tokens, where they are wanted."""
@@ -70,26 +75,36 @@ class Memory:
 
         With `extract` the answer is that many passages, those that memory holds on to most.
         """
-        retained = self.retained
+        held = self.reader.retained().numpy()
         yield AnswerStarted(question, number)
         began = time.perf_counter()
+        said: list[int] = []
         if extract:
-            generated, stopped = 0, "end"
-            answer = rendered(self.extract(extract), self.trace.names)
+            stopped, cited = "end", self.extract(extract)
+            answer = rendered(cited, self.trace.names)
             yield AnswerToken(answer, self.reader.cache.used)
         else:
-            answer, generated = "", 0
-            for text, count in self._write(question, last):
-                answer, generated = answer + text, count
+            answer = ""
+            for text in self._write(question, last, said):
+                answer += text
                 yield AnswerToken(text, self.reader.cache.used)
             stopped = self.reader.stopped
             if stopped == "budget":
                 self.warnings.append(
-                    f"The answer stopped after {generated} tokens, where the budget was full."
+                    f"The answer stopped after {len(said)} tokens, where the budget was full."
                 )
                 yield Notice(self.warnings[-1])
+            cited = self.cite(question, said)
         seconds = time.perf_counter() - began
-        yield Answered(self._result(question, answer, generated, stopped, retained, seconds))
+        yield Answered(self._result(question, answer, len(said), stopped, held, cited, seconds))
+
+    def cite(self, question: str, said: Sequence[int]) -> list[Passage]:
+        """The passages that the tokens `said` in answer to a question looked at, heaviest first."""
+        if self.trace.passages is None:
+            return []
+        ordinals, weights = attended(self.reader, self.prompt.tail(question), said)
+        starts = self.trace.origins.starts(ordinals.numpy())
+        return best(self.trace.passages.score(starts, weights.numpy()))
 
     def extract(self, count: int) -> list[Passage]:
         """The passages that memory holds on to most, in document order."""
@@ -98,10 +113,9 @@ class Memory:
         starts = self.trace.origins.starts(ordinals.numpy())
         return best_passages(self.trace.passages.score(starts, weights.numpy()), count)
 
-    def _write(self, question: str, last: bool) -> Iterator[tuple[str, int]]:
-        """(text, tokens so far) for every token, and once more at the end."""
+    def _write(self, question: str, last: bool, said: list[int]) -> Iterator[str]:
+        """The text of every token, which is appended to `said`, and what is left at the end."""
         decoder = self.tokenizer.decoder()
-        count = 0
         tokens = self.reader.answer(
             self.prompt.tail(question),
             chooser(self.run),
@@ -110,9 +124,9 @@ class Memory:
             may_compress=last,
         )
         for token in tokens:
-            count += 1
-            yield decoder.push(token), count
-        yield decoder.flush(), count
+            said.append(token)
+            yield decoder.push(token)
+        yield decoder.flush()
 
     def _result(
         self,
@@ -120,10 +134,11 @@ class Memory:
         answer: str,
         generated: int,
         stopped: str,
-        retained: int,
+        held: np.ndarray,
+        cited: Sequence[Passage],
         answer_s: float,
     ) -> Result:
-        reader, read = self.reader, self.trace.read
+        reader, read, retained = self.reader, self.trace.read, len(held)
         peak = reader.cache.peak
         on_gpu = reader.model.device.type == "cuda"
         return Result(
@@ -152,6 +167,8 @@ class Memory:
             answer_s=answer_s,
             tokens_per_s=read / self.prefill_s if self.prefill_s else 0.0,
             stopped=stopped,
+            citations=tuple(as_json(p, self.trace.names, self.trace.bases) for p in cited),
+            coverage=coverage(held, read),
             warnings=tuple(self.warnings),
         )
 
