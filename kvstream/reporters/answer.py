@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from contextlib import suppress
 
 from kvstream.events import Answered, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
+from kvstream.reporters.citations import citation_lines
 from kvstream.reporters.format import for_terminal
 
 # json.dumps escapes the other control characters itself.
@@ -37,6 +39,10 @@ class AnswerWriter(Reporter):
                 self._write("\n" if self.last_character != "\n" else "")
             else:
                 self._write(event.result.answer.rstrip("\n") + "\n")
+            if self.is_terminal and not self.as_json and event.result.generated:
+                width = shutil.get_terminal_size().columns
+                for line in citation_lines(event.result.citations, width):
+                    self._write(line + "\n")
             self.streamed.clear()
 
     def close(self) -> None:

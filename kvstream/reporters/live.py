@@ -17,7 +17,7 @@ from rich.text import Text
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Started, StepDone
 from kvstream.reporters import format as f
-from kvstream.reporters.plain import Teller, summary
+from kvstream.reporters.plain import Teller
 from kvstream.reporters.process import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
@@ -124,7 +124,7 @@ class Live(Teller):
             self.view.answering = None
         super().show(event)
         if isinstance(event, Answered):
-            self.tell(summary(event.result))
+            self.cost(event.result)
 
     def tell(self, message: str) -> None:
         self._clear_line()

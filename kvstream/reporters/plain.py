@@ -9,6 +9,7 @@ from typing import TextIO
 
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.base import Reporter
+from kvstream.reporters.citations import coverage_line
 from kvstream.reporters.format import duration, for_terminal, number, share, size
 
 FIRST_LINE_AFTER = 5.0
@@ -45,6 +46,13 @@ class Teller(Reporter):
 
     def tell(self, message: str) -> None:
         self.write(message)
+
+    def cost(self, result: Result) -> None:
+        """What an answer cost, and how much of the document it could rest on."""
+        left = coverage_line(result, pictures=self.unicode)
+        if left is not None:
+            self.tell(left)
+        self.tell(summary(result))
 
     def write(self, line: str) -> None:
         """One line; a stderr that nobody reads any more must not end the run."""
@@ -84,7 +92,7 @@ class Plain(Teller):
             self.write(f"Question {event.number + 1}: {event.question}")
         super().show(event)
         if isinstance(event, Answered):
-            self.write(summary(event.result))
+            self.cost(event.result)
 
 
 def plan_line(event: Started) -> str:

@@ -1,0 +1,94 @@
+"""The passages that an answer looked at, for a terminal, and what is left of the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvstream.events import Result
+from kvstream.reporters.format import fit, for_terminal, share, strip
+
+SHOWN = 3
+"""Passages under an answer; the JSON has them all."""
+LINES = 2
+"""Lines that the text of each may take."""
+MAP = 40
+"""Places of the map of a document."""
+INDENT = "    "
+
+
+def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Source, lines, weight and text of the heaviest passages, for a terminal `width` wide."""
+    if not citations:
+        return []
+    lines = ["", "Where the model looked:"]
+    for number, cited in enumerate(citations[:SHOWN], 1):
+        first, last = cited["line_start"], cited["line_end"]
+        place = f":{first}" if first == last else f":{first}-{last}"
+        tail = f"{place} ({share(cited['weight'], 1.0)})"
+        head = f"[{number}] "
+        name = _end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
+        lines.append(head + name + tail)
+        text = _one_line(str(cited["text"]))
+        lines += [INDENT + line for line in _wrapped(text, max(16, width - len(INDENT)), LINES)]
+    return lines
+
+
+def coverage_line(result: Result, *, pictures: bool) -> str | None:
+    """How much of the document memory still represents, with a map of it from its first page on.
+
+    None where that is not known, or where all of it is there.
+    """
+    if result.coverage is None or not result.evicted:
+        return None
+    words = f"{share(result.coverage['share'], 1.0)} of the text is represented in memory"
+    if not pictures:
+        return words
+    return f"{words} {strip(fit(result.coverage['map'], MAP), '·')}"
+
+
+def _one_line(text: str) -> str:
+    return for_terminal(" ".join(text.split()))
+
+
+def _wrapped(text: str, width: int, most: int) -> list[str]:
+    """`text` in at most `most` lines of `width` cells; what is left out shows as three dots."""
+    from rich.cells import cell_len
+
+    lines, line = [], ""
+    for word in text.split(" "):
+        while cell_len(word) > width:  # no spaces: Chinese, or a long address
+            part = _cells(word, width) if not line else ""
+            lines.append(line or part)
+            line, word = "", word[len(part) :]
+        if cell_len(line) + bool(line) + cell_len(word) > width:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    lines.append(line)
+    lines = [kept for kept in lines if kept]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], _cells(lines[most - 1], width - 4).rstrip() + " ..."]
+    return lines
+
+
+def _cells(text: str, width: int) -> str:
+    """The beginning of `text` that takes at most `width` cells, one character at least."""
+    from rich.cells import cell_len
+
+    end, taken = 0, 0
+    for char in text:
+        taken += cell_len(char)
+        if end and taken > width:
+            break
+        end += 1
+    return text[:end]
+
+
+def _end_of(text: str, width: int) -> str:
+    """The end of a path, which tells more than its beginning."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= width:
+        return text
+    return "..." + _cells(text[::-1], width - 3)[::-1]

@@ -1,0 +1,37 @@
+"""Citations as a terminal shows them: within its width, harmless, and no more than asked for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from kvstream.reporters.citations import citation_lines
+
+
+def cited(text: str, source: str = "book.txt", weight: float = 0.5) -> dict[str, object]:
+    return {
+        "source": source, "byte_start": 0, "byte_end": 9, "line_start": 12, "line_end": 14,
+        "text": text, "weight": weight,
+    }  # fmt: skip
+
+
+def test_source_lines_weight_and_text() -> None:
+    shown = citation_lines([cited("It was\nlate.", weight=0.714)] * 5, 80)
+    assert shown[2:4] == ["[1] book.txt:12-14 (71%)", "    It was late."]
+    assert len(shown) == 2 + 3 * 2
+
+
+@given(st.text(max_size=400), st.text(min_size=1, max_size=120), st.integers(40, 120))
+def test_no_line_is_wider_than_the_terminal(text: str, source: str, width: int) -> None:
+    shown = citation_lines([cited(text, source)], width)
+    assert all(cell_len(line) <= width for line in shown)
+    assert not any(ord(char) < 32 or 0x7F <= ord(char) < 0xA0 for line in shown for char in line)
+
+
+def test_what_is_left_out_is_marked() -> None:
+    shown = citation_lines([cited("word " * 100)], 80)
+    assert len(shown) == 5
+    assert shown[-1].endswith(" ...")
+    assert citation_lines([cited("漢" * 100)], 80)[-1].endswith(" ...")
+    assert citation_lines([], 80) == []
