@@ -120,8 +120,10 @@ class Result:
     """What of the document memory still represents: ``share`` and a ``map`` by place."""
     reread: dict[str, Any] | None = None
     """The second look: what was read again, and what the first pass had answered."""
-    abstained: bool = False
-    """The model's answer rested on too little and was withheld (``--strict``)."""
+    support: dict[str, float] | None = None
+    """How far the answer rests on single passages (``focus``), and its ``confidence``."""
+    withheld: str | None = None
+    """The model's answer where it rested on too little to be given (``--strict``)."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints; keys as the command line's contract names them."""
@@ -156,7 +158,8 @@ class Result:
             "citations": list(self.citations),
             "coverage": self.coverage,
             "reread": self.reread,
-            "abstained": self.abstained,
+            "support": self.support,
+            "withheld": self.withheld,
             "stopped": self.stopped,
             "warnings": list(self.warnings),
         }

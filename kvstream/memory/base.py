@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,13 +14,16 @@ import torch
 from kvstream.decoding import chooser
 from kvstream.engine import Reader
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
-from kvstream.memory.citations import as_json, attended, best
+from kvstream.memory.citations import NOTHING, Look, as_json, attended, look
 from kvstream.memory.coverage import coverage
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.passages import extract as best_passages
 from kvstream.prompt import Prompt
 from kvstream.settings import RunSettings
 from kvstream.tokens import Tokenizer
+
+NOT_SUPPORTED = "What memory holds of the text does not support an answer."
+"""Said by --strict in place of an answer."""
 
 
 @dataclass
@@ -62,6 +65,8 @@ class Memory:
     load_s: float = 0.0
     prefill_s: float = 0.0
     warnings: list[str] = field(default_factory=list)
+    look: Look = NOTHING
+    """What the latest answer rests on."""
 
     @property
     def retained(self) -> int:
@@ -69,42 +74,57 @@ class Memory:
         return int(self.reader.retained().numel())
 
     def answer(
-        self, question: str, number: int = 0, *, last: bool = False, extract: int = 0
+        self,
+        question: str,
+        number: int = 0,
+        *,
+        last: bool = False,
+        extract: int = 0,
+        strict: bool = False,
     ) -> Iterator[Event]:
         """The events of one answer. Memory stays as it was, unless it is the `last` question.
 
-        With `extract` the answer is that many passages, those that memory holds on to most.
+        With `extract` the answer is that many passages, those that memory holds on to most. One
+        that rests on little gets a warning, and with `strict` it is withheld.
         """
         held = self.reader.retained().numpy()
         yield AnswerStarted(question, number)
         began = time.perf_counter()
         said: list[int] = []
         if extract:
-            stopped, cited = "end", self.extract(extract)
-            answer = rendered(cited, self.trace.names)
+            answer, stopped = rendered(cited := self.extract(extract), self.trace.names), "end"
             yield AnswerToken(answer, self.reader.cache.used)
+            self.look = replace(NOTHING, cited=tuple(cited))
         else:
             answer = ""
             for text in self._write(question, last, said):
                 answer += text
-                yield AnswerToken(text, self.reader.cache.used)
+                yield AnswerToken("" if strict else text, self.reader.cache.used)
             stopped = self.reader.stopped
             if stopped == "budget":
                 self.warnings.append(
                     f"The answer stopped after {len(said)} tokens, where the budget was full."
                 )
                 yield Notice(self.warnings[-1])
-            cited = self.cite(question, said)
-        seconds = time.perf_counter() - began
-        yield Answered(self._result(question, answer, len(said), stopped, held, cited, seconds))
+            self.look = self._look(question, said)
+        result = self._result(question, answer, len(said), stopped, held, began)
+        # A summary rests on everything, and an extract is the text itself.
+        if not extract and self.prompt.task == "ask" and self.look.rests_on_little:
+            result = doubted(result, self.look, withhold=strict)
+        if strict and not extract:
+            yield AnswerToken(result.answer, self.reader.cache.used)
+        yield Answered(result)
 
-    def cite(self, question: str, said: Sequence[int]) -> list[Passage]:
-        """The passages that the tokens `said` in answer to a question looked at, heaviest first."""
-        if self.trace.passages is None:
-            return []
-        ordinals, weights = attended(self.reader, self.prompt.tail(question), said)
-        starts = self.trace.origins.starts(ordinals.numpy())
-        return best(self.trace.passages.score(starts, weights.numpy()))
+    def _look(self, question: str, said: Sequence[int]) -> Look:
+        """What the tokens `said` in answer to a question looked at."""
+        found = attended(self.reader, self.prompt.tail(question), said)
+        passages = self.trace.passages
+        if found is None or passages is None:
+            return NOTHING
+        starts = self.trace.origins.starts(found.ordinals.numpy())
+        by_answer = passages.score(starts, found.by_answer.numpy())
+        by_question = passages.score(starts, found.by_question.numpy())
+        return look(by_answer, by_question, found.confidence)
 
     def extract(self, count: int) -> list[Passage]:
         """The passages that memory holds on to most, in document order."""
@@ -135,8 +155,7 @@ class Memory:
         generated: int,
         stopped: str,
         held: np.ndarray,
-        cited: Sequence[Passage],
-        answer_s: float,
+        began: float,
     ) -> Result:
         reader, read, retained = self.reader, self.trace.read, len(held)
         peak = reader.cache.peak
@@ -164,13 +183,35 @@ class Memory:
             load_s=self.load_s,
             prefill_s=self.prefill_s,
             select_s=reader.select_seconds,
-            answer_s=answer_s,
+            answer_s=time.perf_counter() - began,
             tokens_per_s=read / self.prefill_s if self.prefill_s else 0.0,
             stopped=stopped,
-            citations=tuple(as_json(p, self.trace.names, self.trace.bases) for p in cited),
+            citations=tuple(
+                as_json(p, self.trace.names, self.trace.bases) for p in self.look.cited
+            ),
+            support=self.look.to_json() if generated else None,
             coverage=coverage(held, read),
             warnings=tuple(self.warnings),
         )
+
+
+def doubted(result: Result, look: Look, *, withhold: bool) -> Result:
+    """The same result with a warning that it rests on little, or with the answer withheld."""
+    why = (
+        f"{look.focus:.0%} of its attention to the text is on its three heaviest passages, and "
+        f"its words have a probability of {look.confidence:.0%} (geometric mean)"
+    )
+    if withhold:
+        warning = f"An answer that rests on little was withheld: {why}."
+        return replace(
+            result,
+            answer=NOT_SUPPORTED,
+            withheld=result.answer,
+            warnings=(*result.warnings, warning),
+        )
+    return replace(
+        result, warnings=(*result.warnings, f"The answer rests on little: {why}. Check it.")
+    )
 
 
 def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:

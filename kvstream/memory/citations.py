@@ -7,9 +7,9 @@ the passage says so (docs/citations.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,54 +22,108 @@ CITED = 5
 """Passages that are cited at most."""
 LEAST_WEIGHT = 0.01
 """A passage that gets less of the attention to the text is not cited."""
+HEAVIEST = 3
+"""Passages whose weights together are the focus of an answer."""
+LEAST_FOCUS = 0.65
+LEAST_CONFIDENCE = 0.7
+"""An answer with less rests on little. Both are measured with pocket: docs/citations.md."""
 
 
-def attended(
-    reader: Reader, question: Sequence[int], answer: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """(ordinals, weights): the source tokens that memory holds and what the answer paid to each.
+@dataclass(frozen=True)
+class Attended:
+    """What question and answer paid to the source tokens that memory holds."""
 
-    Question and answer go through the model once more, in one pass, and leave memory as it was;
-    what the budget has no room for at the answer's end is left out. Measured are the queries that
-    chose the answer's tokens: the question's last one and those of the answer but its last.
-    ordinals int64 [n], sorted and distinct; weights float32 [n] of the sum 1. Both empty where
-    nothing was answered.
+    ordinals: Tensor
+    """int64 [n], sorted and distinct."""
+    by_answer: Tensor
+    """float32 [n] of the sum 1."""
+    by_question: Tensor
+    """float32 [n] of the sum 1."""
+    confidence: float
+    """Geometric mean of the probabilities of the answer's tokens."""
+
+
+def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attended | None:
+    """Measure it: question and answer go through the model once more and leave memory as it was.
+
+    Of the answer counts what the queries looked at that chose its tokens: the question's last one
+    and those of the answer but its last. What the budget has no room for at the answer's end is
+    left out. None where nothing was answered or memory holds nothing of the source.
+
+    A token's weight is the sum over layers and heads of the square of the mean attention it gets:
+    so a head that looks at one place outweighs the many that spread theirs.
     """
     room = reader.sizes.budget - reader.cache.used - len(question)
     said = list(answer[: room + 1])
-    if not said or not question or room < 0:
-        return torch.empty(0, dtype=torch.int64), torch.empty(0)
+    if not said or room < 0:
+        return None
     ends = [store.used for store in reader.cache.layers]
     for store in reader.cache.layers:
         store.rows = store.columns = None
+    wanted = Wanted((len(said),), columns=True, queries=len(question), reduce="max")
     try:
-        wanted = Wanted((len(said),), reduce="max")
-        reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
-        found = [
-            _of_source(store.origin[:, :end], store.rows[:, :end] / len(said))
-            for store, end in zip(reader.cache.layers, ends, strict=True)
-            if store.rows is not None
-        ]
+        hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
+        targets = torch.tensor(said, device=hidden.device)
+        loss = reader.model.loss(hidden[len(question) - 1 :], targets)
+        found = []
+        for store, end in zip(reader.cache.layers, ends, strict=True):
+            if store.rows is not None and store.columns is not None:
+                own = store.origin[:, :end] != PROMPT
+                measured = store.origin, store.rows / len(said), store.columns / len(question)
+                found.append([part[:, :end][own].cpu() for part in measured])
     finally:
         reader.cache.cut(ends)
-    ordinals, places = torch.cat([o for o, _ in found]).unique(return_inverse=True)
-    # Squares, so that a head that looks at one place outweighs many that look everywhere.
-    weights = torch.zeros(len(ordinals)).index_add_(
-        0, places, torch.cat([w for _, w in found]) ** 2
+    if not found:
+        return None
+    origin, *weights = (torch.cat(parts) for parts in zip(*found, strict=True))
+    ordinals, places = origin.long().unique(return_inverse=True)
+    if not len(ordinals):
+        return None
+    summed = (torch.zeros(len(ordinals)).index_add_(0, places, w.float() ** 2) for w in weights)
+    answer_share, question_share = (s / s.sum().clamp_min(1e-30) for s in summed)
+    return Attended(ordinals, answer_share, question_share, float((-loss.mean()).exp()))
+
+
+@dataclass(frozen=True)
+class Look:
+    """What an answer rests on, in passages."""
+
+    cited: tuple[Passage, ...]
+    """By the answer's attention, heaviest first."""
+    regions: tuple[Passage, ...]
+    """By that of answer and question together, heaviest first: where to look again."""
+    focus: float
+    """Share of the answer's attention to the text that the three heaviest passages have."""
+    confidence: float
+    """Geometric mean of the probabilities of the answer's tokens."""
+
+    @property
+    def rests_on_little(self) -> bool:
+        """Whether the answer should not be trusted: it looked everywhere, or was a guess."""
+        return self.focus < LEAST_FOCUS or self.confidence < LEAST_CONFIDENCE
+
+    def to_json(self) -> dict[str, float]:
+        return {"focus": round(self.focus, 4), "confidence": round(self.confidence, 4)}
+
+
+NOTHING = Look((), (), 0.0, 0.0)
+"""Of an answer without words."""
+
+
+def look(by_answer: Sequence[Passage], by_question: Sequence[Passage], confidence: float) -> Look:
+    """Passages and what they weigh to the answer and to the question (each of the sum 1)."""
+    ranked = sorted(by_answer, key=lambda p: (-p.weight, p.start))
+    both: dict[int, tuple[float, Passage]] = {}
+    for passage in (*by_answer, *by_question):
+        weight, _ = both.get(passage.start, (0.0, passage))
+        both[passage.start] = weight + passage.weight, passage
+    regions = [p for _, p in sorted(both.values(), key=lambda pair: (-pair[0], pair[1].start))]
+    return Look(
+        tuple(p for p in ranked[:CITED] if p.weight >= LEAST_WEIGHT),
+        tuple(regions),
+        sum(p.weight for p in ranked[:HEAVIEST]),
+        confidence,
     )
-    return ordinals, weights / weights.sum().clamp_min(1e-30)
-
-
-def _of_source(origin: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Entries [K, N] of the source alone, on the CPU: ordinals int64 and weights float32, flat."""
-    own = origin != PROMPT
-    return origin[own].long().cpu(), weights[own].float().cpu()
-
-
-def best(passages: Sequence[Passage], most: int = CITED) -> list[Passage]:
-    """The heaviest passages first; those that hardly weigh anything are left out."""
-    ranked = sorted(passages, key=lambda p: (-p.weight, p.start))[:most]
-    return [p for p in ranked if p.weight >= LEAST_WEIGHT]
 
 
 def as_json(passage: Passage, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
@@ -82,5 +136,5 @@ def as_json(passage: Passage, names: Sequence[str], bases: Sequence[int]) -> dic
         "line_start": passage.line_start,
         "line_end": passage.line_end,
         "text": passage.text,
-        "weight": round(float(np.float64(passage.weight)), 4),
+        "weight": round(passage.weight, 4),
     }
