@@ -24,6 +24,8 @@ from kvstream.model import hook
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.training import gate as training
+from kvstream.training import gate_worth
+from kvstream.training.splits import is_heldout
 
 HEAD = 4
 METHOD = EdgeInfinite(sinks=8, window=12, segment=40, scale=False)
@@ -355,11 +357,30 @@ def test_excerpts_of_packed_texts_are_never_empty(tmp_path: Path) -> None:
 def test_variants_are_measured_on_the_tokens_behind_a_memory(folder: Path) -> None:
     model = bounded("llama")
     gates = training.new_gates(model.facts, None, 0)
-    found = training.compare(model, Letters(), gates, [tokens(300, 2)], 160)  # type: ignore[arg-type]
-    assert set(found) == set(training.VARIANTS)
+    texts = [tokens(300, 2), tokens(250, 3)]
+    found = gate_worth.compare(model, Letters(), gates, texts, 160)  # type: ignore[arg-type]
+    assert set(found) == set(gate_worth.VARIANTS)
     for measured in found.values():
-        assert 0 < measured[0].tokens < 300
-        assert math.isfinite(training.overall(measured).perplexity)
+        assert [0 < m.tokens < len(t) for m, t in zip(measured, texts, strict=True)] == [True] * 2
+        assert math.isfinite(gate_worth.overall(measured).perplexity)
+
+
+def test_the_control_finds_the_other_texts_memory() -> None:
+    """Its own memory under another name changes nothing; another text's does, if the gate reads."""
+    model = bounded("llama")
+    gates = training.new_gates(model.facts, None, 0)
+    for gate in gates.values():  # untrained it says zero whatever it reads
+        torch.nn.init.normal_(gate.w2)
+        torch.nn.init.zeros_(gate.g)
+    method = training.with_gates(EdgeInfinite(), gates)
+    one, other = tokens(400, 2), tokens(400, 3)
+
+    def loss(*others: list[int]) -> float:
+        letters: Any = Letters()
+        return gate_worth.measure(model, letters, method, [one], 160, others)[0].loss
+
+    assert loss(one) == loss()
+    assert abs(loss(other) - loss()) > 1e-4
 
 
 def test_the_gate_of_pocket_is_a_small_share_of_it() -> None:
@@ -385,3 +406,14 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     again = cli("gate", "train", "--data", str(tmp_path / "nowhere"), "--out", str(out))
     assert again.code != 0
     assert "does not exist" in again.stderr
+    for number in [n for n in range(99) if is_heldout(f"more-{n}")][:2]:
+        (folder / f"more-{number}.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
+    ran = cli(
+        "gate", "measure", "--data", str(folder), "--gate", str(out), "--texts", "2", "--tokens",
+        "500", "--budget", "256", "--threads", "1", "--dtype", "float32",
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == list(gate_worth.VARIANTS)
+    assert "%" not in lines[0]
+    assert all("% to " in line for line in lines[1:])

@@ -80,18 +80,6 @@ class Progress:
     seconds: float
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Loss on texts that were held out, over the tokens that were read behind a memory."""
-
-    loss: float
-    tokens: int
-
-    @property
-    def perplexity(self) -> float:
-        return math.exp(self.loss)
-
-
 def texts_in(folder: Path) -> tuple[list[str], list[str]]:
     """Files to learn from, and those held out (a tenth, by name). Raises SourceError."""
     names = sorted(open_sources([str(folder)]).names)
@@ -116,6 +104,15 @@ def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) ->
     if length < size:  # a packed file's size is a guess, and the place may have been behind its end
         text, _ = _stretch(name, int(place * max(0, length - room)), room)
     return tokenizer.encode(text)[:count]
+
+
+def excerpts(
+    names: Sequence[str], tokenizer: Tokenizer, tokens: int, count: int, seed: int
+) -> list[list[int]]:
+    """Excerpts of `count` of these texts, or of all if they are fewer."""
+    draw = random.Random(seed)
+    chosen = draw.sample(names, min(count, len(names)))
+    return [excerpt(name, tokenizer, tokens, draw) for name in chosen]
 
 
 def _stretch(name: str, start: int, count: int) -> tuple[str, int]:
@@ -198,9 +195,8 @@ class Trainer:
 
     def heldout(self, count: int) -> list[list[int]]:
         """Excerpts of so many texts that were held out."""
-        draw = random.Random(self.recipe.seed)
-        names = draw.sample(self.held, min(count, len(self.held)))
-        return [excerpt(n, self.tokenizer, self.recipe.tokens, draw) for n in names]
+        recipe = self.recipe
+        return excerpts(self.held, self.tokenizer, recipe.tokens, count, recipe.seed)
 
     @property
     def checkpoint(self) -> Path:
@@ -402,69 +398,3 @@ def chunk_loss(
             logits_to_keep=rows,
         )  # fmt: skip
         return functional.cross_entropy(out.logits[0].float(), inputs[0, rows + 1])
-
-
-# What it is worth -------------------------------------------------------------------------------
-
-
-def measure(
-    model: BoundedModel,
-    tokenizer: Tokenizer,
-    method: EdgeInfinite,
-    texts: Sequence[Sequence[int]],
-    budget: int,
-) -> list[Measured]:
-    """Loss on each text, over the chunks after the first one that left something behind.
-
-    All chunks are a segment of the unchanged method, so that with fewer sinks or a smaller window
-    no token has more before it in its own chunk.
-    """
-    run = RunSettings(
-        growth="fixed", chunk="fixed", chunk_size=EdgeInfinite().sized(budget).segment
-    )
-    found = []
-    for ids in texts:
-        reader = open_reader(model, tokenizer, method, budget, len(ids), run)
-        reader.report_loss = True
-        reader.begin()
-        total, tokens, at, left = 0.0, 0, 0, False
-        while at < len(ids):
-            part = ids[at : at + reader.schedule.chunk()]
-            report = reader.step(Piece(part, at), last=at + len(part) == len(ids))
-            if left and report.loss is not None:
-                total, tokens = total + float(report.loss.double().sum()), tokens + len(part)
-            at += len(part)
-            left = left or reader.cache.used < at
-        found.append(Measured(total / max(1, tokens), tokens))
-    return found
-
-
-VARIANTS = {
-    "edgeinfinite": EdgeInfinite(),
-    "without memory": EdgeInfinite(memory=False),
-    "without window": EdgeInfinite(window=0),
-    "without sinks": EdgeInfinite(sinks=0),
-    "without both": EdgeInfinite(window=0, sinks=0),
-}
-"""What the method is compared with: its own sinks and window alone, and the paper's ablation."""
-
-
-def compare(
-    model: BoundedModel,
-    tokenizer: Tokenizer,
-    gates: Mapping[int, Gate],
-    texts: Sequence[Sequence[int]],
-    budget: int,
-    variants: Sequence[str] = tuple(VARIANTS),
-) -> dict[str, list[Measured]]:
-    """Loss of the variants, text by text."""
-    return {
-        name: measure(model, tokenizer, with_gates(VARIANTS[name], gates), texts, budget)
-        for name in variants
-    }
-
-
-def overall(found: Sequence[Measured]) -> Measured:
-    """All texts as one, each token with the same weight."""
-    tokens = sum(m.tokens for m in found)
-    return Measured(sum(m.loss * m.tokens for m in found) / max(1, tokens), tokens)
