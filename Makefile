@@ -1,6 +1,8 @@
 # Two commands, each of which sets itself up in .venv:
 #   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
 #   make test    everything that has to hold: ruff, mypy, pytest
+# And one for a comparison:
+#   make kvpress a Python with kvpress in .venv-kvpress, for `kvstream bench speed --against kvpress`
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +14,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: try test docs clean
+.PHONY: try test docs kvpress clean
 
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 try: $(VENV)/.installed build/reference.txt
@@ -39,6 +41,16 @@ docs: $(VENV)/.installed-test
 build/reference.txt: $(VENV)/.installed
 	@mkdir -p build
 	@$(BIN)/python -c "import pydoc_data.topics as t; print(*t.topics.values(), sep='\n\n')" > $@
+
+# kvpress wants an older transformers, so it lives in a virtual environment of its own.
+kvpress: $(VENV)-kvpress/.installed
+	@echo "$(CURDIR)/$(VENV)-kvpress/bin/python"
+
+$(VENV)-kvpress/.installed:
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi
+	@test -x $(VENV)-kvpress/bin/python || $(PYTHON) -m venv $(VENV)-kvpress
+	$(VENV)-kvpress/bin/pip install --quiet --disable-pip-version-check 'kvpress>=0.5.5' psutil 'torch<2.14'
+	@touch $@
 
 $(VENV)/.installed: pyproject.toml
 	$(call make_venv)

@@ -389,23 +389,6 @@ def test_summary_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
     assert "lead" in cli(*arguments, "--no-extract", "-q").stdout
 
 
-def test_speed_command(cli: Any) -> None:
-    arguments = ("bench", "speed", "--lengths", "1200", *TINY, "--runs", "1")
-    rows = rows_of(
-        cli(*arguments, "--method", "streaming", "--against", "floor,floor-sdpa,transformers",
-            "--json", "-q")
-    )  # fmt: skip
-    systems = [r["system"] for r in rows]
-    assert systems == ["kvstream", "floor", "floor-sdpa", "transformers"]
-    ours, floor = rows[0], rows[1]
-    assert ours["peak_kv_tokens"] <= 512
-    # The same chunks behind the same memory; the prompt is no part of the floor's.
-    assert floor["peak_kv_tokens"] == pytest.approx(ours["peak_kv_tokens"], abs=8)
-    assert ours["ratio_to_floor"] > 0
-    assert rows[3]["peak_kv_tokens"] == 1200
-    assert "to floor" in cli(*arguments, "-q").stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -414,8 +397,6 @@ def test_speed_command(cli: Any) -> None:
         (("needle", "--depths", "2"), "2.0 is not in the range"),
         (("needle", "--method", "nonsense"), "Unknown method 'nonsense'"),
         (("qa", "--data", "-"), "name files, not -"),
-        (("speed", "--against", "llama.cpp"), "Unknown system 'llama.cpp'"),
-        (("speed", "--save", "x"), "a time is never taken"),
         (("nonsense",), "No such command"),
     ],
 )

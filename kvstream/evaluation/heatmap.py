@@ -86,12 +86,13 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         bar = figure.colorbar(image, ax=axes, label="share right", shrink=0.9)
         bar.outline.set_visible(False)
     try:
-        figure.savefig(path, dpi=160, metadata=_undated(path))
+        figure.savefig(path, dpi=160, metadata=undated(path))
     except OSError as error:
         raise KvstreamError(f"Cannot write {path}: {error.strerror}.") from error
     finally:
         plt.close(figure)
 
 
-def _undated(path: Path) -> dict[str, None] | None:
+def undated(path: Path) -> dict[str, None] | None:
+    """Metadata that keeps the day out of a picture."""
     return {"Date": None} if path.suffix.lower() == ".svg" else None

@@ -1,4 +1,4 @@
-"""The floor that bounded reading is measured against, and the plain caches that it replaces.
+"""The floor that bounded reading is measured against.
 
 The floor runs the same chunks behind memories of the same sizes with the same fast attention, and
 does nothing else: of what is there it keeps the first entries, where they lie and as they are
@@ -7,36 +7,20 @@ rotated. What a method costs beyond that is selection, evidence, catalysts and m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, DynamicCache
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Seconds on the wall, and of this process on all processors."""
-
-    wall: float
-    cpu: float
-
-    @classmethod
-    def now(cls) -> Clock:
-        return cls(time.perf_counter(), time.process_time())
-
-    def __sub__(self, earlier: Clock) -> Clock:
-        return Clock(self.wall - earlier.wall, self.cpu - earlier.cpu)
-
 
 FLOOR = "kvstream_floor"
 SDPA = "sdpa"
@@ -110,53 +94,52 @@ def attention(model: BoundedModel, name: str) -> Iterator[None]:
         model.model.set_attn_implementation(hook.NAME)
 
 
-@torch.inference_mode()
-def read_floor(
-    model: BoundedModel, ids: Sequence[int], steps: Sequence[tuple[int, int]], name: str = FLOOR
-) -> Clock:
-    """Seconds for `ids` in chunks; `steps` are (chunk, entries of memory afterwards)."""
+def most_held(steps: Sequence[tuple[int, int]]) -> int:
+    """Entries of memory and chunk together, at the most; `steps` as in `read_floor`."""
     held, most = 0, 0
     for chunk, memory in steps:
         most, held = max(most, held + chunk), min(memory, held + chunk)
-    layers = [_Layer(most) for _ in model.layers]
-    cache = Cache(layers=list(layers))
-    run = model.model.base_model if model.head_is_plain else model.model
-    tokens = torch.tensor([list(ids)], device=model.device)
-    with attention(model, name):
-        started = Clock.now()
-        at = 0
-        for chunk, memory in steps:
-            part = tokens[:, at : at + chunk]
-            first = layers[0].used
-            positions = torch.arange(first, first + part.shape[1], device=model.device)[None]
-            run(input_ids=part, position_ids=positions, past_key_values=cache, use_cache=True)
-            at += chunk
-            for layer in layers:
-                layer.used = min(layer.used, memory)
-        wait(model.device)
-        return Clock.now() - started
+    return most
 
 
 @torch.inference_mode()
-def read_plain(model: BoundedModel, ids: Sequence[int], chunk: int | None) -> tuple[Clock, int]:
-    """Seconds with transformers' growing cache, and the bytes it ends with.
+def read_floor(
+    model: BoundedModel,
+    ids: Sequence[int],
+    steps: Sequence[tuple[int, int]],
+    question: Sequence[int],
+    tokens: int,
+    name: str = FLOOR,
+) -> Record:
+    """Read `ids` in chunks and write `tokens` tokens after the question.
 
-    `chunk`: tokens a forward pass; None is all at once.
+    `steps` are (chunk, entries of memory afterwards); `name` is FLOOR or SDPA.
     """
-    tokens = torch.tensor([list(ids)], device=model.device)
-    with attention(model, SDPA):
-        cache = DynamicCache(config=model.model.config)
-        started = Clock.now()
-        for part in tokens.split(chunk or tokens.shape[1], dim=1):
-            model.model(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        wait(model.device)
-        spent = Clock.now() - started
-    layers: Any = cache.layers
-    size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-    return spent, size
+    most = most_held(steps)
+    layers = [_Layer(max(most, steps[-1][1] + len(question) + tokens)) for _ in model.layers]
+    cache = Cache(layers=list(layers))
 
+    def forward(part: Tensor) -> Tensor:
+        """Hidden states, or logits where the output layer is not plain, [n, d]."""
+        first = layers[0].used
+        positions = torch.arange(first, first + part.shape[1], device=model.device)[None]
+        run = model.model.base_model if model.head_is_plain else model.model
+        out = run(input_ids=part, position_ids=positions, past_key_values=cache, use_cache=True)
+        return (out.last_hidden_state if model.head_is_plain else out.logits)[0]
 
-def wait(device: torch.device) -> None:
-    """Until a GPU has done what it was told."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    def logits(more: Sequence[int]) -> Tensor:
+        return model.logits(forward(torch.tensor([list(more)], device=model.device))[-1:])[0]
+
+    text = torch.tensor([list(ids)], device=model.device)
+    with attention(model, name):
+        watch = Stopwatch(model.device)
+        at = 0
+        for chunk, memory in steps:
+            forward(text[:, at : at + chunk])
+            at += chunk
+            for layer in layers:
+                layer.used = min(layer.used, memory)
+        watch.has_read()
+        answer(logits, question, tokens, watch)
+    each = sum(spec.entry_bytes for spec in model.layers)
+    return {**watch.record(), "peak_kv_tokens": most, "peak_kv_bytes": most * each}

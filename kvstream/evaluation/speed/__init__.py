@@ -1,0 +1,1 @@
+"""What bounded reading costs in time and memory, beside what people use instead."""

@@ -1,0 +1,211 @@
+"""Rounds in which every system takes its turn, and the rows that come of them.
+
+All get the same token ids, in turns, round after round, so that a machine which is busy for a
+while slows all of them. A ratio is the median of the ratios within a round; beside it stands that
+of the processor times, which what else runs on the machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from kvstream.errors import BudgetError
+from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.peak import reading_flops
+from kvstream.evaluation.speed.systems import System, Task, run
+from kvstream.evaluation.speed.timing import memory_watched
+from kvstream.session import Session
+
+WARM = 4096
+"""Tokens of the first round, which is not counted: it warms up libraries and caches."""
+WARM_TOKEN_BY_TOKEN = 256
+MEDIANS = (
+    "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "cpu_s", "select_s",
+    "peak_kv_tokens", "peak_kv_bytes", "peak_rss_bytes", "peak_device_bytes",
+)  # fmt: skip
+FACTS = ("load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens")
+"""The same in every round."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop waiting."""
+
+    repeat_s: float
+    """What takes longer is run once a length; token by token it is extrapolated."""
+    give_up_s: float
+    """What is expected to take longer, by the length before, is not run at all."""
+
+
+@dataclass
+class Bench:
+    """Measures length after length; what failed or became too slow is not tried at longer ones."""
+
+    session: Session
+    every: Sequence[System]
+    runs: int
+    limits: Limits
+    peak_flops: float
+    advance: Callable[[str], None]
+    out: dict[System, str] = field(default_factory=dict)
+    """Systems that are out of the race, and why."""
+    last: dict[System, tuple[int, float]] = field(default_factory=dict)
+    """Tokens and seconds of the length before."""
+
+    def measure(self, task: Task) -> list[Record]:
+        """A row for each system at the length of ``task.ids``."""
+        tokens = len(task.ids)
+        for system, (before, seconds) in self.last.items():
+            expected = seconds * (tokens / before) ** system.growth
+            if expected > self.limits.give_up_s:
+                self.out.setdefault(system, f"would take about {expected:,.0f} s")
+        taken: dict[System, list[Record]] = {system: [] for system in self.every}
+        steps: dict[System, Sequence[tuple[int, int]]] = {}
+        for number in range(-1, self.runs):
+            for system in self.every:
+                self.advance(self._turn(system, task, taken[system], steps, warm=number < 0))
+        for system, found in taken.items():
+            if found:
+                self.last[system] = tokens, statistics.median(r["prefill_s"] for r in found)
+        rows = [self._row(system, tokens, taken[system], steps) for system in self.every]
+        self._ratios(rows, taken)
+        return _faster_plain(rows)
+
+    def _turn(
+        self,
+        system: System,
+        task: Task,
+        known: list[Record],
+        steps: dict[System, Sequence[tuple[int, int]]],
+        *,
+        warm: bool,
+    ) -> str:
+        if system in self.out:
+            return f"{system.label}: {self.out[system]}"
+        if known and known[0]["prefill_s"] > self.limits.repeat_s:
+            return f"{system.label} takes too long to be repeated"
+        if warm:
+            few = WARM_TOKEN_BY_TOKEN if system.name == "streamingllm" else WARM
+            task = replace(task, ids=task.ids[:few])
+        if system.name not in ("kvstream", "kvpress"):
+            task = replace(task, steps=steps.get(_leader(system, self.every), ()))
+            if system.case is not None and not task.steps:
+                return f"{system.label}: kvstream itself failed"
+        try:
+            with memory_watched(self.session.model.device) as peak:
+                result = run(system, task)
+        except BudgetError as error:
+            self.out[system] = str(error)
+        except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+            if not _of_memory(error):
+                raise
+            self.out[system] = "out of memory"
+        if system in self.out:
+            return f"{system.label}: {self.out[system]}"
+        if system.name == "kvstream":
+            steps[system] = task.steps
+        if not warm:
+            own = {"peak_rss_bytes": peak.rss, "peak_device_bytes": peak.device}
+            known.append({**own, **result})
+        return f"{system.label}: {result['prefill_s']:.2f} s"
+
+    def _row(
+        self,
+        system: System,
+        tokens: int,
+        results: Sequence[Record],
+        steps: dict[System, Sequence[tuple[int, int]]],
+    ) -> Record:
+        model = self.session.model
+        identity = {} if system.case is None else system.case.identity()
+        identity.pop("max_tokens", None)
+        row: Record = {
+            "bench": "speed",
+            "system": system.name,
+            **identity,
+            "method": system.method,
+            "model": self.session.model_name,
+            "tokens": tokens,
+            "budget": system.budget,
+            "load_s": round(self.session.load_s, 3),
+            **{key: _median(results, key) for key in MEDIANS},
+            "runs": len(results),
+            "threads": torch.get_num_threads(),
+            "dtype": str(model.layers[0].dtype).removeprefix("torch."),
+            "device": model.device.type,
+        }
+        if system.mode:
+            row["mode"] = system.mode
+        if not results:
+            row["error"] = self.out.get(system, "was not run")
+            row["tokens_per_s"] = None
+            return row
+        prefill = row["prefill_s"]
+        row["fastest_s"] = round(min(r["prefill_s"] for r in results), 4)
+        row["tokens_per_s"] = round(tokens / prefill, 1)
+        if row["select_s"] is not None:
+            row["select_share"] = round(row["select_s"] / prefill, 4)
+        row.update({key: results[0][key] for key in FACTS if key in results[0]})
+        if system.name == "kvstream":
+            share = reading_flops(model, steps[system]) / prefill / self.peak_flops
+            row["peak_share"] = round(share, 4)
+        return row
+
+    def _ratios(self, rows: list[Record], taken: dict[System, list[Record]]) -> None:
+        """To each row of kvstream its seconds as a multiple of the others', round by round."""
+        for index, system in enumerate(self.every):
+            for rival in self.every:
+                if system.name != "kvstream" or not system.beside(rival):
+                    continue
+                pairs = list(zip(taken[system], taken[rival], strict=False))
+                if not pairs:
+                    continue
+                name = "_".join(filter(None, (rival.name, rival.mode)))
+                name = name.replace(" ", "_").replace("-", "_")
+                for kind, clock in (("ratio", "prefill_s"), ("cpu_ratio", "cpu_s")):
+                    ratio = statistics.median(a[clock] / b[clock] for a, b in pairs)
+                    rows[index][f"{kind}_to_{name}"] = round(ratio, 4)
+
+
+def _median(results: Sequence[Record], key: str) -> Any:
+    values = [r[key] for r in results if r.get(key) is not None]
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return round(middle, 4) if isinstance(middle, float) else middle
+
+
+def _leader(system: System, every: Sequence[System]) -> System:
+    """The reading of kvstream whose sizes a floor repeats; for others, itself."""
+    for other in every:
+        if other.name == "kvstream" and system.case is not None and other.case is system.case:
+            return other
+    return system
+
+
+def _of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "allocate memory" in str(error)
+
+
+def _faster_plain(rows: list[Record]) -> list[Record]:
+    """Of the two ways of a plain cache the faster one counts; the other is named in its row."""
+    plain = [r for r in rows if r["system"] == "transformers"]
+    plain.sort(key=lambda r: r["prefill_s"] if r["runs"] else float("inf"))
+    for slower in plain[1:]:
+        told = slower["prefill_s"] if slower["runs"] else slower["error"]
+        plain[0]["other_mode"] = {slower["mode"]: told}
+        rows.remove(slower)
+    for row in rows:
+        for kind in ("ratio", "cpu_ratio"):
+            keys = [k for k in row if k.startswith(f"{kind}_to_transformers")]
+            largest = max((row.pop(k) for k in keys), default=None)
+            if largest is not None:
+                row[f"{kind}_to_transformers"] = largest
+    return rows

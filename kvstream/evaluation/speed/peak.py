@@ -1,0 +1,49 @@
+"""How much of what the machine can multiply a reading makes use of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from kvstream.evaluation.speed.timing import wait
+from kvstream.model.bounded import BoundedModel
+
+SECONDS = 0.3
+"""Measured for at least that long, after one product that does not count."""
+
+
+def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations a second in products of large square matrices."""
+    n = 8192 if device.type == "cuda" else 1024
+    a = torch.randn(n, n, device=device, dtype=torch.float32).to(dtype)
+    a @ a
+    wait(device)
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < SECONDS:
+        for _ in range(4):
+            a @ a
+        wait(device)
+        count += 4
+    return count * 2 * n**3 / (time.perf_counter() - started)
+
+
+def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> float:
+    """Operations that the model itself needs for these (chunk, memory) steps.
+
+    Twice the weights of its layers for every token, and attention to what a token sees. Not
+    counted: the output layer, whatever a method measures or moves. Of a mixture of experts all
+    weights count, so there it is too much.
+    """
+    heads = model.model.config.get_text_config().num_attention_heads
+    layers = model.model.base_model
+    tables = {id(m.weight) for m in layers.modules() if isinstance(m, torch.nn.Embedding)}
+    weights = sum(p.numel() for p in layers.parameters() if p.dim() > 1 and id(p) not in tables)
+    tokens = sum(chunk for chunk, _ in steps)
+    held, seen = 0, 0.0
+    for chunk, memory in steps:
+        seen += chunk * (held + (chunk + 1) / 2)
+        held = min(memory, held + chunk)
+    widths = sum(spec.key_dim + spec.value_dim for spec in model.layers)
+    return 2.0 * weights * tokens + 2.0 * heads * widths * seen

@@ -1,0 +1,114 @@
+"""Known models with random weights: speed depends on shapes, not on what was learned."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from kvstream.errors import UsageError
+from kvstream.model.attention import resolve
+from kvstream.model.bounded import bound
+from kvstream.model.loading import DTYPES, POCKET
+from kvstream.session import Session
+from kvstream.settings import ModelSettings
+from kvstream.tokens import load_tokenizer
+
+_LLAMA_3 = {
+    "rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def _plain_rope(theta: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+# name: (model_type, vocabulary, hidden, MLP, layers, heads, KV heads, positions, rope, tied)
+_SHAPES: dict[str, tuple[str, int, int, int, int, int, int, int, dict[str, Any], bool]] = {
+    "tiny": ("llama", 8192, 64, 128, 2, 4, 2, 32768, _plain_rope(1e4), True),
+    "smollm2-135m": ("llama", 49152, 576, 1536, 30, 9, 3, 8192, _plain_rope(1e5), True),
+    "qwen2.5-0.5b": ("qwen2", 151936, 896, 4864, 24, 14, 2, 32768, _plain_rope(1e6), True),
+    "llama-3.2-1b": (
+        "llama", 128256, 2048, 8192, 16, 32, 8, 131072, {**_LLAMA_3, "factor": 32.0}, True,
+    ),
+    "llama-3.1-8b": (
+        "llama", 128256, 4096, 14336, 32, 32, 8, 131072, {**_LLAMA_3, "factor": 8.0}, False,
+    ),
+    "mistral-7b": ("mistral", 32768, 4096, 14336, 32, 32, 8, 32768, _plain_rope(1e6), False),
+    "llama-2-7b": ("llama", 32000, 4096, 11008, 32, 32, 32, 4096, _plain_rope(1e4), False),
+    "llama-2-7b-32k": (
+        "llama", 32000, 4096, 11008, 32, 32, 32, 32768,
+        {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}, False,
+    ),
+}  # fmt: skip
+"""From the configurations that the models come with; `mistral-7b` is v0.3, `llama-2-7b-32k` the
+one whose positions were stretched by 8. `tiny` is for trying commands out."""
+SHAPES = tuple(_SHAPES)
+
+
+def config(name: str, layers: int | None = None) -> Any:
+    """transformers' configuration of a shape, of `layers` layers if given. Raises UsageError."""
+    from transformers import AutoConfig
+
+    if name not in _SHAPES:
+        raise UsageError(f"Unknown shape {name!r}; choose one of {', '.join(SHAPES)}.")
+    kind, vocabulary, hidden, mlp, depth, heads, kv_heads, positions, rope, tied = _SHAPES[name]
+    settings: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": layers or depth,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": positions,
+        "rope_parameters": rope,
+        "tie_word_embeddings": tied,
+        "architectures": [{"llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[kind]
+                          + "ForCausalLM"],
+    }  # fmt: skip
+    if kind == "mistral":
+        settings["sliding_window"] = None
+    return AutoConfig.for_model(kind, **settings)
+
+
+def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Session:
+    """A session over random weights, drawn on the device; pocket's tokenizer makes the ids.
+
+    ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    """
+    from transformers import AutoModelForCausalLM
+
+    started = time.perf_counter()
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    shape = config(name, layers)
+    device = _device(settings.device)
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = "bfloat16" if device.type == "cuda" else "float32"
+    if dtype not in DTYPES:
+        raise UsageError(f"Unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}.")
+    torch.manual_seed(0)
+    with device:
+        model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype])
+    model.requires_grad_(False)
+    whole = config(name).num_hidden_layers
+    label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
+    bounded = bound(model, label)
+    bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"The device {name!r} cannot be used here; see kvstream doctor."
+        ) from error
+    return device

@@ -1,0 +1,169 @@
+"""Everything that reads: kvstream's methods, their floors, and what people use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvstream.engine import Reader
+from kvstream.errors import UsageError
+from kvstream.evaluation.reading import IdFeed, open_reader
+from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
+from kvstream.evaluation.speed.outside import Kvpress
+from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
+from kvstream.evaluation.speed.timing import Stopwatch
+from kvstream.evaluation.sweep import Case
+from kvstream.session import Session
+
+NAMES = ("floor", "floor-sdpa", "transformers", "kvpress", "streamingllm")
+FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
+QUESTION = "What is the passkey?"
+PLAIN_CHUNK = 2048
+"""Tokens a forward pass of the plain cache that is read in chunks."""
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """Something that reads; each is only equal to itself."""
+
+    name: str
+    """``kvstream``, or one of NAMES."""
+    case: Case | None = None
+    """What kvstream does, and whose sizes the floor takes."""
+    mode: str | None = None
+    """How transformers reads: ``one shot`` or ``chunked``."""
+    budget: int | None = None
+    """Entries a head that it may keep; None: all."""
+
+    @property
+    def method(self) -> str | None:
+        """kvstream's method, or what the other system calls its own."""
+        if self.case is not None:
+            return self.case.name
+        return "snapkv" if self.name == "kvpress" else None
+
+    @property
+    def label(self) -> str:
+        return " ".join(filter(None, (self.name, self.method, self.mode)))
+
+    @property
+    def growth(self) -> int:
+        """The power of the length that its time grows with, for long texts."""
+        return 2 if self.name in ("transformers", "kvpress") else 1
+
+    def beside(self, other: System) -> bool:
+        """Whether this one of kvstream's is compared with the other."""
+        if other.name == "kvstream":
+            return False
+        same_case = other.case is None or other.case is self.case
+        return same_case and other.budget in (None, self.budget)
+
+
+def check(against: Sequence[str]) -> None:
+    """Raises UsageError for a name that is none of NAMES."""
+    for name in against:
+        if name not in NAMES:
+            raise UsageError(f"Unknown system {name!r}; choose among {', '.join(NAMES)}.")
+
+
+def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> list[System]:
+    """Every case with its floors behind it, then the others, once for each budget."""
+    out: list[System] = []
+    for case in cases:
+        budget = session.settle([QUESTION], case.run).sizes.budget
+        out.append(System("kvstream", case, budget=budget))
+        out += [System(name, case, budget=budget) for name in against if name in FLOORS]
+    if "transformers" in against:
+        out += [System("transformers", mode=mode) for mode in ("one shot", "chunked")]
+    for name in ("kvpress", "streamingllm"):
+        if name in against:
+            budgets = dict.fromkeys(s.budget for s in out if s.budget is not None)
+            out += [System(name, budget=budget) for budget in budgets]
+    return out
+
+
+@dataclass
+class Task:
+    """What all of them are given."""
+
+    session: Session
+    ids: Sequence[int]
+    question: Sequence[int]
+    """Ids put behind the text before the answer."""
+    tokens: int
+    """Tokens of the answer, whatever they are."""
+    limit_s: float
+    """Seconds after which a system that reads token by token is extrapolated."""
+    steps: Sequence[tuple[int, int]] = ()
+    """(chunk, memory) of kvstream's last reading, which its floor repeats."""
+    kvpress: Kvpress | None = None
+
+
+def run(system: System, task: Task) -> Record:
+    """One reading and answer: times, and the most that the cache held."""
+    return _RUNS[system.name](system, task)
+
+
+def _kvstream(system: System, task: Task) -> Record:
+    """By the engine, without the text's way to ids, which the others do not have either."""
+    assert system.case is not None
+    model = task.session.model
+    reader, _ = open_reader(task.session, [QUESTION], system.case.run, len(task.ids))
+    reader.begin()
+    watch = Stopwatch(model.device)
+    reports = list(reader.read(IdFeed(task.ids)))
+    watch.has_read()
+    _answer(reader, task, watch)
+    task.steps = [(r.chunk, max(r.memory)) for r in reports]
+    return {
+        **watch.record(),
+        "select_s": reader.select_seconds,
+        "peak_kv_tokens": reader.cache.peak.tokens,
+        "peak_kv_bytes": reader.cache.peak.bytes,
+        "scratch_bytes": reader.cache.peak.scratch,
+        "chunks": len(reports),
+        "mean_chunk": round(len(task.ids) / len(reports)),
+        "mean_memory": round(sum(memory for _, memory in task.steps) / len(reports)),
+    }
+
+
+def _answer(reader: Reader, task: Task, watch: Stopwatch) -> None:
+    nothing: frozenset[int] = frozenset()
+    for _ in reader.answer(task.question, lambda x: int(x.argmax()), nothing, task.tokens):
+        watch.token()
+
+
+def _floor(system: System, task: Task) -> Record:
+    return read_floor(
+        task.session.model, task.ids, task.steps, task.question, task.tokens, FLOORS[system.name]
+    )
+
+
+def _plain(system: System, task: Task) -> Record:
+    chunk = PLAIN_CHUNK if system.mode == "chunked" else None
+    return read_plain(task.session.model, task.ids, chunk, task.question, task.tokens)
+
+
+def _kvpress(system: System, task: Task) -> Record:
+    assert task.kvpress is not None
+    assert system.budget is not None
+    found = task.kvpress.read(task.ids, system.budget, task.question, task.tokens)
+    return {**found, **task.kvpress.loaded}
+
+
+def _streamingllm(system: System, task: Task) -> Record:
+    assert system.budget is not None
+    return read_token_by_token(
+        task.session.model, task.ids, system.budget, task.question, task.tokens, task.limit_s
+    )
+
+
+_RUNS: dict[str, Callable[[System, Task], Record]] = {
+    "kvstream": _kvstream,
+    "floor": _floor,
+    "floor-sdpa": _floor,
+    "transformers": _plain,
+    "kvpress": _kvpress,
+    "streamingllm": _streamingllm,
+}

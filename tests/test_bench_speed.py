@@ -1,0 +1,325 @@
+"""``bench speed``: what it measures, beside what, and what it says of what it did not measure."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import models
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from kvstream.errors import KvstreamError, UsageError
+from kvstream.evaluation.speed import fit, measure, outside, plain, plot, shapes
+from kvstream.evaluation.speed.peak import measured_flops, reading_flops
+from kvstream.evaluation.speed.systems import System, Task
+from kvstream.settings import ModelSettings
+
+SETTINGS = ModelSettings(device="cpu")
+TINY = ("--budget", "256", "--threads", "1", "--runs", "1", "-n", "3", "-q")
+FIELDS = {
+    "bench", "system", "method", "model", "tokens", "budget", "load_s", "prefill_s", "select_s",
+    "tokens_per_s", "peak_kv_tokens", "peak_kv_bytes", "peak_rss_bytes", "peak_device_bytes",
+    "runs", "first_token_s", "total_s", "decode_tokens_per_s", "cpu_s", "threads", "dtype",
+}  # fmt: skip
+
+
+def rows_of(done: Any) -> list[dict[str, Any]]:
+    assert done.code == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "speed.png"
+    rows = rows_of(
+        cli("bench", "speed", "--shape", "tiny", "--layers", "1", "--lengths", "600", *TINY,
+            "--method", "streaming", "--limit", "0", "--plot", str(picture), "--json",
+            "--against", "floor,floor-sdpa,transformers,streamingllm")
+    )  # fmt: skip
+    names = [r["system"] for r in rows]
+    assert names == ["kvstream", "floor", "floor-sdpa", "transformers", "streamingllm"]
+    assert all(r.keys() >= FIELDS for r in rows)
+    assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
+    ours, floor, _, whole, token_by_token = rows
+    assert ours["peak_kv_tokens"] <= 256
+    # The same chunks behind the same memory; the prompt is no part of the floor's.
+    assert floor["peak_kv_tokens"] == pytest.approx(ours["peak_kv_tokens"], abs=8)
+    assert ours["select_share"] == pytest.approx(ours["select_s"] / ours["prefill_s"], rel=0.2)
+    assert {"ratio_to_floor", "ratio_to_transformers", "cpu_ratio_to_streamingllm"} <= set(ours)
+    assert 0 < ours["peak_share"] < 1
+    assert whole["peak_kv_tokens"] == 600
+    assert token_by_token["peak_kv_tokens"] == 256
+    assert token_by_token["measured_tokens"] == 256 + plain.SAME_SPEED
+    for row in rows:
+        assert row["prefill_s"] < row["first_token_s"] < row["total_s"]
+    assert picture.stat().st_size > 5000
+
+
+def test_table(cli: Any) -> None:
+    done = cli("bench", "speed", "--lengths", "500", *TINY, "--method", "streaming")
+    assert "floor of streaming" in done.stdout
+    assert "to floor" in done.stdout
+    assert "GPU MB" not in done.stdout
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("mistral-7b", 7_248_023_552),
+        ("llama-2-7b-32k", 6_738_415_616),
+    ],
+)
+def test_shapes_have_the_parameters_of_the_models(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shapes.config(name))
+    assert model.num_parameters() == parameters
+
+
+# Token by token
+
+
+def test_streamingllm_is_the_model_itself_where_all_fits() -> None:
+    model, ids = models.bounded("llama"), models.tokens(20)
+    seen = []
+    torch.manual_seed(0)
+    run = model.model.forward
+    model.model.forward = lambda **k: seen.append(run(**k)) or seen[-1]
+    try:
+        plain.read_token_by_token(model, ids, 32, [5], 1, 100)
+    finally:
+        del model.model.forward
+    found = torch.cat([out.logits[0] for out in seen])
+    expected = models.plain("llama")(torch.tensor([[*ids, 5]])).logits[0]
+    assert torch.allclose(found, expected, atol=2e-4)
+
+
+def test_streamingllm_holds_the_sinks_and_the_newest() -> None:
+    model, ids = models.bounded("llama"), models.tokens(40)
+    layers: list[Any] = []
+    make = plain._Window
+    plain._Window = lambda *a: layers.append(make(*a)) or layers[-1]  # type: ignore
+    try:
+        plain.read_token_by_token(model, ids, 16, [], 0, 100)
+    finally:
+        plain._Window = make  # type: ignore
+    kept = [*ids[: plain.SINKS], *ids[-(16 - plain.SINKS) :]]
+    reference = models.plain("llama")(torch.tensor([kept]), use_cache=True).past_key_values
+    # The first layer's values depend on the token alone.
+    assert torch.allclose(layers[0].v, reference.layers[0].values[0], atol=1e-5)
+    assert torch.allclose(
+        layers[0].spec.rotary.rotate(layers[0].k, 0), reference.layers[0].keys[0], atol=1e-4
+    )
+
+
+# What was not measured
+
+
+def test_fit_finds_the_coefficients() -> None:
+    points = [(n, 2e-4 * n + 3e-8 * n * n) for n in (1000, 4000, 20000)]
+    assert fit.coefficients(points) == pytest.approx((2e-4, 3e-8))
+    assert fit.coefficients([(1000, 1.0), (2000, 2.0)]) == pytest.approx((1e-3, 0))
+    # Time that grows more slowly than the length must not become negative anywhere.
+    linear, square = fit.coefficients([(1000, 1.0), (4000, 2.0)])
+    assert linear > 0
+    assert square == 0
+    linear, square = fit.coefficients([(1000, 1.0), (2000, 8.0)])
+    assert linear == 0
+    assert square > 0
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> measure.Bench:
+    """A bench whose plain cache takes n² microseconds and holds 100 tokens at most."""
+    layer = SimpleNamespace(dtype=torch.float32)
+    model = SimpleNamespace(device=torch.device("cpu"), layers=[layer])
+    session = SimpleNamespace(model=model, model_name="m", load_s=0.0)
+
+    def run(system: System, task: Task) -> dict[str, Any]:
+        n = len(task.ids)
+        if system.name == "transformers" and n > 100:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+        task.steps = [(n, n)]
+        return {"prefill_s": n * n * 1e-6, "cpu_s": n * 1e-6, "peak_kv_tokens": n}
+
+    monkeypatch.setattr(measure, "run", run)
+    monkeypatch.setattr(measure, "reading_flops", lambda *_: 1.0)
+    case = SimpleNamespace(name="infinipot", identity=lambda: {"method": "infinipot"})
+    every = [
+        System("kvstream", case, budget=8),  # type: ignore[arg-type]
+        System("transformers", mode="one shot"),
+        System("transformers", mode="chunked"),
+    ]
+    return measure.Bench(session, every, 2, measure.Limits(1.0, 1.0), 1.0, lambda _: None)  # type: ignore
+
+
+def test_what_does_not_fit_is_told_and_fitted(bench: measure.Bench) -> None:
+    rows = []
+    for tokens in (50, 100, 200, 400):
+        task = Task(bench.session, range(tokens), [1], 1, 1.0)  # type: ignore[arg-type]
+        rows += bench.measure(task)
+        fit.extrapolate(rows)
+    whole = [r for r in rows if r["system"] == "transformers"]
+    assert [r["runs"] for r in whole] == [2, 2, 0, 0]
+    assert whole[2]["error"] == "out of memory"
+    assert whole[3]["prefill_s"] == pytest.approx(0.16)
+    assert [r.get("fitted", False) for r in whole] == [False, False, True, True]
+    ours = [r for r in rows if r["system"] == "kvstream"]
+    assert [r.get("ratio_to_transformers") for r in ours] == [1.0, 1.0, None, None]
+    assert not any("fitted" in r for r in ours)
+
+
+def test_what_would_take_too_long_is_not_begun(bench: measure.Bench) -> None:
+    bench.limits = measure.Limits(0.001, 0.02)
+    rows = []
+    for tokens in (50, 100, 150):
+        rows += bench.measure(Task(bench.session, range(tokens), [1], 1, 1.0))  # type: ignore
+    whole = [r for r in rows if r["system"] == "transformers"]
+    assert [r["runs"] for r in whole] == [1, 1, 0]  # slower than the limit: not repeated
+    assert "would take about" in whole[2]["error"]
+    fit.extrapolate(rows)
+    assert whole[2]["fitted"]
+
+
+def test_other_errors_are_not_swallowed(
+    bench: measure.Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: Any) -> Any:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(measure, "run", run)
+    with pytest.raises(RuntimeError, match="shapes"):
+        bench.measure(Task(bench.session, range(9), [1], 1, 1.0))  # type: ignore[arg-type]
+
+
+def test_operations_are_those_of_the_products() -> None:
+    """Against the counter that watches every product of the model's own pass."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    session = shapes.open_shape("tiny", 2, SETTINGS)
+    model = session.model
+    ids = torch.tensor([models.tokens(96)])
+    with FlopCounterMode(display=False) as counter:
+        model.model.set_attn_implementation("eager")
+        model.model.base_model(ids)
+    attention_scores = 2 * 96 * 96 * 4 * (16 + 16) * 2  # eager also computes what the mask hides
+    expected = counter.get_total_flops() - attention_scores
+    causal = 2 * 4 * (16 + 16) * 2 * 96 * 97 / 2
+    assert reading_flops(model, [(96, 96)]) == pytest.approx(expected + causal, rel=0.01)
+    assert measured_flops(torch.device("cpu"), torch.float32) > 1e8
+
+
+# Pictures
+
+
+def test_picture_says_what_is_fitted(tmp_path: Path) -> None:
+    def row(tokens: int, seconds: float, **more: Any) -> dict[str, Any]:
+        return {
+            "system": "transformers", "method": None, "tokens": tokens, "budget": None,
+            "prefill_s": seconds, "peak_kv_bytes": tokens * 9, "peak_rss_bytes": 10**9,
+            "peak_device_bytes": None, **more,
+        }  # fmt: skip
+
+    path = tmp_path / "speed.svg"
+    plot.draw([row(1024, 1.0), row(2048, 4.0, fitted=True)], path, "a title")
+    text = path.read_text()
+    assert "stroke-dasharray" in text
+    plot.draw([row(1024, 1.0), row(2048, 4.0)], path, "a title")
+    assert "stroke-dasharray" not in path.read_text()
+
+
+# kvpress, played by a package that keeps the first entries
+
+
+FAKE = """
+from contextlib import contextmanager
+
+class SnapKVPress:
+    def __init__(self, compression_ratio):
+        self.ratio = compression_ratio
+
+    def forward_hook(self, module, inputs, kwargs, output):
+        layer = kwargs["past_key_values"].layers[module.layer_idx]
+        kept = round(layer.keys.shape[2] * (1 - self.ratio))
+        layer.keys, layer.values = layer.keys[:, :, :kept], layer.values[:, :, :kept]
+        return output
+
+    @contextmanager
+    def __call__(self, model):
+        hooks = [
+            layer.self_attn.register_forward_hook(self.forward_hook, with_kwargs=True)
+            for layer in model.model.layers
+        ]
+        yield
+        for hook in hooks:
+            hook.remove()
+"""
+
+
+@pytest.fixture
+def fake_kvpress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "kvpress.py").write_text(FAKE)
+    info = tmp_path / "kvpress-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvpress\nVersion: 9.9\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path)]))
+    return sys.executable
+
+
+def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
+    session = shapes.open_shape("tiny", None, SETTINGS)
+    with outside.Kvpress(
+        outside.check(fake_kvpress), session.model, random=True, revision=None
+    ) as kvpress:
+        assert kvpress.loaded["versions"]["kvpress"] == "9.9"
+        found = kvpress.read(models.tokens(400), 100, [5, 6], 3)
+        assert found["kept"] == 100
+        assert found["peak_kv_tokens"] == 400
+        # Two layers: when the second is read the first holds what is left of it.
+        entry = 2 * 2 * 16 * 4
+        assert found["peak_kv_bytes"] == (100 + 400) * entry
+        assert found["prefill_s"] < found["first_token_s"] < found["total_s"]
+        with pytest.raises(KvstreamError, match="kvpress failed"):
+            kvpress.read([], 100, [5], 3)
+        assert kvpress.read(models.tokens(50), 100, [5], 1)["kept"] == 50
+        process = kvpress._process
+    assert process is not None
+    assert process.poll() is not None
+
+
+def test_kvpress_that_is_missing_is_told_with_the_remedy() -> None:
+    for python, what in ((None, "needs --kvpress-python"), ("/nowhere/python", "is no program")):
+        with pytest.raises(UsageError, match=what) as caught:
+            outside.check(python)
+        assert "pip install kvpress" in str(caught.value)
+    with pytest.raises(UsageError, match="has no kvpress"):
+        outside.check(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--against", "llama.cpp"), "Unknown system 'llama.cpp'"),
+        (("--against", "kvpress"), "needs --kvpress-python"),
+        (("--save", "x"), "a time is never taken"),
+        (("--shape", "gpt-5"), "Unknown shape 'gpt-5'; choose one of tiny"),
+        (("--shape", "tiny", "-m", "pocket"), "two models"),
+        (("--layers", "2"), "--layers is for a --shape"),
+        (("--plot", "x.txt"), "must end in"),
+    ],
+)
+def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("bench", "speed", *arguments)
+    assert done.code == 2
+    assert message in done.stderr
