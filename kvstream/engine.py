@@ -8,9 +8,9 @@ given to decode elsewhere. Three layers, each usable alone: `Reader.step` runs o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -96,6 +96,8 @@ class Reader:
         )
         self.compressible = [s for s in self.cache.layers if s.spec.window is None]
         self._mixer = self.method.mixer(model.facts) if self.method.folds else None
+        self.planned = estimate
+        """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)
         self.generator = torch.Generator().manual_seed(run.seed)
         self.asked = self.method.evidence()
@@ -152,10 +154,11 @@ class Reader:
             if not len(piece.ids):
                 return
             last = feed.exhausted()
-            yield self.step(piece, last=last)
+            report = self.step(piece, last=last)
             length = feed.estimate()
             if length is not None and not last:
                 self._revise(length)
+            yield report  # all of the step is done: who saves a memory saves it here
 
     def begin(self) -> None:
         """Run the protected prompt; done once, before the first chunk."""
@@ -361,6 +364,53 @@ class Reader:
                 for name, value in step.state.items():
                     store.state[name][:, part] = value[i]
 
+    # Between two processes
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All that changes in the course of a run beside the cache: numbers, and tensors."""
+        numbers = {
+            "seen": self.seen,
+            "steps": self.steps,
+            "sinks": self._sinks,
+            "ratios": self._ratios,
+            "begun": self._begun,
+            "planned": self.planned,
+            "schedule": self.schedule.state(),
+        }
+        tensors = {"generator": self.generator.get_state()}
+        if self._before is not None:
+            tensors["before"] = self._before
+        return numbers, tensors
+
+    def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a `state`; the cache is filled apart. Raises ValueError, KeyError."""
+        self.schedule.restore(numbers["schedule"])
+        for name in ("seen", "steps", "sinks"):
+            value = numbers[name]
+            if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
+                raise ValueError(f"{name} cannot be {value!r}")
+        self.seen, self.steps = numbers["seen"], numbers["steps"]
+        self._sinks, self._ratios = numbers["sinks"], numbers["ratios"]
+        self._begun = numbers["begun"]
+        try:
+            self.generator.set_state(tensors["generator"])
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(f"its random numbers cannot go on: {error}") from error
+        before = tensors.get("before")
+        self._before = None if before is None else before.to(self.model.device)
+
+    def reopen(self, length: int | None) -> None:
+        """Read on though the source had ended; `length` is that of both, as far as expected.
+
+        Raises BudgetError where memory leaves no room for another chunk.
+        """
+        self.schedule.reopen(length)
+        if self.schedule.chunk() < 1:
+            raise BudgetError(
+                f"Memory holds {max(self.schedule.held)} entries and leaves no room to read more "
+                f"under a budget of {self.sizes.budget}."
+            )
+
     # What remains
 
     def retained(self) -> Tensor:
@@ -383,6 +433,7 @@ class Reader:
             self.cache.drop_newest(len(catalyst))
         first = self.first_candidate
         chosen = []
+        drawn = self.generator.get_state()
         for group in self._groups({s: s.used for s in self.compressible}):
             candidates = group[0].used - first
             keep = max(1, int(share * candidates))
@@ -392,6 +443,7 @@ class Reader:
                 chosen.append(step.origin.gather(-1, kept).flatten().cpu())
             else:
                 chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
+        self.generator.set_state(drawn)  # ranking leaves everything as it was
         ordinals, counts = torch.cat(chosen).unique(return_counts=True)
         heads = sum(s.spec.heads for s in self.compressible)
         return ordinals.long(), counts.float() / heads

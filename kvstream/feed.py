@@ -18,30 +18,37 @@ DROP_BLOCK = 16384
 class TokenFeed:
     """Hands the engine every token of a stream, in order."""
 
-    def __init__(self, stream: TokenStream) -> None:
+    def __init__(self, stream: TokenStream, origins: TokenOrigins | None = None) -> None:
         self.stream = stream
-        self.origins = TokenOrigins()
-        self.read_tokens = 0
+        self.origins = TokenOrigins() if origins is None else origins
+        self.read_tokens = stream.seen
         self.end = 0
         """Global byte offset behind the last token that was read."""
         self._ahead: Chunk | None = None
 
     def read(self, count: int) -> Piece:
-        """At most `count` tokens; fewer only at the end."""
+        """At most `count` tokens; fewer only at the end, or where the source pauses."""
         first = self.read_tokens
         ids: list[int] = []
         if self._ahead is not None and count:
-            ids += self._take(self._ahead)
-            self._ahead = None
+            now, self._ahead = _split(self._ahead, count)
+            ids += self._take(now)
         if len(ids) < count:
             ids += self._take(self.stream.read(count - len(ids)))
         return Piece(ids, first)
 
     def exhausted(self) -> bool:
         """Whether the stream has ended; looks one token ahead, which may wait for a pipe."""
-        if self._ahead is None:
+        if not self._ahead:
             self._ahead = self.stream.read(1)
-        return len(self._ahead.ids) == 0
+        return not self._ahead and not self.stream.paused
+
+    def look_ahead(self, count: int) -> None:
+        """Have the next `count` tokens ready, or know the end."""
+        held = self._ahead
+        if held is None or len(held) < count:
+            more = self.stream.read(count - (0 if held is None else len(held)))
+            self._ahead = more if held is None else _joined(held, more)
 
     def estimate(self) -> int | None:
         """Expected tokens in all."""
@@ -52,6 +59,20 @@ class TokenFeed:
         self.read_tokens += len(chunk.ids)
         self.end = chunk.end
         return [int(i) for i in chunk.ids]
+
+
+def _split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk | None]:
+    """The first `count` tokens, and the others if there are any."""
+    if len(chunk) <= count:
+        return chunk, None
+    end = int(chunk.starts[count])
+    first = Chunk(chunk.ids[:count], chunk.starts[:count], end)
+    return first, Chunk(chunk.ids[count:], chunk.starts[count:], chunk.end)
+
+
+def _joined(first: Chunk, second: Chunk) -> Chunk:
+    ids = np.concatenate([first.ids, second.ids])
+    return Chunk(ids, np.concatenate([first.starts, second.starts]), second.end)
 
 
 class ShortenedFeed(TokenFeed):

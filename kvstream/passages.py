@@ -79,6 +79,15 @@ class Passages:
         if self._chars >= max(self._wanted, SAMPLE if self._cut is None else 0):
             self._settle(final=False)
 
+    def take(self, *, final: bool = False) -> list[Passage]:
+        """The passages that are certain by now, handed out once; with ``final`` all that is left.
+
+        For reading through a text without a memory; what is taken is no longer held.
+        """
+        self._settle(final=final)
+        found, self._found, self._reach = self._found, [], []
+        return found
+
     def prune(self, byte_starts: np.ndarray, read_to: int) -> None:
         """Forget the passages before ``read_to`` in which none of ``byte_starts`` lies.
 
@@ -101,6 +110,16 @@ class Passages:
         ``byte_starts`` int64 [n] and ``weights`` float [n] belong together, in any order; a token
         in the white space between passages counts for the next one.
         """
+        found, reach = self.held()
+        if not found:
+            return []
+        ends = np.array([passage.end for passage in found], dtype=np.int64)
+        inside, places = _places(byte_starts, np.array(reach), ends)
+        sums = np.bincount(places, np.asarray(weights, dtype=float)[inside], len(found))
+        return [replace(found[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
+
+    def held(self) -> tuple[list[Passage], list[int]]:
+        """All passages as if the text ended here, and the byte behind which each one begins."""
         self._settle(final=False)
         found, reach = list(self._found), list(self._reach)
         if self._blocks:
@@ -109,12 +128,12 @@ class Passages:
             for passage, behind, _ in self._pieces(text, offsets, cut, final=True):
                 found.append(passage)
                 reach.append(behind)
-        if not found:
-            return []
-        ends = np.array([passage.end for passage in found], dtype=np.int64)
-        inside, places = _places(byte_starts, np.array(reach), ends)
-        sums = np.bincount(places, np.asarray(weights, dtype=float)[inside], len(found))
-        return [replace(found[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
+        return found, reach
+
+    def restore(self, found: Sequence[Passage], reach: Sequence[int]) -> None:
+        """Go on behind passages that were ``held``: what is fed next belongs to other sources."""
+        self._found, self._reach = list(found), list(reach)
+        self._source = found[-1].source if found else 0
 
     def _settle(self, *, final: bool) -> None:
         """Cut what waits into passages, as far as their ends are certain."""
@@ -198,6 +217,16 @@ class TokenOrigins:
         starts = self.starts(ordinals)
         self._ordinals = np.array(ordinals, dtype=np.int64)
         self._starts = starts
+
+    def known(self) -> tuple[np.ndarray, np.ndarray]:
+        """(ordinals, byte starts) int64 [n] of all tokens that were not forgotten, in order."""
+        self.starts(np.empty(0, dtype=np.int64))
+        return self._ordinals, self._starts
+
+    def restore(self, ordinals: np.ndarray, starts: np.ndarray, appended: int) -> None:
+        """Go on after ``appended`` tokens, of which these are known."""
+        self._ordinals, self._starts, self._new = ordinals, starts, []
+        self.appended = self._joined = appended
 
     def starts(self, ordinals: np.ndarray) -> np.ndarray:
         """Global byte starts int64 of ``ordinals`` (any shape and order). Raises ValueError."""

@@ -17,6 +17,8 @@ from kvstream.sizes import Sizes, share_out
 from kvstream.tokens import Tokenizer, TokenStream
 
 DEFAULT_BUDGET = 4096
+LATER_QUESTION, LATER_SHARE = 48, 16
+"""A question that comes later has room for this many tokens, or this part of the budget if more."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Setting:
     questions: tuple[str, ...]
     catalysts: tuple[tuple[int, ...], ...]
     sizes: Sizes
+    system: str | None = None
+    """What the prompt was given beside the text and the questions."""
 
     @classmethod
     def of(
@@ -40,8 +44,12 @@ class Setting:
         command: str = "ask",
         system: str | None = None,
         extract: bool = False,
+        asked_later: bool = False,
     ) -> Setting:
-        """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it."""
+        """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
+
+        With `asked_later` there is room for questions that nobody knows yet, and for whole answers.
+        """
         method = make(run.method, run.method_settings)
         task: Task = "summarize" if command == "summarize" else "ask"
         prompt = build_prompt(tokenizer, list(questions), system=system, task=task)
@@ -51,15 +59,18 @@ class Setting:
         )
         catalyst = sum(len(c) for c in catalysts)
         question = max((len(prompt.tail(q)) for q in questions or ("",)), default=0)
+        budget = budget_tokens(model, run.budget, method)
+        if asked_later:
+            question += max(LATER_QUESTION, budget // LATER_SHARE)
         sizes = share_out(
-            budget_tokens(model, run.budget, method),
+            budget,
             len(prompt.head),
             catalyst if method.evicts else 0,
-            max(question, catalyst) if extract else question,
+            max(question, catalyst) if extract or asked_later else question,
             run.max_tokens,
-            whole_answer=len(questions) > 1,
+            whole_answer=len(questions) > 1 or asked_later,
         )
-        return cls(method, prompt, tuple(questions), catalysts, sizes)
+        return cls(method, prompt, tuple(questions), catalysts, sizes, system)
 
     def feed(self, stream: TokenStream, interrupted: Callable[[], bool]) -> TokenFeed:
         """The tokens that the model will see: all, or two ends where the method cuts."""

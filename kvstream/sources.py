@@ -8,6 +8,7 @@ concatenated sources after decompression, before decoding.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import stat
 import sys
@@ -15,9 +16,9 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -45,6 +46,19 @@ class _Source:
     kind: str = "plain"
     length: int | None = None
     """Decoded bytes, once all have been read."""
+    digest: Any = field(default_factory=hashlib.sha256, repr=False)
+    """Of the decoded bytes so far."""
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """What is known of a source that was read, or begun."""
+
+    name: str
+    bytes: int
+    """Decoded."""
+    sha256: str
+    """Of the decoded bytes, in hex."""
 
 
 def open_sources(
@@ -189,11 +203,39 @@ class SourceSet:
         self._position = 0
         self._head: Head | None = None
         self._started = False
+        self._earlier: list[SourceRecord] = []
+        self._last = ""
+
+    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
+        """Count from behind sources that were read before: offsets, indices, names.
+
+        ``ended_line``: whether they ended with a newline.
+        """
+        self._earlier = list(earlier)
+        for record in earlier:
+            self._bases.append(self._position)
+            self._position += record.bytes
+        self._last = ("\n" if ended_line else " ") if self._position else ""
+
+    @property
+    def ended_line(self) -> bool:
+        """Whether what was read so far ends with a newline."""
+        return self._last == "\n"
+
+    @property
+    def records(self) -> list[SourceRecord]:
+        """Of every source that was begun, those before included."""
+        behind = [*self._bases[1:], self._position]
+        begun = self._sources[: len(self._bases) - len(self._earlier)]
+        return self._earlier + [
+            SourceRecord(source.name, behind[i] - self._bases[i], source.digest.hexdigest())
+            for i, source in enumerate(begun, len(self._earlier))
+        ]
 
     @property
     def names(self) -> list[str]:
         """Path of each source, ``-`` for standard input."""
-        return [source.name for source in self._sources]
+        return [r.name for r in self._earlier] + [source.name for source in self._sources]
 
     @property
     def bases(self) -> list[int]:
@@ -212,8 +254,8 @@ class SourceSet:
 
     def size_hint(self) -> int | None:
         """Decoded bytes of all sources; an estimate where one is packed; None for a pipe."""
-        total = 0
-        for index, source in enumerate(self._sources):
+        total = sum(record.bytes for record in self._earlier)
+        for index, source in enumerate(self._sources, len(self._earlier)):
             if source.length is not None:
                 total += source.length
             elif source.size is None:
@@ -242,18 +284,20 @@ class SourceSet:
         return self._all()
 
     def _all(self) -> Iterator[TextBlock]:
-        last, ended = "", 0
-        for index, source in enumerate(self._sources):
+        first = len(self._earlier)
+        ended, empty = max(first - 1, 0), True
+        for index, source in enumerate(self._sources, first):
             self._bases.append(self._position)
-            between = bool(last) and last != "\n"
+            between = bool(self._last) and not self.ended_line
             for block in self._blocks(index, source):
-                if between:
+                if between and block.text:
                     yield TextBlock("\n", block.start, ended, np.zeros(1, dtype=np.int64))
                     between = False
                 yield block
-                last, ended = block.text[-1], index
+                if block.text:
+                    self._last, ended, empty = block.text[-1], index, False
             source.length = self._position - self._bases[-1]
-        if not last:
+        if empty:
             names = ", ".join(_shown(name) for name in self.names[:3])
             more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
             raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.")
@@ -263,6 +307,7 @@ class SourceSet:
         with closing(self._pieces(source)) as pieces:
             for data in pieces:
                 self._position += len(data)
+                source.digest.update(data)
                 if self._max_bytes is not None and self._position > self._max_bytes:
                     raise SourceError(
                         f"The sources hold more than {self._max_bytes:,} bytes; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFact
 from kvstream.model import hook
 from kvstream.model.attention import Wanted
 from kvstream.model.cache import BoundedCache, LayerSpec
+from kvstream.model.fingerprint import fingerprint
 from kvstream.model.rotary import Rotary, RotaryRecorder
 
 PROBE_TOKENS, PROBE_SHIFT = 6, 31
@@ -58,6 +60,11 @@ class BoundedModel:
             if s.window is None
         )
         return ModelFacts(self.name, self.model.name_or_path, layers)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short name for the weights."""
+        return fingerprint(self.model)
 
     def new_cache(
         self,

@@ -150,6 +150,13 @@ class LayerStore(CacheLayerMixin):
         for tensor in (self.keys, self.values, self.origin, *self.state.values()):
             kept = tensor.flatten(0, 1).index_select(0, flat)
             tensor[:, first : first + m] = kept.unflatten(0, (heads, m))
+        self.rows, self.columns = (
+            # What was measured of these entries goes with them, for whoever ranks them later.
+            torch.cat((t[:, :first], t.gather(-1, (indices + first).to(t.device))), -1)
+            if t is not None and t.shape[-1] >= self.used
+            else None
+            for t in (self.rows, self.columns)
+        )
         self.used = self.raw = first + m
 
     def tensor_bytes(self) -> int:
@@ -232,6 +239,10 @@ class BoundedCache(Cache):
                 heads, self.capacity, width, dtype=spec.dtype, device=spec.device
             )
         return self._scratch[spec.device]
+
+    def free_scratch(self) -> None:
+        """Give the room for rotated keys back; it is taken again when it is needed."""
+        self._scratch.clear()
 
     def as_read(self, store: LayerStore, part: slice) -> Tensor:
         """Raw keys [K, n, D] at the positions of the pass just done, float32; after `settle`."""

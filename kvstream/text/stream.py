@@ -52,16 +52,24 @@ class Chunk:
 
 
 class TokenStream:
-    """Reads sources as tokens. ``on_block`` is shown every block of text as it is taken in."""
+    """Reads sources as tokens. ``on_block`` is shown every block of text as it is taken in.
+
+    Where the sources follow on others, ``after`` is how many tokens and bytes those were.
+    What `estimate` says depends on the sources and the tokens handed out alone, not on how many
+    were asked for at a time: a reading that is taken up again gets the same estimates.
+    """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         sources: SourceSet,
         on_block: Callable[[TextBlock], None] | None = None,
+        after: tuple[int, int] = (0, 0),
     ) -> None:
-        self.seen = 0
-        """Tokens handed out."""
+        self.seen = after[0]
+        """Tokens handed out, those before included."""
+        self.paused = False
+        """The last read got less because the sources said that there is nothing now."""
         self.forced_cuts = 0
         """Cuts that could not be proven; 0 for all but made-up text."""
         self._tokenizer = tokenizer
@@ -72,15 +80,18 @@ class TokenStream:
         self._waiting_chars = 0
         self._ready: list[tuple[np.ndarray, np.ndarray]] = []
         self._ready_tokens = 0
-        self._encoded_tokens = 0
-        self._encoded_to = 0  # bytes
-        self._begun = False
+        self._encoded_tokens, self._encoded_to = after  # tokens, bytes
+        self._begun = after[0] > 0
+        self._sized = sources.size_hint() is not None
+        self._ended = False
         self._look_ahead = max(CONTEXT, 2 * tokenizer.longest)
 
     def read(self, n: int) -> Chunk:
-        """The next ``n`` tokens; fewer at the end, none after it. Raises SourceError."""
-        while self._ready_tokens < n and self._blocks is not None:
+        """The next ``n`` tokens; fewer at the end or at a pause. Raises SourceError."""
+        self.paused = False
+        while self._ready_tokens < n and self._blocks is not None and not self.paused:
             self._fill(n - self._ready_tokens)
+        self._ended = self._ended or (self._blocks is None and self._ready_tokens < n)
         ids: list[np.ndarray] = [np.empty(0, dtype=np.int32)]
         starts: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
         missing = min(n, self._ready_tokens)
@@ -105,9 +116,9 @@ class TokenStream:
         return self._blocks is None and not self._ready_tokens
 
     def estimate(self) -> int | None:
-        """Tokens of the whole source: expected, exact at its end, None for a pipe."""
-        if self._blocks is not None and self._sources.size_hint() is None:
-            return None
+        """Tokens of the whole source: expected, exact at its end, None for a pipe before that."""
+        if not self._sized:
+            return self._encoded_tokens if self._ended else None
         if self._blocks is not None and not self._encoded_tokens:
             self._fill(BLOCK)
         if self._blocks is None:
@@ -119,14 +130,19 @@ class TokenStream:
     def _fill(self, missing: int) -> None:
         """Read on until there is something to encode, and encode it."""
         assert self._blocks is not None
-        # Half as much again at least: what waits is encoded anew at every try.
-        more = max(STEP, min(BLOCK, 3 * missing), self._waiting_chars // 2)
+        # A pipe is not made to wait for more than is asked for. Half as much again at least: what
+        # waits is encoded anew at every try.
+        more = BLOCK if self._sized else max(STEP, min(BLOCK, 3 * missing))
+        more = max(more, self._waiting_chars // 2)
         wanted = self._waiting_chars + more
         wanted = max(wanted, self._look_ahead + STEP)
         while self._waiting_chars < wanted:
             block = next(self._blocks, None)
             if block is None:
                 self._blocks = None
+                break
+            if not block.text:
+                self.paused = True
                 break
             if self._on_block is not None:
                 self._on_block(block)

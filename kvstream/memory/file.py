@@ -1,0 +1,201 @@
+"""Tensors and numbers in one file: safetensors, written whole or not at all, never trusted.
+
+The layout is that of safetensors, which any reader of that format opens; never pickle. Its
+metadata holds four texts: ``state`` and ``notes`` (JSON), ``memory``, the SHA-256 of the state and
+its tensors, and ``file``, that of all the rest. Two memories are the same if ``memory`` is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from kvstream.errors import KvstreamError, SourceError
+
+ASIDE = "evidence."
+"""Tensors whose names begin so were measured of the memory and are no part of it."""
+FORMAT = 1
+"""Raised when a file can no longer be read by what was written before."""
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a memory file holds."""
+
+    state: dict[str, Any]
+    """What the memory is."""
+    notes: dict[str, Any]
+    """What it took to make it: seconds, the version of the program."""
+    tensors: dict[str, Tensor]
+    digest: str
+    """SHA-256 of the state and the tensors, in hex."""
+
+
+def digest_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a memory: its state as JSON, and every tensor with name, kind and shape."""
+    return _digest(_json(state), tensors, aside=False)
+
+
+def write(
+    path: Path, state: Mapping[str, Any], notes: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> str:
+    """Write a memory file; returns its digest. An earlier file stays until this one is complete.
+
+    Raises KvstreamError where it cannot be written.
+    """
+    said, noted = _json(state), _json(notes)
+    digest = _digest(said, tensors, aside=False)
+    seal = _digest(digest + noted, tensors, aside=True)
+    metadata = {"state": said, "notes": noted, "memory": digest, "file": seal}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    # Wide numbers first: then each lies at a multiple of its size.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    for name in order:
+        start, end = end, end + tensors[name].nbytes
+        header[name] = {
+            "dtype": DTYPES[tensors[name].dtype],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+
+    def fill(file: BinaryIO) -> None:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name in order:
+            file.write(_bytes(tensors[name]))
+
+    try:
+        _replace(path, fill)
+    except OSError as error:
+        raise KvstreamError(
+            f"Cannot write {path}: {error.strerror or error}. What was there before is unharmed; "
+            "make room, or choose another place."
+        ) from error
+    return digest
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the long work. Raises KvstreamError."""
+    target = Path(os.path.realpath(path))
+    problem = None
+    if target.is_dir():
+        problem = "it is a directory"
+    elif not target.parent.is_dir():
+        problem = f"there is no directory {target.parent}"
+    elif not os.access(target if target.exists() else target.parent, os.W_OK):
+        problem = "permission denied"
+    if problem:
+        raise KvstreamError(f"Cannot write {path}: {problem}. Choose another file.")
+
+
+def read(path: Path) -> Content:
+    """What a file holds, all of it checked against its digest. Raises SourceError."""
+    if path.exists() and not path.is_file():
+        raise SourceError(f"{path} is no file; name a memory file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise SourceError(f"There is no memory file {path}; check the path.") from None
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (SafetensorError, ValueError, RuntimeError, OverflowError) as error:
+        raise _damaged(path, f"it is no whole safetensors file ({error})") from error
+    if not {"state", "notes", "memory", "file"} <= set(metadata):
+        raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream.")
+    state, notes = _parsed(path, metadata["state"]), _parsed(path, metadata["notes"])
+    if state.get("format") != FORMAT:
+        raise SourceError(
+            f"{path} has the format {state.get('format')!r}, and this version reads {FORMAT}; it "
+            f"was written by kvstream {notes.get('version', '(unknown)')}. Use that version, or "
+            "read the sources again."
+        )
+    if any(tensor.dtype not in DTYPES for tensor in tensors.values()):
+        raise _damaged(path, "it holds numbers of a kind that no memory has")
+    digest = _digest(metadata["state"], tensors, aside=False)
+    seal = _digest(digest + metadata["notes"], tensors, aside=True)
+    if (digest, seal) != (metadata["memory"], metadata["file"]):
+        raise _damaged(path, "its content does not match its digest")
+    return Content(state, notes, tensors, digest)
+
+
+def _damaged(path: Path, why: str) -> SourceError:
+    return SourceError(
+        f"{path} is damaged: {why}. It was cut short or altered; copy it again, or read the "
+        "sources again."
+    )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, "its metadata is no JSON") from error
+    if not isinstance(value, dict):
+        raise _damaged(path, "its metadata is no object")
+    return value
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor], *, aside: bool) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        if name.startswith(ASIDE) == aside:
+            tensor = tensors[name]
+            digest.update(f"\n{name} {DTYPES[tensor.dtype]} {list(tensor.shape)}\n".encode())
+            digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _replace(path: Path, fill: Any) -> None:
+    """Write beside the file, bring it to the disk, give it its name. Raises OSError."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # a device or a pipe has no other name
+        with target.open("wb") as file:
+            fill(file)
+        return
+    # Always the same name, so that what a killed process left is written over.
+    partial = target.with_name(f".{target.name[:80]}.partial")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with open(os.open(partial, flags, 0o666), "wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            os.chmod(partial, target.stat().st_mode & 0o777)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    with suppress(OSError):  # not every file system can do that
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

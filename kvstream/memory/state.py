@@ -1,0 +1,121 @@
+"""A reader's cache as tensors by name, and back.
+
+The protected prompt and the entries of the source lie apart, so that a memory can be told from
+what stands in front of it. Only what is used is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvstream.engine import Reader
+from kvstream.memory.file import ASIDE
+from kvstream.model.cache import PROMPT, LayerStore, Peak
+
+
+def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Numbers of the cache, and every tensor of it under names such as ``entries.3.keys``.
+
+    ``prefix.L.*`` [K, P, ...] are of the prompt, ``entries.L.*`` [K, n, ...] of the source, in
+    order of age; ``heads.L.*`` [K, ...] are of the heads as a whole.
+    """
+    cache = reader.cache
+    tensors: dict[str, Tensor] = {}
+    layers = []
+    for store in cache.layers:
+        layer = store.spec.index
+        # A sliding layer may have let go of some of the prompt.
+        prefix = int((store.origin[0, : store.used] == PROMPT).sum())
+        layers.append({"used": store.used, "raw": store.raw, "prefix": prefix})
+        for part, span in _parts(store.used, prefix).items():
+            tensors[f"{part}.{layer}.keys"] = store.keys[:, span]
+            tensors[f"{part}.{layer}.values"] = store.values[:, span]
+        entries = slice(prefix, store.used)
+        tensors[f"entries.{layer}.origin"] = store.origin[:, entries]
+        for name, tensor in store.state.items():
+            tensors[f"entries.{layer}.state.{name}"] = tensor[:, entries]
+        for name, tensor in store.heads.items():
+            tensors[f"heads.{layer}.{name}"] = tensor
+        # A catalyst measures anew; without one the ranking rests on what was measured last.
+        for name in ("rows", "columns") if not reader.catalysts else ():
+            measured = getattr(store, name)
+            if measured is not None and measured.shape[-1] == store.used:
+                tensors[f"{ASIDE}{layer}.{name}"] = measured
+    peak = cache.peak
+    numbers = {
+        "base": cache.base,
+        "peak": [peak.tokens, peak.bytes, peak.scratch],
+        "layers": layers,
+    }
+    return numbers, tensors
+
+
+def fill(reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Put a `cache_state` into the empty cache of a reader that was made alike.
+
+    Raises ValueError or KeyError where something does not fit, before anything is computed.
+    """
+    cache = reader.cache
+    if len(numbers["layers"]) != len(cache.layers):
+        raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.layers)}")
+    for store, layer in zip(cache.layers, numbers["layers"], strict=True):
+        _fill(store, layer["used"], layer["raw"], layer["prefix"], reader.seen, tensors)
+    full = [s.used - len(reader.head) for s in reader.compressible]
+    if reader.seen and full != list(reader.schedule.held):
+        raise ValueError("its layers do not hold what its schedule says")
+    longest = max(s.raw for s in cache.layers)
+    if numbers["base"] != longest:
+        raise ValueError(f"its positions go on from {numbers['base']!r}, not from {longest}")
+    cache.base = longest
+    cache.peak = Peak(*(int(n) for n in numbers["peak"]))
+
+
+def _fill(
+    store: LayerStore, used: Any, raw: Any, prefix: Any, seen: int, tensors: Mapping[str, Tensor]
+) -> None:
+    spec = store.spec
+    counts = (raw, prefix, used)
+    if not all(type(n) is int and 0 <= n <= store.capacity for n in counts) or used < max(counts):
+        raise ValueError(f"layer {spec.index} cannot hold {used!r} entries, {raw!r} of them raw")
+    heads = spec.heads
+
+    def take(name: str, into: Tensor) -> None:
+        found = tensors[name]
+        if (found.dtype, found.shape) != (into.dtype, into.shape):
+            raise ValueError(
+                f"{name} is {found.dtype} {list(found.shape)}, not {into.dtype} {list(into.shape)}"
+            )
+        into.copy_(found)
+
+    for part, span in _parts(used, prefix).items():
+        take(f"{part}.{spec.index}.keys", store.keys[:, span])
+        take(f"{part}.{spec.index}.values", store.values[:, span])
+    entries = slice(prefix, used)
+    take(f"entries.{spec.index}.origin", store.origin[:, entries])
+    origin = store.origin[:, entries]
+    if origin.numel() and not (
+        int(origin.min()) >= 0
+        and int(origin.max()) < max(seen, 1)
+        and bool((origin.diff(dim=-1) > 0).all())
+    ):
+        raise ValueError(f"the entries of layer {spec.index} are not in the order of the source")
+    store.origin[:, :prefix] = PROMPT
+    for name, tensor in store.state.items():
+        take(f"entries.{spec.index}.state.{name}", tensor[:, entries])
+    for name, tensor in store.heads.items():
+        take(f"heads.{spec.index}.{name}", tensor)
+    for name in ("rows", "columns"):
+        measured = tensors.get(f"{ASIDE}{spec.index}.{name}")
+        if measured is not None:
+            if (measured.dtype, measured.shape) != (torch.float32, (heads, used)):
+                raise ValueError(f"what was measured of layer {spec.index} is not of its entries")
+            setattr(store, name, measured.to(spec.device))
+    store.used, store.raw = used, raw
+
+
+def _parts(used: int, prefix: int) -> dict[str, slice]:
+    return {"prefix": slice(0, prefix), "entries": slice(prefix, used)}

@@ -1,0 +1,44 @@
+"""A short name for a model's weights, by which a memory knows the model that it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WHOLE = 1 << 20
+"""Tensors of up to so many bytes are taken in whole."""
+PLACES, PLACE = 256, 4096
+"""Of larger ones so many stretches of so many bytes, evenly spaced, the two ends among them."""
+
+
+def fingerprint(model: Any) -> str:
+    """The first 16 hex digits of a SHA-256 over the weights as they are in memory.
+
+    Names, shapes and number types count. Large tensors are sampled, so that a model of many
+    gigabytes takes seconds: a change to some few of their weights may go unseen.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters(), key=lambda pair: pair[0]):
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        if weight.device.type != "meta":  # what is on disk alone is known by name and shape
+            for part in _parts(weight.detach()):
+                digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _parts(weight: Tensor) -> list[bytes]:
+    flat = weight.flatten()
+    each = flat.element_size()
+    if flat.nbytes <= WHOLE:
+        return [_bytes(flat)]
+    length, last = PLACE // each, flat.numel() - PLACE // each
+    starts = [last * i // (PLACES - 1) for i in range(PLACES)]
+    places = torch.tensor(starts, device=flat.device)[:, None]
+    return [_bytes(flat[places + torch.arange(length, device=flat.device)])]
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.contiguous().flatten().cpu().view(torch.uint8).numpy().tobytes()
