@@ -9,7 +9,8 @@ number. Nothing here knows about models, and nothing grows with the length of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kvstream.errors import BudgetError
 
@@ -206,6 +207,7 @@ class Schedule:
         if not decremental or (chunk_size and not self._average):
             self._fixed = self.smallest = chunk_size or free - self.m_max
         self._uneven = 1.0  # fullest layer to the mean, where layers differ by adaptation
+        self._fresh = True  # nothing has left yet: what is held is part of the first chunk
         self._plan()
 
     # What the engine asks.
@@ -222,10 +224,11 @@ class Schedule:
 
     def chunk(self) -> int:
         """The most tokens to read now; read fewer only where the source ends."""
-        if self.seen == 0:
-            return self.free if self.whole else self._first
         held = max(self.held)
-        return self._fixed or max(self.smallest, self._attention - held)
+        if self._fresh:
+            return (self.free if self.whole else self._first) - held
+        size = self._fixed or max(self.smallest, self._attention - held)
+        return min(size, self.free - held)  # less only for a memory that is read on
 
     def memory(
         self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
@@ -240,6 +243,7 @@ class Schedule:
             raise ValueError(f"read {read} tokens, but only {self.free - max(self.held)} fit")
         planned = read == self.chunk() and self.growth != "adaptive"
         present = [m + read for m in self.held]
+        self._fresh = False
         self.seen += read
         self.done += 1
         if last:
@@ -254,8 +258,9 @@ class Schedule:
             half = self.layers // 2
             lower, upper = self._target(self._lower), self._target(self._upper)
             self.held = tuple(
-                # What is held stays: after a revised length the curve may be below it.
-                min(max(lower if j < half else upper, m), m + read)
+                # What is held stays: after a revised length the curve may be below it. Only a
+                # memory that had ended, and is read on, may hold too much for another chunk.
+                min(max(lower if j < half else upper, m if last else min(m, self._limit)), m + read)
                 for j, m in enumerate(self.held)
             )
         if self._left == 0 or not planned:
@@ -269,6 +274,36 @@ class Schedule:
             self._plan()
         else:
             self._left = self._steps_left()
+
+    def reopen(self, length: int | None) -> None:
+        """The source goes on after all, to this expected length: what follows `last` and an end.
+
+        Where all of it is still held, this is as if it had never ended: what is held counts as
+        part of the first chunk. Else memory stays as large as it was, and chunks as small.
+        """
+        self.length = None if length is None else max(length, self.seen)
+        whole = min(self.held) == self.seen
+        if whole and (self.whole or max(self.held) < self._first):
+            self.done, self._fresh = 0, True
+            self._plan()
+        else:
+            self._left = self._steps_left()
+
+    # Between two processes.
+
+    def state(self) -> dict[str, Any]:
+        """All that changes in the course of a run, as JSON knows it."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of a schedule that was made alike. Raises ValueError."""
+        for name in _STATE:
+            value = state[name]
+            if name == "held":
+                value = held_in(value, self.layers, self.free)
+            elif not isinstance(value, (int, float, type(None))) or not 0 <= (value or 0) < 2**53:
+                raise ValueError(f"the schedule's {name} cannot be {value!r}")
+            setattr(self, name, value)
 
     # Solving.
 
@@ -429,6 +464,21 @@ class Schedule:
         return tuple(sizes)
 
 
+_STATE = (
+    "length", "seen", "done", "held", "smallest", "m_max", "_average", "_limit", "_fixed",
+    "_uneven", "_fresh", "_attention", "_position", "_first", "_m_0", "_left",
+)  # fmt: skip
+
+
+def held_in(value: Any, layers: int, most: int) -> tuple[int, ...]:
+    """The entries of each layer out of JSON. Raises ValueError where they cannot be."""
+    if not isinstance(value, list) or len(value) != layers:
+        raise ValueError(f"the schedule is not for {layers} layers")
+    if not all(type(m) is int and 0 <= m <= most for m in value):
+        raise ValueError(f"a layer holds more than the {most} entries that there are")
+    return tuple(value)
+
+
 def _smallest_chunk(free: int, chunk_size: int | None, average: int | None, is_open: bool) -> int:
     if average:
         return max(1, average // CHUNK_SHARE)
@@ -465,3 +515,14 @@ class KeepAll:
 
     def revise(self, length: int) -> None:
         """Nothing depends on the length."""
+
+    def reopen(self, length: int | None) -> None:
+        """Nothing depends on where the source ends."""
+
+    def state(self) -> dict[str, Any]:
+        """All that changes in the course of a run."""
+        return {"held": self.held}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`. Raises ValueError."""
+        self.held = held_in(state["held"], len(self.held), self.room)
