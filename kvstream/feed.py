@@ -9,7 +9,7 @@ import numpy as np
 
 from kvstream.engine import Piece
 from kvstream.passages import TokenOrigins
-from kvstream.tokens import Chunk, TokenStream
+from kvstream.tokens import Chunk, ReadAhead, TokenStream
 
 DROP_BLOCK = 16384
 """Tokens read at a time where they are not shown to the model."""
@@ -18,7 +18,9 @@ DROP_BLOCK = 16384
 class TokenFeed:
     """Hands the engine every token of a stream, in order."""
 
-    def __init__(self, stream: TokenStream, origins: TokenOrigins | None = None) -> None:
+    def __init__(
+        self, stream: TokenStream | ReadAhead, origins: TokenOrigins | None = None
+    ) -> None:
         self.stream = stream
         self.origins = TokenOrigins() if origins is None else origins
         self.read_tokens = stream.seen
@@ -42,6 +44,11 @@ class TokenFeed:
         if not self._ahead:
             self._ahead = self.stream.read(1)
         return not self._ahead and not self.stream.paused
+
+    @property
+    def paused(self) -> bool:
+        """Whether the last read got less because there is nothing now, though it is not the end."""
+        return self.stream.paused
 
     def look_ahead(self, count: int) -> None:
         """Have the next `count` tokens ready, or know the end."""
@@ -80,7 +87,7 @@ class ShortenedFeed(TokenFeed):
 
     def __init__(
         self,
-        stream: TokenStream,
+        stream: TokenStream | ReadAhead,
         first: int,
         last: int,
         interrupted: Callable[[], bool] = lambda: False,

@@ -14,7 +14,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.prompt import Prompt, Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.sizes import Sizes, share_out
-from kvstream.tokens import Tokenizer, TokenStream
+from kvstream.tokens import ReadAhead, Tokenizer, TokenStream
 
 DEFAULT_BUDGET = 4096
 LATER_QUESTION, LATER_SHARE = 48, 16
@@ -45,10 +45,12 @@ class Setting:
         system: str | None = None,
         extract: bool = False,
         asked_later: bool = False,
+        whole_answers: bool = False,
     ) -> Setting:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
 
-        With `asked_later` there is room for questions that nobody knows yet, and for whole answers.
+        With `asked_later` there is room for questions that nobody knows yet, and for whole answers,
+        as there is with several questions or `whole_answers`.
         """
         method = make(run.method, run.method_settings)
         task: Task = "summarize" if command == "summarize" else "ask"
@@ -68,13 +70,22 @@ class Setting:
             catalyst if method.evicts else 0,
             max(question, catalyst) if extract or asked_later else question,
             run.max_tokens,
-            whole_answer=len(questions) > 1 or asked_later,
+            whole_answer=len(questions) > 1 or asked_later or whole_answers,
         )
         return cls(method, prompt, tuple(questions), catalysts, sizes, system)
 
-    def feed(self, stream: TokenStream, interrupted: Callable[[], bool]) -> TokenFeed:
+    @property
+    def shortens(self) -> bool:
+        """Whether the method reads two ends of the text alone."""
+        return self._ends is not None
+
+    @property
+    def _ends(self) -> tuple[int, int] | None:
+        return self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
+
+    def feed(self, stream: TokenStream | ReadAhead, interrupted: Callable[[], bool]) -> TokenFeed:
         """The tokens that the model will see: all, or two ends where the method cuts."""
-        ends = self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
+        ends = self._ends
         return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
 
     def reader(

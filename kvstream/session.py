@@ -18,7 +18,7 @@ from kvstream.model.loading import POCKET, folder, load
 from kvstream.passages import Passages
 from kvstream.preparation import Setting
 from kvstream.settings import ModelSettings, RunSettings
-from kvstream.tokens import Tokenizer, TokenStream, load_tokenizer
+from kvstream.tokens import Tokenizer, load_tokenizer, open_stream
 
 if TYPE_CHECKING:
     from kvstream.sources import SourceSet
@@ -134,7 +134,7 @@ class Session:
         """
         passages = Passages()
         trace = Trace(sources.names, sources.bases, passages=passages)
-        stream = TokenStream(self.tokenizer, sources, passages.feed)
+        stream = open_stream(self.tokenizer, sources, passages.feed)
         feed = setting.feed(stream, interrupted)
         trace.origins = feed.origins
         # A first look tells how many bytes a token has here, before the schedule is solved.
@@ -160,6 +160,7 @@ class Session:
                 trace.prune(reader.retained())
                 pruned = trace.read
         trace.read, trace.end = feed.read_tokens, feed.end
+        stream.close()
         if not trace.read:
             raise SourceError("There is no text in what was given; nothing to read.")
         if interrupted():

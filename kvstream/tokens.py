@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import ModelError
-from kvstream.text.stream import Chunk, TokenStream
+from kvstream.text.ahead import ReadAhead
+from kvstream.text.stream import BLOCK, Chunk, TokenStream
 from kvstream.text.tokenizer import Decoder, Tokenizer
 
-__all__ = ["Chunk", "Decoder", "TokenStream", "Tokenizer", "load_tokenizer"]
+if TYPE_CHECKING:
+    from kvstream.sources import SourceSet
+    from kvstream.text.blocks import TextBlock
+
+__all__ = [
+    "Chunk",
+    "Decoder",
+    "ReadAhead",
+    "TokenStream",
+    "Tokenizer",
+    "load_tokenizer",
+    "open_stream",
+]
+
+
+def open_stream(
+    tokenizer: Tokenizer,
+    sources: SourceSet,
+    on_block: Callable[[TextBlock], None] | None = None,
+    after: tuple[int, int] = (0, 0),
+) -> TokenStream | ReadAhead:
+    """The sources as tokens; long ones of known size are read and encoded in a thread.
+
+    ``after``: tokens and bytes that were read before.
+    """
+    size = sources.size_hint()
+    if after[0]:
+        return TokenStream(tokenizer, sources, on_block, after)
+    kind = TokenStream if size is None or size <= BLOCK else ReadAhead
+    return kind(tokenizer, sources, on_block)
 
 
 def load_tokenizer(

@@ -110,6 +110,9 @@ class TokenStream:
         end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
         return Chunk(np.concatenate(ids), np.concatenate(starts), end)
 
+    def close(self) -> None:
+        """Nothing to do; for `ReadAhead`, which has a thread to end."""
+
     @property
     def at_end(self) -> bool:
         """Whether ``read`` has nothing more to give, as far as is known."""
