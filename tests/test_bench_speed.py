@@ -39,13 +39,17 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     rows = rows_of(
         cli("bench", "speed", "--shape", "tiny", "--layers", "1", "--lengths", "600", *TINY,
             "--method", "streaming", "--limit", "0", "--plot", str(picture), "--json",
-            "--against", "floor,floor-sdpa,transformers,streamingllm")
+            "--against", "floor,floor-sdpa,transformers,reading,streamingllm")
     )  # fmt: skip
     names = [r["system"] for r in rows]
-    assert names == ["kvstream", "floor", "floor-sdpa", "transformers", "streamingllm"]
+    assert names == [
+        "kvstream", "floor", "floor-sdpa", "transformers", "reading", "streamingllm",
+    ]  # fmt: skip
     assert all(r.keys() >= FIELDS for r in rows)
     assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
-    ours, floor, _, whole, token_by_token = rows
+    ours, floor, _, whole, reading, token_by_token = rows
+    assert reading["text_mb_per_s"] > 0.5
+    assert reading["text_bytes"] > 1200
     assert ours["peak_kv_tokens"] <= 256
     # The same chunks behind the same memory; the prompt is no part of the floor's.
     assert floor["peak_kv_tokens"] == pytest.approx(ours["peak_kv_tokens"], abs=8)
@@ -55,7 +59,7 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     assert whole["peak_kv_tokens"] == 600
     assert token_by_token["peak_kv_tokens"] == 256
     assert token_by_token["measured_tokens"] == 256 + plain.SAME_SPEED
-    for row in rows:
+    for row in (ours, floor, whole, token_by_token):
         assert row["prefill_s"] < row["first_token_s"] < row["total_s"]
     assert picture.stat().st_size > 5000
 

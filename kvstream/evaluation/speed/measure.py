@@ -28,7 +28,9 @@ MEDIANS = (
     "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "cpu_s", "select_s",
     "peak_kv_tokens", "peak_kv_bytes", "peak_rss_bytes", "peak_device_bytes",
 )  # fmt: skip
-FACTS = ("load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens")
+FACTS = (
+    "load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens", "text_bytes",
+)  # fmt: skip
 """The same in every round."""
 
 
@@ -151,6 +153,8 @@ class Bench:
         if row["select_s"] is not None:
             row["select_share"] = round(row["select_s"] / prefill, 4)
         row.update({key: results[0][key] for key in FACTS if key in results[0]})
+        if "text_bytes" in row:
+            row["text_mb_per_s"] = round(row["text_bytes"] / row["cpu_s"] / 1e6, 2)
         if system.name == "kvstream":
             share = reading_flops(model, steps[system]) / prefill / self.peak_flops
             row["peak_share"] = round(share, 4)
@@ -177,7 +181,7 @@ def _median(results: Sequence[Record], key: str) -> Any:
     if not values:
         return None
     middle = statistics.median(values)
-    return round(middle, 4) if isinstance(middle, float) else middle
+    return round(middle, 6) if isinstance(middle, float) else middle
 
 
 def _leader(system: System, every: Sequence[System]) -> System:

@@ -15,7 +15,12 @@ from kvstream.evaluation.report import case_label, count
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 GREYS = {"floor": "#444444", "floor-sdpa": "#999999"}
-OTHERS = {"transformers": "#000000", "kvpress": "#aa3377", "streamingllm": "#888800"}
+OTHERS = {
+    "transformers": "#000000",
+    "kvpress": "#aa3377",
+    "streamingllm": "#888800",
+    "reading": "#aaaaaa",
+}
 MARKS = "osD^vP"
 PANELS = (
     ("time to read", "prefill_s", 1.0, "s"),
@@ -95,6 +100,7 @@ def line_label(row: Record, ours: Sequence[Record]) -> str:
         "transformers": "transformers, plain cache",
         "kvpress": "kvpress, SnapKV",
         "streamingllm": "StreamingLLM, token by token",
+        "reading": "reading and tokenizing alone",
         "floor": f"floor of {row['method']}",
         "floor-sdpa": f"floor of {row['method']}, SDPA",
     }[row["system"]]

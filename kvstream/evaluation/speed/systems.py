@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from kvstream.engine import Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation.reading import IdFeed, open_reader
+from kvstream.evaluation.reading import IdFeed, document, open_reader
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
 from kvstream.evaluation.speed.outside import Kvpress
@@ -15,10 +17,13 @@ from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
 from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.evaluation.sweep import Case
 from kvstream.session import Session
+from kvstream.sources import open_sources
+from kvstream.tokens import TokenStream
 
-NAMES = ("floor", "floor-sdpa", "transformers", "kvpress", "streamingllm")
+NAMES = ("floor", "floor-sdpa", "transformers", "kvpress", "streamingllm", "reading")
 FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
 QUESTION = "What is the passkey?"
+READ_AT_ONCE = 1024
 PLAIN_CHUNK = 2048
 """Tokens a forward pass of the plain cache that is read in chunks."""
 
@@ -76,6 +81,8 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
         out += [System(name, case, budget=budget) for name in against if name in FLOORS]
     if "transformers" in against:
         out += [System("transformers", mode=mode) for mode in ("one shot", "chunked")]
+    if "reading" in against:
+        out.append(System("reading"))
     for name in ("kvpress", "streamingllm"):
         if name in against:
             budgets = dict.fromkeys(s.budget for s in out if s.budget is not None)
@@ -159,6 +166,17 @@ def _streamingllm(system: System, task: Task) -> Record:
     )
 
 
+def _reading(_: System, task: Task) -> Record:
+    """From a file to ids, without a model; the bytes of the text are in ``text_bytes``."""
+    with document(task.session.tokenizer.decode(task.ids)) as path:
+        watch = Stopwatch(torch.device("cpu"))
+        stream = TokenStream(task.session.tokenizer, open_sources([path], text=True))
+        while len(chunk := stream.read(READ_AT_ONCE)):
+            end = chunk.end
+        watch.has_read()
+    return {**watch.record(), "text_bytes": end}
+
+
 _RUNS: dict[str, Callable[[System, Task], Record]] = {
     "kvstream": _kvstream,
     "floor": _floor,
@@ -166,4 +184,5 @@ _RUNS: dict[str, Callable[[System, Task], Record]] = {
     "transformers": _plain,
     "kvpress": _kvpress,
     "streamingllm": _streamingllm,
+    "reading": _reading,
 }
