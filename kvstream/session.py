@@ -17,6 +17,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
 from kvstream.passages import Passages
 from kvstream.preparation import Setting
+from kvstream.rereading.look import Reread, second_look
 from kvstream.settings import ModelSettings, RunSettings
 from kvstream.tokens import Tokenizer, load_tokenizer, open_stream
 
@@ -101,21 +102,27 @@ class Session:
         command: str = "ask",
         system: str | None = None,
         extract: int = 0,
+        strict: bool = False,
+        reread: Reread | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
         """Read the sources under the budget, then answer every question from what remains.
 
         With `extract` the answer is that many passages of the sources, those that memory holds on
-        to most. Raises SourceError where nothing could be read.
+        to most; with `strict` one that rests on little is withheld; with `reread` it is given from
+        a second look. Raises SourceError where nothing could be read.
         """
         setting = self.settle(questions, run, command=command, system=system, extract=bool(extract))
         memory = yield from self.read(
             sources, setting, run, command=command, extract=bool(extract), interrupted=interrupted
         )
         asked = setting.questions or ("",)
+        if reread is not None:
+            yield from second_look(self, memory, asked, reread, system=system, strict=strict)
+            return
         for number, question in enumerate(asked):
             last = number + 1 == len(asked)
-            yield from memory.answer(question, number, last=last, extract=extract)
+            yield from memory.answer(question, number, last=last, extract=extract, strict=strict)
 
     def read(
         self,
@@ -125,16 +132,18 @@ class Session:
         *,
         command: str = "ask",
         extract: bool = False,
+        passages: Passages | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Generator[Event, None, Memory]:
         """Read the sources under the budget; what remains is returned. Raises SourceError.
 
-        The text around retained tokens is kept for citations; with `extract` there will be
-        evidence of every chunk, to rank it by.
+        The text around retained tokens is kept for citations, unless the `passages` are known
+        already; with `extract` there will be evidence of every chunk, to rank it by.
         """
-        passages = Passages()
+        known = passages is not None
+        passages = passages or Passages()
         trace = Trace(sources.names, sources.bases, passages=passages)
-        stream = open_stream(self.tokenizer, sources, passages.feed)
+        stream = open_stream(self.tokenizer, sources, None if known else passages.feed)
         feed = setting.feed(stream, interrupted)
         trace.origins = feed.origins
         # A first look tells how many bytes a token has here, before the schedule is solved.

@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("feed",),
     ("preparation",),
     ("memory",),
+    ("rereading",),
     ("session",),
     ("training", "evaluation"),
     ("reporters", "config"),

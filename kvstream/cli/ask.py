@@ -23,7 +23,7 @@ def command(
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     options: ReadingOptions,
-) -> None:
+) -> int:
     """Stream texts of any length through the model under the budget, and answer.
 
     A SOURCE is a file, a directory, or - for standard input; without one, text is read from a
@@ -39,5 +39,5 @@ def command(
     reading = Reading("ask", sources_or_usage(ctx, paths), questions)
     if len(options.runs) > 1:
         compare(reading, options)
-        return
-    read(reading, options)
+        return 0
+    return read(reading, options)

@@ -7,10 +7,10 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, TextIO
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -24,10 +24,14 @@ from kvstream.cli.reading import (
     open_session,
     open_sources,
     prepared,
+    second_thoughts,
 )
-from kvstream.errors import BudgetError
-from kvstream.events import Answered, Notice, Result, StepDone
+from kvstream.errors import BudgetError, SourceError
+from kvstream.events import Answered, Event, Notice, Result, StepDone
 from kvstream.reporters.format import for_terminal
+
+if TYPE_CHECKING:
+    from kvstream.session import Session
 
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
@@ -50,12 +54,17 @@ class Row:
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="Ask this; may be given many times. All arguments are then sources.",
 )  # fmt: skip
+@option(
+    "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
+    help="Also a row for the parts that have the question's words, as many as the budget holds.",
+)  # fmt: skip
 @reading_options
 @click.pass_context
 def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
+    baseline: str | None,
     options: ReadingOptions,
 ) -> None:
     """Answer the same question by several methods under the same budget, a row for each.
@@ -68,40 +77,53 @@ def command(
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    compare(Reading("compare", sources_or_usage(ctx, paths), questions), options)
+    compare(Reading("compare", sources_or_usage(ctx, paths), questions), options, baseline)
 
 
-def compare(reading: Reading, options: ReadingOptions) -> None:
-    """Run every method of `options.runs` over the same sources and show a row for each."""
+def compare(reading: Reading, options: ReadingOptions, baseline: str | None = None) -> None:
+    """Run every method of `options.runs` over the same sources and show a row for each.
+
+    With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else.
+    """
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
-        paths = stack.enter_context(_replayable(reading.paths, options, interrupts))
+        times = 2 if baseline or options.reread else len(options.runs)
+        paths = stack.enter_context(_replayable(reading.paths, times, interrupts))
+        reading = replace(reading, paths=paths)
         reporter.loading(options.model.name)
         session = open_session(options)
         rows: list[Row] = []
-        for run in options.runs:
+        for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
-            events = session.ask(
-                open_sources(paths, options, interrupts),
-                list(reading.questions),
-                run,
-                command=reading.command,
-                system=options.system,
-                interrupted=interrupts,
-            )
+            name = baseline if run is None else run.method
+            if run is None:
+                events = _by_words(session, reading, options, interrupts)
+            else:
+                events = session.ask(
+                    open_sources(paths, options, interrupts),
+                    list(reading.questions),
+                    run,
+                    command=reading.command,
+                    system=options.system,
+                    interrupted=interrupts,
+                    **second_thoughts(reading, options, interrupts),
+                )
             try:
                 for event in answer_events(events, interrupts):
                     reporter.show(event)
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
-                        rows.append(Row(run.method, event.result, spread(coverage)))
+                        rows.append(Row(str(name), event.result, spread(coverage)))
                         if options.as_json:
                             _print_json(output, rows[-1])
-            except BudgetError as error:
-                # One method that cannot (full) must not take the others' rows away.
-                rows.append(Row(run.method, None, 0.0, str(error)))
-                reporter.show(Notice(f"{run.method}: {error}"))
+            except (BudgetError, SourceError) as error:
+                # One method that cannot (full) must not take the others' rows away; a source that
+                # cannot be read takes them all.
+                if isinstance(error, SourceError) and run is not None:
+                    raise
+                rows.append(Row(str(name), None, 0.0, str(error)))
+                reporter.show(Notice(f"{name}: {error}"))
                 if options.as_json:
                     _print_json(output, rows[-1])
             if interrupts():
@@ -111,6 +133,21 @@ def compare(reading: Reading, options: ReadingOptions) -> None:
             _table(output, rows, several=len(reading.questions) > 1)
         if not any(row.result for row in rows):
             raise BudgetError(rows[-1].problem)
+
+
+def _by_words(
+    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
+) -> Iterator[Event]:
+    from kvstream.rereading.look import words_alone
+
+    return words_alone(
+        session,
+        list(reading.questions),
+        options.run,
+        lambda: open_sources(reading.paths, options, stop),
+        command=reading.command,
+        system=options.system,
+    )
 
 
 def spread(coverage: Sequence[float]) -> float:
@@ -124,10 +161,10 @@ def spread(coverage: Sequence[float]) -> float:
 
 @contextmanager
 def _replayable(
-    paths: tuple[str, ...], options: ReadingOptions, interrupts: Interrupts
+    paths: tuple[str, ...], times: int, interrupts: Interrupts
 ) -> Iterator[tuple[str, ...]]:
-    """The same sources, standard input copied to a file, as each method has to read it again."""
-    if "-" not in paths or len(options.runs) == 1:
+    """The same sources, standard input copied to a file if it has to be read several `times`."""
+    if "-" not in paths or times == 1:
         yield paths
         return
     with tempfile.NamedTemporaryFile(prefix="kvstream-") as spool:

@@ -19,6 +19,8 @@ from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSetting
 from kvstream.version import __version__
 
 PROGRESS = ("auto", "live", "plain", "none")
+REREADS = ("citations", "words", "both")
+"""How --reread finds what to read again; the first is meant by a bare --reread."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -49,15 +51,30 @@ class CountType(click.ParamType):
 class Option(click.Option):
     """An option that belongs to a section of the help page and has its environment variable."""
 
-    def __init__(self, *args: Any, section: str = "Options", **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, section: str = "Options", bare: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.bare = bare
+        """What the option means where no ``=VALUE`` follows it."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
             self.envvar = f"KVSTREAM_{self.name.upper()}"
 
 
 class SectionedCommand(click.Command):
     """A command whose help page shows its options in sections, in the order they were declared."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Click would take the word behind such an option for its value, be it the question.
+        bare = {
+            name: f"{name}={param.bare}"
+            for param in self.params
+            if isinstance(param, Option) and param.bare
+            for name in param.opts
+        }
+        end = args.index("--") if "--" in args else len(args)
+        return super().parse_args(ctx, [bare.get(a, a) for a in args[:end]] + args[end:])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -179,6 +196,14 @@ answer_options = stack(
         help="Print the passages that memory held on to most, instead of writing.",
     ),
     option(
+        "--strict", is_flag=True, section="Answer",
+        help="Withhold an answer that rests on little; the exit code is then 6.",
+    ),
+    option(
+        "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer",
+        help="Read what the answer rests on again, whole, and answer from that; words is BM25.",
+    ),
+    option(
         "--passages", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
         section="Answer", help="How many passages --extract prints.",
     ),
@@ -232,6 +257,8 @@ class ReadingOptions:
     extract: bool | None
     """None: the model's own way (pocket extracts when it summarises)."""
     passages: int
+    strict: bool
+    reread: str | None
     text: bool
     output: Path | None
     as_json: bool
@@ -281,8 +308,8 @@ class ReadingOptions:
             for method in methods
         )
         same = (
-            "system", "extract", "passages", "text", "output", "stats", "progress",
-            "quiet", "verbose", "dry_run",
+            "system", "extract", "passages", "strict", "reread", "text", "output", "stats",
+            "progress", "quiet", "verbose", "dry_run",
         )  # fmt: skip
         rest = {name: values[name] for name in same}
         return cls(model=model, runs=runs, as_json=values["json"], **rest)
@@ -329,5 +356,6 @@ _VALUES = (
     "model", "device", "dtype", "attn", "threads", "revision", "offline", "trust_remote_code",
     "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
     "system", "max_tokens", "temp", "top_p", "top_k", "seed", "extract", "passages",
+    "strict", "reread",
     "text", "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
 )  # fmt: skip

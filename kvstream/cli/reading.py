@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from kvstream.cli.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.options import ReadingOptions
 from kvstream.cli.output import OutputFile
-from kvstream.errors import KvstreamError, SourceError
+from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
@@ -24,6 +24,10 @@ from kvstream.reporters.stats import Stats
 
 if TYPE_CHECKING:
     from kvstream.session import Session
+
+
+WITHHELD = 6
+"""Exit code where --strict withheld an answer."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,12 @@ def prepared(
     return output, reporter, stack.enter_context(Interrupts(progress.tell))
 
 
-def read(reading: Reading, options: ReadingOptions) -> None:
-    """Read the sources, answer the questions, report on the way."""
+def read(reading: Reading, options: ReadingOptions) -> int:
+    """Read the sources, answer the questions, report on the way; returns the exit code."""
+    code = 0
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
+        asked = second_thoughts(reading, options, interrupts)
         sources = open_sources(reading.paths, options, interrupts)
         reporter.loading(options.model.name)
         session = open_session(options)
@@ -72,7 +78,7 @@ def read(reading: Reading, options: ReadingOptions) -> None:
             )
             reporter.close()
             _show_plan(started, output, as_json=options.as_json)
-            return
+            return code
         events = session.ask(
             sources,
             list(reading.questions),
@@ -81,6 +87,7 @@ def read(reading: Reading, options: ReadingOptions) -> None:
             system=options.system,
             extract=extract,
             interrupted=interrupts,
+            **asked,
         )
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
@@ -89,10 +96,35 @@ def read(reading: Reading, options: ReadingOptions) -> None:
                 with _rescued(event.result, output):
                     writer.show(event)
                 reporter.show(event)
+                if event.result.withheld is not None:
+                    code = WITHHELD
             else:
                 # The panel makes room before the first token is written.
                 reporter.show(event)
                 writer.show(event)
+    return code
+
+
+def second_thoughts(
+    reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
+    asked: dict[str, Any] = {"strict": True} if options.strict else {}
+    if options.reread is None:
+        return asked
+    if reading.command == "summarize" or options.extract:
+        raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
+    for path in reading.paths:
+        if path == "-" or not (os.path.isfile(path) or os.path.isdir(path)):
+            name = "standard input" if path == "-" else path
+            raise UsageError(
+                f"--reread reads the sources a second time, and {name} can be read only once; "
+                "write it to a file first, and name that."
+            )
+    from kvstream.rereading.look import Reread
+
+    asked["reread"] = Reread(options.reread, lambda: open_sources(reading.paths, options, stop))
+    return asked
 
 
 def answer_events(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:

@@ -18,13 +18,15 @@ from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match
-from kvstream.evaluation.reading import ModelFacts, ask, room_for
+from kvstream.evaluation.reading import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.records import Record, Trial
-from kvstream.evaluation.sweep import NEAR, STREAM, WHOLE, Case
+from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
 from kvstream.sample import Fact, make_facts
 from kvstream.session import Session
 
 KINDS = ("passkey", "fact", "kv")
+TOP = 3
+"""Citations among which the planted sentence is looked for."""
 PAIRS = 8
 """Key-value pairs that a needle of the kind ``kv`` has; one of them is asked for."""
 NEAR_SHARE = 0.7
@@ -146,7 +148,10 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
         text = around(text, session.tokenizer, needles[0].sentence, int(NEAR_SHARE * budget))
     started = time.perf_counter()
     try:
-        results = ask(session, text, questions, run)
+        if case.view == BM25:
+            results = ask_by_words(session, text, questions, run)
+        else:
+            results = ask(session, text, questions, run, case.reread)
     except BudgetError as error:
         if case.view == STREAM and run.method != "full":
             raise
@@ -156,6 +161,8 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
     first = results[0]
     return {
         **scores[0],
+        "cited": _cites(first.citations, needles[0].sentence),
+        **(first.support or {}),
         "question": needles[0].question,
         "expected": needles[0].answers[0],
         "answer": first.answer,
@@ -181,9 +188,16 @@ def _score(needle: Fact, answer: str) -> dict[str, Any]:
     return score
 
 
+def _cites(citations: Sequence[dict[str, Any]], sentence: str) -> bool:
+    """Whether the planted sentence is among the three heaviest citations, whole or in part."""
+    planted = " ".join(sentence.split())
+    texts = (" ".join(c["text"].split()) for c in citations[:TOP])
+    return any(planted in t or (t in planted and 3 * len(t) >= len(planted)) for t in texts)
+
+
 ROW_KEYS = (
     "model", "kind", "method", "settings", "budget", "schedule", "chunk", "keep", "start",
-    "chunk_size", "tokens", "depth", "needles",
+    "chunk_size", "reread", "tokens", "depth", "needles",
 )  # fmt: skip
 
 
@@ -215,6 +229,9 @@ def _row(group: list[Record]) -> Record:
         "retained": round(sum(r["retained"] for r in done) / len(done)),
         "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
     }
+    # Of the answers that are right: a wrong one rests on something else.
+    cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
+    row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
     digits = [r["digits"] for r in done if r.get("digits") is not None]
     if digits:
         row["digits"] = round(sum(digits) / len(digits), 4)
@@ -246,6 +263,9 @@ def _together(group: list[Record]) -> Record:
         "low": low,
         "high": high,
     }
+    cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
+    if cited:
+        out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)
     for key in ("digits", "retained", "seconds"):
         values = [r[key] for r in group if r.get(key) is not None]
         if values:

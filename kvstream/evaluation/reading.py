@@ -13,9 +13,10 @@ import torch
 from kvstream.engine import Piece, Reader
 from kvstream.events import Answered, Result
 from kvstream.prompt import Prompt
+from kvstream.rereading.look import Reread, words_alone
 from kvstream.session import Session
 from kvstream.settings import Budget, RunSettings
-from kvstream.sources import open_sources
+from kvstream.sources import SourceSet, open_sources
 
 ROOM = 256
 """Entries for prompt, question and answer beside a text that is held whole."""
@@ -30,10 +31,30 @@ def document(text: str) -> Iterator[str]:
         yield file.name
 
 
-def ask(session: Session, text: str, questions: Sequence[str], run: RunSettings) -> list[Result]:
+def ask(
+    session: Session,
+    text: str,
+    questions: Sequence[str],
+    run: RunSettings,
+    reread: str | None = None,
+) -> list[Result]:
     """The answer to every question after one reading of `text`, by the way of the program."""
     with document(text) as path:
-        events = session.ask(open_sources([path], text=True), list(questions), run)
+
+        def again() -> SourceSet:
+            return open_sources([path], text=True)
+
+        how = Reread(reread, again) if reread else None
+        events = session.ask(again(), list(questions), run, reread=how)
+        return [event.result for event in events if isinstance(event, Answered)]
+
+
+def ask_by_words(
+    session: Session, text: str, questions: Sequence[str], run: RunSettings
+) -> list[Result]:
+    """The answers from what BM25 finds in `text`, as much as the budget holds."""
+    with document(text) as path:
+        events = words_alone(session, questions, run, lambda: open_sources([path], text=True))
         return [event.result for event in events if isinstance(event, Answered)]
 
 

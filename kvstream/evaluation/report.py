@@ -28,7 +28,7 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
     budgets = {r.get("budget") for r in rows}
     if len(budgets) > 1 and row.get("budget"):
         parts.append(count(row["budget"]))
-    for key in ("schedule", "chunk", "keep", "start", "chunk_size"):
+    for key in ("schedule", "chunk", "keep", "start", "chunk_size", "reread"):
         if len({r.get(key) for r in rows}) > 1 and row.get(key) is not None:
             parts.append(f"{key} {row[key]}")
     parts += [f"{k} {v}" for k, v in (row.get("settings") or {}).items()]

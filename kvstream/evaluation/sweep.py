@@ -11,7 +11,7 @@ from kvstream.errors import UsageError
 from kvstream.methods.registry import make
 from kvstream.settings import Budget, RunSettings
 
-STREAM, WHOLE, NEAR = "stream", "whole", "near"
+STREAM, WHOLE, NEAR, BM25 = "stream", "whole", "near", "bm25"
 TEXT_SETTINGS = {"catalyst_text"}
 """Settings whose value may hold a comma of its own."""
 
@@ -23,7 +23,10 @@ class Case:
     run: RunSettings
     view: str = STREAM
     """``stream``: all of it under the budget, as a user would; ``whole``: all of it in a cache
-    that holds it; ``near``: only the surroundings of the answer, as much as the budget holds."""
+    that holds it; ``near``: only the surroundings of the answer, as much as the budget holds;
+    ``bm25``: the pieces that have the question's words, as many as the budget holds."""
+    reread: str | None = None
+    """Answer from a second look: by citations, by words, or by both."""
 
     @property
     def name(self) -> str:
@@ -44,6 +47,7 @@ class Case:
             **({"start": run.start} if run.start else {}),
             "chunk_size": run.chunk_size,
             "max_tokens": run.max_tokens,
+            **({"reread": self.reread} if self.reread else {}),
         }
 
 
@@ -84,8 +88,12 @@ def cases(
     chunk_sizes: Sequence[int | None] = (None,),
     starts: Sequence[int | None] = (None,),
     baselines: Sequence[str] = (),
+    rereads: Sequence[str] = (),
 ) -> list[Case]:
-    """Every combination once, each checked before anything is loaded; `baselines` are views."""
+    """Every combination once, each checked before anything is loaded; `baselines` are views.
+
+    Each is measured once more for every one of `rereads`.
+    """
     found: dict[str, Case] = {}
     combinations = itertools.product(
         methods,
@@ -113,9 +121,10 @@ def cases(
     extra = [
         Case(replace(base, method="full", budget=budget), view)
         for view in baselines
-        for budget in (budgets if view == NEAR else budgets[:1])
+        for budget in (budgets if view in (NEAR, BM25) else budgets[:1])
     ]
-    return [*found.values(), *extra]
+    again = [replace(case, reread=by) for case in found.values() for by in rereads]
+    return [*found.values(), *again, *extra]
 
 
 def labels(every: Sequence[Case]) -> list[str]:

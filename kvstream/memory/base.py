@@ -115,6 +115,13 @@ class Memory:
             yield AnswerToken(result.answer, self.reader.cache.used)
         yield Answered(result)
 
+    def release(self) -> None:
+        """Give the room of keys and values back; the memory can no longer be asked."""
+        cache = self.reader.cache
+        for store in cache.layers:
+            store.keys, store.values = store.keys[:, :0].clone(), store.values[:, :0].clone()
+        cache.free_scratch()
+
     def _look(self, question: str, said: Sequence[int]) -> Look:
         """What the tokens `said` in answer to a question looked at."""
         found = attended(self.reader, self.prompt.tail(question), said)

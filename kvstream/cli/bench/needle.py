@@ -11,6 +11,7 @@ from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     COUNTS,
     SHARES,
+    ListType,
     case_options,
     cases_of,
     heldout_option,
@@ -22,6 +23,7 @@ from kvstream.cli.bench.options import (
 )
 from kvstream.cli.options import SectionedCommand, model_options, option
 
+BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv")
 
 
@@ -100,6 +102,20 @@ KINDS = ("passkey", "fact", "kv")
     section="Compared",
     help="Also the needle's surroundings alone: what the model can do if nothing gets lost.",
 )
+@option(
+    "--reread",
+    type=ListType(click.Choice(BY)),
+    metavar="HOW,...",
+    section="Compared",
+    help="Also answers from a second look, by citations, words or both; words is BM25.",
+)
+@option(
+    "--with",
+    "baseline",
+    type=click.Choice(["bm25"]),
+    section="Compared",
+    help="Also what BM25 finds, as much of it as the budget holds.",
+)
 @model_options
 @option(
     "--plot",
@@ -126,12 +142,13 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation import heatmap, needle, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
-    from kvstream.evaluation.sweep import NEAR, WHOLE
+    from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
 
     texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
     settings = model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")
-    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near)
+    bm25 = [BM25] * (values["baseline"] == BM25)
+    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near + bm25)
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
@@ -174,6 +191,7 @@ def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
             ("share", lambda r: f"{r['share']:.0%}"),
             ("95% interval", lambda r: f"{r['low']:.0%} to {r['high']:.0%}"),
             ("digits", lambda r: None if r.get("digits") is None else f"{r['digits']:.0%}"),
+            ("cited", lambda r: None if r.get("cited") is None else f"{r['cited']:.0%}"),
             ("kept tokens", lambda r: f"{r['retained']:,}" if "retained" in r else None),
             ("s a trial", lambda r: f"{r['seconds']:.1f}" if "seconds" in r else None),
         ],

@@ -129,6 +129,7 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
         chunk_sizes=values.pop("chunk_size") or (None,),
         starts=values.pop("start") or (None,),
         baselines=baselines,
+        rereads=values.pop("reread", None) or (),
     )
 
 

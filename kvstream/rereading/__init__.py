@@ -1,0 +1,1 @@
+"""The second look: what is worth it, and the answer from it."""

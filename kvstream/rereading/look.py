@@ -1,0 +1,247 @@
+"""The second look: parts of the sources are read again whole, inside the same budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import numpy as np
+
+from kvstream.errors import SourceError
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.memory.base import Memory
+from kvstream.passages import Passage, Passages
+from kvstream.preparation import Setting
+from kvstream.rereading.pieces import Excerpts, pieces
+from kvstream.rereading.ranking import Words, by_citations, fused
+from kvstream.settings import Budget, RunSettings
+from kvstream.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from kvstream.sources import SourceSet
+
+BY = ("citations", "words", "both")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Reread:
+    """How to look again."""
+
+    by: str
+    """One of BY: by what the first answer and its question looked at in memory, by the words of
+    the question (BM25), or by both."""
+    again: Callable[[], SourceSet]
+    """Opens the sources anew."""
+
+
+class Sessions(Protocol):
+    """What is needed of a session."""
+
+    tokenizer: Tokenizer
+
+    def settle(
+        self, questions: Sequence[str], run: RunSettings, *, command: str, system: str | None
+    ) -> Setting: ...
+
+    def read(
+        self,
+        sources: SourceSet,
+        setting: Setting,
+        run: RunSettings,
+        *,
+        command: str,
+        passages: Passages | None,
+    ) -> Generator[Event, None, Memory]: ...
+
+
+def second_look(
+    session: Sessions,
+    memory: Memory,
+    questions: Sequence[str],
+    how: Reread,
+    *,
+    system: str | None = None,
+    strict: bool = False,
+) -> Iterator[Event]:
+    """Answer every question from memory, unseen; then look again for each, and answer from that.
+
+    The events are those of the second answers. Memory is released in between, so that both passes
+    together never hold more than the budget; it cannot be asked afterwards.
+    """
+    firsts = []
+    for number, question in enumerate(questions):
+        first = _answered(memory.answer(question, number))
+        firsts.append((first, memory.look.regions))
+    memory.release()
+    for number, (question, (first, regions)) in enumerate(zip(questions, firsts, strict=True)):
+        yield AnswerStarted(question, number)
+        began = time.perf_counter()
+        run = _whole(memory.run, first.budget_tokens)
+        excerpts, second = _read(session, run, question, how, regions, memory.command, system)
+        if second is None:
+            told = "Nothing was found to look at again; the answer is the first one."
+            yield Notice(told)
+            yield AnswerToken(first.answer, 0)
+            yield Answered(replace(first, warnings=(*first.warnings, told)))
+            continue
+        for event in second.answer(question, number, last=True, strict=strict):
+            if isinstance(event, Answered):
+                seconds = time.perf_counter() - began
+                yield Answered(_together(memory, first, event.result, how.by, excerpts, seconds))
+            elif not isinstance(event, AnswerStarted):
+                yield event
+        second.release()
+
+
+def words_alone(
+    session: Sessions,
+    questions: Sequence[str],
+    run: RunSettings,
+    again: Callable[[], SourceSet],
+    *,
+    command: str = "ask",
+    system: str | None = None,
+) -> Iterator[Event]:
+    """Answer from the pieces that BM25 finds, as many as the budget holds, without any memory.
+
+    What reading under a budget has to be compared with. The result's method is ``bm25``, its
+    `read` what the model read; seconds of searching count as prefill.
+    """
+    how = Reread("words", again)
+    for number, question in enumerate(questions):
+        began = time.perf_counter()
+        tokens = session.settle([question], run, command=command, system=system).sizes.budget
+        _, memory = _read(session, _whole(run, tokens), question, how, (), command, system)
+        if memory is None:
+            raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
+        memory.prefill_s = time.perf_counter() - began
+        for event in memory.answer(question, number, last=True):
+            if isinstance(event, Answered):
+                event = Answered(replace(event.result, method="bm25"))
+            yield event
+        memory.release()
+
+
+def _whole(run: RunSettings, budget: int) -> RunSettings:
+    """Settings for a text that fits: nothing has to leave, so no catalyst takes any room."""
+    return RunSettings(
+        Budget(tokens=budget),
+        "full",
+        max_tokens=run.max_tokens,
+        temperature=run.temperature,
+        top_p=run.top_p,
+        top_k=run.top_k,
+        seed=run.seed,
+    )
+
+
+def _read(
+    session: Sessions,
+    run: RunSettings,
+    question: str,
+    how: Reread,
+    cited: Sequence[Passage],
+    command: str,
+    system: str | None,
+) -> tuple[Excerpts, Memory | None]:
+    """What is worth reading again, and a memory that holds it whole; None if nothing is."""
+    setting = session.settle([question], run, command=command, system=system)
+    room = min(setting.sizes.free, setting.sizes.final)
+    excerpts = choose(how, question, cited, room, session.tokenizer)
+    if not excerpts:
+        return excerpts, None
+    sources = cast("SourceSet", excerpts)
+    reading = session.read(sources, setting, run, command=command, passages=excerpts.passages)
+    return excerpts, _value(reading)
+
+
+def choose(
+    how: Reread,
+    question: str,
+    cited: Sequence[Passage],
+    room: int,
+    tokenizer: Tokenizer,
+) -> Excerpts:
+    """The best pieces of at most `room` tokens together, in the order of the document.
+
+    The sources are read twice, once to rank and once to fetch; `cited` are passages with weights.
+    """
+    words = Words(question) if how.by != "citations" else None
+    parts: list[tuple[int, int]] = []
+    for piece in pieces(how.again()):
+        parts.append((piece.start, piece.end))
+        if words is not None:
+            words.add(piece.text)
+    rankings = [] if how.by == "words" else [by_citations(parts, cited)]
+    rankings += [] if words is None else [words.scores()]
+    score = rankings[0] if len(rankings) == 1 else fused(rankings)
+    order = np.argsort(-score, kind="stable")
+    # A token has a byte at least: no more than so many can fit.
+    best = [int(i) for i in order[: room + 1] if score[i] > 0]
+    wanted = set(best)
+    sources = how.again()
+    fetched = {i: p for i, p in enumerate(pieces(sources)) if i in wanted}
+    chosen: list[int] = []
+    for index in best:
+        if index not in fetched:
+            raise SourceError("The sources have changed since they were read; run it again.")
+        tokens = len(tokenizer.encode("\n\n" + fetched[index].text))
+        if tokens <= room:
+            room -= tokens
+            chosen.append(index)
+    return Excerpts([fetched[index] for index in sorted(chosen)], sources.names, sources.bases)
+
+
+def _answered(events: Iterator[Event]) -> Result:
+    """The result at the end of an answer's events."""
+    return [event.result for event in events if isinstance(event, Answered)][-1]
+
+
+def _value(generator: Generator[Any, None, Value]) -> Value:
+    """What a generator returns; what it yields is not shown."""
+    while True:
+        try:
+            next(generator)
+        except StopIteration as stop:
+            value: Value = stop.value
+            return value
+
+
+def _together(
+    memory: Memory, first: Result, second: Result, by: str, excerpts: Excerpts, seconds: float
+) -> Result:
+    """The second answer as the result of a run of both passes."""
+    return replace(
+        first,
+        answer=second.answer,
+        generated=second.generated,
+        stopped=second.stopped,
+        citations=second.citations,
+        support=second.support,
+        withheld=second.withheld,
+        answer_s=first.answer_s + seconds,
+        peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
+        peak_kv_bytes=max(first.peak_kv_bytes, second.peak_kv_bytes),
+        scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
+        peak_rss_bytes=second.peak_rss_bytes,
+        peak_device_bytes=second.peak_device_bytes,
+        warnings=(*memory.warnings, *second.warnings),
+        reread={
+            "by": by,
+            "pieces": excerpts.to_json(),
+            "tokens": second.read,
+            "peak_kv_tokens": second.peak_kv_tokens,
+            "peak_kv_bytes": second.peak_kv_bytes,
+            "seconds": round(seconds, 3),
+            "first": {
+                "answer": first.answer,
+                "citations": list(first.citations),
+                "support": first.support,
+                "peak_kv_tokens": first.peak_kv_tokens,
+                "peak_kv_bytes": first.peak_kv_bytes,
+            },
+        },
+    )

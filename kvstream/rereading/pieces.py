@@ -1,0 +1,133 @@
+"""The sources in pieces of a few sentences, and some of those as a source of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstream.passages import Passage, Passages
+from kvstream.text.blocks import TextBlock, utf8_starts
+
+if TYPE_CHECKING:
+    from kvstream.sources import SourceRecord, SourceSet
+
+PIECE = 240
+"""Bytes of text in a piece, about 64 tokens; it ends with the sentence in which it gets there."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive sentences or lines of one source."""
+
+    passages: tuple[Passage, ...]
+
+    @property
+    def start(self) -> int:
+        """Global byte offset."""
+        return self.passages[0].start
+
+    @property
+    def end(self) -> int:
+        return self.passages[-1].end
+
+    def blocks(self) -> Iterator[TextBlock]:
+        """The text, between two sentences as much white space as there are lines."""
+        last: Passage | None = None
+        for passage in self.passages:
+            if last is not None:
+                lines = passage.line_start - last.line_end
+                between = "\n" * min(lines, 2) or " "
+                yield TextBlock(between, last.end, passage.source, _widths(between, 0))
+            size = passage.end - passage.start
+            plain = len(passage.text.encode("utf-8", "replace")) == size
+            widths = None if plain else _widths(passage.text, size)
+            yield TextBlock(passage.text, passage.start, passage.source, widths)
+            last = passage
+
+    @property
+    def text(self) -> str:
+        return "".join(block.text for block in self.blocks())
+
+
+def _widths(text: str, size: int) -> np.ndarray:
+    """Bytes of each character where they are not those of its UTF-8 form: `size` together."""
+    ends = utf8_starts(text)[1:]
+    return np.diff(np.minimum(ends * size // max(int(ends[-1]), 1), size), prepend=0)
+
+
+def pieces(sources: SourceSet) -> Iterator[Piece]:
+    """All of the sources in pieces, in order; holds no more than a few blocks of text."""
+    passages = Passages()
+    waiting: list[Passage] = []
+
+    def grouped(found: list[Passage], *, final: bool) -> Iterator[Piece]:
+        for passage in found:
+            if waiting and waiting[0].source != passage.source:
+                yield Piece(tuple(waiting))
+                waiting.clear()
+            waiting.append(passage)
+            if sum(p.end - p.start for p in waiting) >= PIECE:
+                yield Piece(tuple(waiting))
+                waiting.clear()
+        if final and waiting:
+            yield Piece(tuple(waiting))
+
+    for block in sources:
+        passages.feed(block)
+        yield from grouped(passages.take(), final=False)
+    yield from grouped(passages.take(final=True), final=True)
+
+
+class Excerpts:
+    """Pieces as a set of sources that can be read once, with their places in the originals."""
+
+    def __init__(self, chosen: Sequence[Piece], names: Sequence[str], bases: Sequence[int]) -> None:
+        self.names, self.bases = list(names), list(bases)
+        self.warnings: list[str] = []
+        self.records: list[SourceRecord] = []
+        self.ended_line = True
+        self.bytes_read = 0
+        self._chosen = list(chosen)
+
+    def __len__(self) -> int:
+        """Pieces."""
+        return len(self._chosen)
+
+    @property
+    def passages(self) -> Passages:
+        """Their sentences, cut as they were in the first pass."""
+        known = [p for piece in self._chosen for p in piece.passages]
+        passages = Passages()
+        passages.restore(known, [0, *(p.end for p in known[:-1])])
+        return passages
+
+    def size_hint(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.end - piece.start for piece in self._chosen)
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        last: Piece | None = None
+        for piece in self._chosen:
+            if last is not None:
+                gap = "\n" if piece.start <= last.end + 2 else "\n\n"
+                yield TextBlock(gap, last.end, piece.passages[0].source, _widths(gap, 0))
+            for block in piece.blocks():
+                self.bytes_read += len(block.text)
+                yield block
+            last = piece
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Where the pieces lie."""
+        return [
+            {
+                "source": self.names[piece.passages[0].source],
+                "byte_start": piece.start - self.bases[piece.passages[0].source],
+                "byte_end": piece.end - self.bases[piece.passages[0].source],
+                "line_start": piece.passages[0].line_start,
+                "line_end": piece.passages[-1].line_end,
+            }
+            for piece in self._chosen
+        ]

@@ -1,0 +1,67 @@
+"""Which pieces of the sources are worth a second look: scores by citations, by words, by both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvstream.errors import KvstreamError
+from kvstream.passages import Passage
+
+_WORD = re.compile(r"\w+")
+_OTHER = "\0"
+"""Stands for all words that the question does not have: only how many there are counts."""
+_FUSION = 60
+"""Reciprocal rank fusion: a piece gets 1 / (60 + rank) from each ranking (Cormack et al. 2009)."""
+
+
+def by_citations(parts: Sequence[tuple[int, int]], cited: Sequence[Passage]) -> np.ndarray:
+    """What the passages in each part (start, end) weigh together; float [n]."""
+    starts = np.array([start for start, _ in parts], dtype=np.int64)
+    weights = np.zeros(len(parts))
+    for passage in cited:
+        place = int(np.searchsorted(starts, passage.start, side="right")) - 1
+        if place >= 0 and passage.start < parts[place][1]:
+            weights[place] += passage.weight
+    return weights
+
+
+class Words:
+    """Pieces ranked by the words of a question, with BM25. Raises KvstreamError without it."""
+
+    def __init__(self, question: str) -> None:
+        try:
+            from rank_bm25 import BM25Okapi
+        except ImportError:
+            raise KvstreamError(
+                "Ranking by words needs the package rank-bm25: pip install 'kvstream[words]', or "
+                "use --reread=citations."
+            ) from None
+        self._make = BM25Okapi
+        self._asked = _WORD.findall(question.casefold())
+        self._pieces: list[list[str]] = []
+
+    def add(self, text: str) -> None:
+        """Take in the next piece; of its words, those of the question are kept."""
+        asked = set(self._asked)
+        words = _WORD.findall(text.casefold())
+        self._pieces.append([word if word in asked else _OTHER for word in words] or [_OTHER])
+
+    def scores(self) -> np.ndarray:
+        """Of every piece; float [n], 0 where it has none of the words."""
+        if not self._pieces or not self._asked:
+            return np.zeros(len(self._pieces))
+        found: np.ndarray = self._make(self._pieces).get_scores(self._asked)
+        return np.maximum(found, 0)
+
+
+def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
+    """One score of several by their ranks; what a ranking scores 0 gets nothing from it."""
+    total = np.zeros(len(rankings[0]))
+    for scores in rankings:
+        order = np.argsort(-scores, kind="stable")
+        points = 1.0 / (_FUSION + 1 + np.arange(len(order)))
+        total[order] += np.where(scores[order] > 0, points, 0.0)
+    return total

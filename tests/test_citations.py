@@ -1,0 +1,148 @@
+"""What an answer looked at, against attention written out; and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kvstream.events import Answered, AnswerToken
+from kvstream.memory.base import NOT_SUPPORTED
+from kvstream.memory.citations import LEAST_CONFIDENCE, attended
+from kvstream.model import hook
+from kvstream.passages import Passage
+from kvstream.sample import generate, make_facts
+from kvstream.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.sources import open_sources
+
+SEED, FACTS = 3, 6
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    torch.set_num_threads(1)
+    return Session.open(ModelSettings(dtype="float32"))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cited") / "story.txt"
+    path.write_text("".join(generate(tokens=3000, seed=SEED, facts=FACTS)))
+    return path
+
+
+def finished(generator: Any) -> Any:
+    while True:
+        try:
+            next(generator)
+        except StopIteration as stop:
+            return stop.value
+
+
+def read(session: Session, path: Path, questions: list[str], **run: Any) -> Any:
+    settings = RunSettings(Budget(tokens=512), max_tokens=24, **run)
+    setting = session.settle(questions, settings)
+    return finished(session.read(open_sources([str(path)]), setting, settings))
+
+
+def test_weights_are_those_of_attention_written_out(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = make_facts(FACTS, SEED)[0].question
+    memory = read(session, story, [question])
+    reader, asked = memory.reader, memory.prompt.tail(question)
+    said = [5, 17, 300, 41]
+    ends = [store.used for store in reader.cache.layers]
+    before = [store.keys.clone() for store in reader.cache.layers]
+    written: list[torch.Tensor] = []
+    measure = hook.evidence
+
+    def slow(q: Any, k: Any, lse: Any, shape: Any, wanted: Any) -> Any:
+        scores = q @ k.repeat_interleave(q.shape[0] // k.shape[0], 0).mT * shape.scale
+        hidden = torch.ones(scores.shape[1:]).tril(k.shape[1] - q.shape[1]) == 0
+        written.append(scores.masked_fill(hidden, -torch.inf).softmax(-1))
+        return measure(q, k, lse, shape, wanted)
+
+    monkeypatch.setattr(hook, "evidence", slow)
+    found = attended(reader, asked, said)
+    assert found is not None
+    by_answer: dict[int, float] = {}
+    by_question: dict[int, float] = {}
+    for store, attention, end in zip(reader.cache.layers, written, ends, strict=True):
+        heads = attention.unflatten(0, (store.spec.heads, -1))
+        for kv in range(store.spec.heads):
+            for entry in range(end):
+                token = int(store.origin[kv, entry])
+                if token >= 0:
+                    column = heads[kv, :, :, entry]
+                    looked = column[:, len(asked) - 1 :].mean(1).amax() ** 2
+                    by_answer[token] = by_answer.get(token, 0) + float(looked)
+                    looked = column[:, : len(asked)].mean(1).amax() ** 2
+                    by_question[token] = by_question.get(token, 0) + float(looked)
+    assert found.ordinals.tolist() == sorted(by_answer)
+    for ours, slowly in ((found.by_answer, by_answer), (found.by_question, by_question)):
+        wanted = torch.tensor([slowly[token] for token in sorted(slowly)])
+        torch.testing.assert_close(ours, wanted / wanted.sum(), atol=1e-5, rtol=1e-3)
+    assert [store.used for store in reader.cache.layers] == ends
+    for store, keys, end in zip(reader.cache.layers, before, ends, strict=True):
+        assert torch.equal(store.keys[:, :end], keys[:, :end])
+
+
+def test_an_answer_as_long_as_the_budget_is_cited_within_it(session: Session, story: Path) -> None:
+    memory = read(session, story, ["Who?"])
+    found = attended(memory.reader, memory.prompt.tail("Who?"), [7] * 2000)
+    assert found is not None
+    assert memory.reader.cache.peak.tokens <= 512
+    assert attended(memory.reader, memory.prompt.tail("Who?"), []) is None
+
+
+def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("It rained.\nNobody came.\n", encoding="utf-8")
+    second.write_text("Così è.\nThe passkey for the old mill is 70615.\nThey left.\n")
+    events = session.ask(
+        open_sources([str(first), str(second)]),
+        ["What is the passkey for the old mill?"],
+        RunSettings(max_tokens=12),
+    )
+    result = next(e.result for e in events if isinstance(e, Answered))
+    cited = result.citations[0]
+    assert cited["source"] == str(second)
+    assert (cited["line_start"], cited["line_end"]) == (2, 2)
+    data = second.read_bytes()[cited["byte_start"] : cited["byte_end"]]
+    assert data.decode() == cited["text"] == "The passkey for the old mill is 70615."
+    weights = [c["weight"] for c in result.citations]
+    assert weights == sorted(weights, reverse=True)
+    assert sum(weights) <= 1.001
+    assert result.coverage["share"] == 1.0
+    assert 0 < result.support["focus"] <= 1.0
+
+
+def test_strict_withholds_what_rests_on_little(session: Session, story: Path) -> None:
+    memory = read(session, story, ["Who?"])
+    looked = memory._look
+    memory._look = lambda q, said: looked(q, said).__class__((), (), 0.2, LEAST_CONFIDENCE)
+    events = list(memory.answer("Who?"))
+    plain = events[-1].result
+    assert "rests on little: 20%" in plain.warnings[-1]
+    events = list(memory.answer("Who?", strict=True))
+    strict = events[-1].result
+    assert strict.answer == NOT_SUPPORTED
+    assert strict.withheld == plain.answer
+    shown = "".join(e.text for e in events if isinstance(e, AnswerToken))
+    assert shown == NOT_SUPPORTED, "what is withheld must not have been streamed"
+
+
+def test_a_passage_that_both_look_at_counts_twice() -> None:
+    from kvstream.memory.citations import look
+
+    def passage(start: int, weight: float) -> Passage:
+        return Passage(0, start, start + 5, 1, 1, "text", weight)
+
+    found = look([passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], 0.9)
+    assert [p.start for p in found.cited] == [0, 10]
+    assert [p.start for p in found.regions] == [10, 0, 20]
+    assert found.focus == pytest.approx(1.0)
