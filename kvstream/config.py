@@ -3,6 +3,7 @@
 Keys are the names of the long options (``budget = "8k"``, ``max-tokens = 400``). Keys at the top
 hold for every command that has the option, those in a table (``[summarize]``) for that command.
 The command line comes before the environment (``KVSTREAM_BUDGET``), which comes before the file.
+The table ``[models]`` is for short names of models: ``small = "org/some-model"``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from typing import Any
 from kvstream.errors import UsageError
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
+ALIASES = "models"
+"""The table of short names; not one of defaults, though there is a command of that name."""
+EMBEDDED = "pocket"
+"""A name that cannot be given to another model."""
 
 
 def config_path() -> Path:
@@ -45,6 +50,27 @@ def load(path: Path | None = None) -> dict[str, Any]:
         raise UsageError(f"The config file {path} is not valid TOML: {error}.") from error
 
 
+def aliases(path: Path | None = None) -> dict[str, str]:
+    """Short names of models and what they stand for. Raises UsageError for what is neither."""
+    path = path or config_path()
+    table = load(path).get(ALIASES, {})
+    if not isinstance(table, dict):
+        raise UsageError(f'{path}: [models] is a table of names, as in small = "org/some-model".')
+    for name, target in table.items():
+        if not isinstance(target, str) or not target:
+            raise UsageError(
+                f"{path}: {name} in [models] must be a hub id or a path in quotes, not {target!r}."
+            )
+        if name == EMBEDDED:
+            raise UsageError(f"{path}: {name} is the embedded model; give yours another name.")
+    return table
+
+
+def model_name(name: str) -> str:
+    """What a model's name stands for: its alias in the config file, or itself."""
+    return aliases().get(name, name)
+
+
 def for_command(
     values: Mapping[str, Any], command: str, known: Mapping[str, Iterable[str]], path: Path
 ) -> dict[str, Any]:
@@ -57,6 +83,8 @@ def for_command(
     anywhere = set().union(*known.values())
     defaults: dict[str, Any] = {}
     for key, value in values.items():
+        if key == ALIASES:
+            continue
         if isinstance(value, dict):
             if key not in known:
                 raise UsageError(f"{path}: [{key}] is no command; there are {_listed(known)}.")
@@ -66,7 +94,8 @@ def for_command(
             raise UsageError(f"{path}: {key!r} is no option of any command.")
         if name in own:
             defaults[name] = value
-    for key, value in values.get(command, {}).items():
+    table = {} if command == ALIASES else values.get(command, {})
+    for key, value in table.items():
         name = key.replace("-", "_")
         if name not in own:
             raise UsageError(f"{path}: {key!r} is no option of kvstream {command}.")

@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("session",),
     ("training", "evaluation"),
     ("reporters", "config"),
-    ("doctor",),
+    ("catalog", "doctor"),
     ("cli",),
     ("__main__",),
 )

@@ -16,7 +16,7 @@ from kvstream.errors import KvstreamError
 from kvstream.reporters.format import for_terminal
 from kvstream.version import __version__
 
-COMMANDS = ("ask", "summarize", "compare", "sample", "bench", "gate", "methods", "doctor")
+COMMANDS = ("ask", "summarize", "compare", "sample", "bench", "gate", "methods", "models", "doctor")
 """Each is an attribute ``command`` of the module kvstream.cli.<name>."""
 
 KERNELS = "32"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from kvstream import config
 from kvstream.errors import UsageError
 from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings, parse_count
 from kvstream.version import __version__
@@ -46,6 +47,15 @@ class CountType(click.ParamType):
             return value if isinstance(value, int) else parse_count(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
+
+
+class ModelType(click.ParamType):
+    """A hub id, a folder, or a short name that the config file has for one."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return config.model_name(str(value))
 
 
 class Option(click.Option):
@@ -108,8 +118,9 @@ def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 
 model_options = stack(
     option(
-        "-m", "--model", default="pocket", show_default=True, metavar="ID_OR_PATH",
-        section="Model", help="Model on the hub, local folder, or the embedded pocket.",
+        "-m", "--model", type=ModelType(), default="pocket", show_default=True,
+        metavar="ID_OR_PATH", section="Model",
+        help="Model on the hub, local folder, a name from the config file, or the embedded pocket.",
     ),
     option(
         "--device", default="auto", show_default=True, metavar="NAME",

@@ -1,0 +1,181 @@
+"""Models that are here: the embedded one, aliases, the hub's cache; and which fit in memory.
+
+Nothing is loaded. Sizes come from ``config.json`` and from the headers of safetensors files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstream import config, pocket
+
+BUDGET = 4096
+"""Tokens of the default budget, or what a model was trained for if that is less."""
+HEADROOM = 1.1
+"""Loading needs a little more than the weights alone."""
+EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_LONGEST_HEADER = 100 * 1024**2
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a model would be put."""
+
+    device: str
+    """``cpu`` or ``cuda``; several GPUs count together."""
+    free: int
+    """Bytes."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that ``-m`` can be given. Sizes are bytes, None where they cannot be told."""
+
+    name: str
+    where: str
+    """EMBEDDED, CACHED, FOLDER, or ALIAS (of something that is not here)."""
+    target: str | None = None
+    """What an alias stands for."""
+    kind: str | None = None
+    """``model_type`` of its configuration."""
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    kv_tokens: int | None = None
+    """The default budget."""
+    kv_bytes: int | None = None
+    """What a cache of that budget takes, at most: layers with a sliding window take less."""
+    needs_bytes: int | None = None
+    fits: bool | None = None
+    problem: str | None = None
+    """Why it cannot be used as it is."""
+
+
+def entries(memory: Memory) -> Iterator[Entry]:
+    """The embedded model, aliases in the order of the config file, the hub's cache by name."""
+    yield _entry(config.EMBEDDED, EMBEDDED, pocket.path(), memory)
+    cached = dict(_cached())
+    for alias, target in config.aliases().items():
+        folder = Path(target).expanduser()
+        if target == config.EMBEDDED:
+            yield _entry(alias, EMBEDDED, pocket.path(), memory, target)
+        elif folder.is_dir():
+            yield _entry(alias, FOLDER, folder, memory, target)
+        elif target in cached:
+            yield _entry(alias, CACHED, cached[target], memory, target)
+        else:
+            yield Entry(alias, ALIAS, target, problem="not here yet; loading it will fetch it")
+    for name, folder in sorted(cached.items()):
+        yield _entry(name, CACHED, folder, memory)
+
+
+def memory() -> Memory:
+    """What is free on the device that ``--device auto`` takes."""
+    import psutil
+    import torch
+
+    if torch.cuda.is_available():
+        count = torch.cuda.device_count()
+        return Memory("cuda", sum(torch.cuda.mem_get_info(i)[0] for i in range(count)))
+    return Memory("cpu", psutil.virtual_memory().available)
+
+
+def _cached() -> Iterator[tuple[str, Path]]:
+    """Hub id and folder of each model in the cache: of ``main``, else of the newest revision."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return
+    for repo in repos:
+        if repo.repo_type == "model" and repo.revisions:
+            best = max(repo.revisions, key=lambda r: ("main" in r.refs, r.last_modified))
+            yield repo.repo_id, best.snapshot_path
+
+
+def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | None = None) -> Entry:
+    facts: dict[str, Any] = {}
+    try:
+        settings = json.loads((folder / "config.json").read_text("utf-8"))
+        text = settings.get("text_config") or settings
+        facts["kind"] = settings.get("model_type")
+        facts["kv_tokens"] = min(BUDGET, text.get("max_position_embeddings") or BUDGET)
+        sizes = _weights(folder)
+        facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
+        facts["kv_bytes"] = facts["kv_tokens"] * _entry_bytes(text, sizes.number_bytes)
+        facts["needs_bytes"] = round(sizes.bytes * HEADROOM) + facts["kv_bytes"]
+        facts["fits"] = facts["needs_bytes"] <= memory.free
+        architectures = settings.get("architectures") or []
+        if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
+            facts["problem"] = f"no language model that writes ({architectures[0]})"
+    except FileNotFoundError as error:
+        facts["problem"] = f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        facts["problem"] = f"its files cannot be understood ({type(error).__name__}: {error})"
+    return Entry(name, where, target, **facts)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    parameters: int
+    bytes: int
+    number_bytes: int
+    """Of the floating-point type that most of the parameters have."""
+
+
+def _weights(folder: Path) -> _Weights:
+    """Sizes of all tensors, from the headers. Raises FileNotFoundError, ValueError."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        files = [folder / name for name in names]
+    else:
+        files = [folder / "model.safetensors"]
+    parameters, size = 0, 0
+    kinds: Counter[str] = Counter()
+    for file in files:
+        for name, tensor in header(file).items():
+            if name == "__metadata__":
+                continue
+            first, end = tensor["data_offsets"]
+            count = math.prod(tensor["shape"])
+            parameters, size = parameters + count, size + end - first
+            if tensor["dtype"] in _BYTES:
+                kinds[tensor["dtype"]] += count
+    most = kinds.most_common(1)
+    return _Weights(parameters, size, _BYTES[most[0][0]] if most else 2)
+
+
+def header(file: Path) -> dict[str, Any]:
+    """The header of a safetensors file: name -> dtype, shape, data_offsets. Raises ValueError."""
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= _LONGEST_HEADER:
+            raise ValueError(f"{file.name} is no safetensors file")
+        found: dict[str, Any] = json.loads(stream.read(length))
+        return found
+
+
+def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
+    """Bytes of one token's keys and values over all layers and heads."""
+
+    def first(*names: str) -> int:
+        found = next((text[name] for name in names if text.get(name)), None)
+        if found is None:
+            raise ValueError(f"config.json does not tell {names[0]}")
+        return int(found)
+
+    heads = first("num_attention_heads", "n_head", "n_heads")
+    key_values = first("num_key_value_heads", "num_attention_heads", "n_head", "n_heads")
+    layers = first("num_hidden_layers", "n_layer", "n_layers")
+    width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
+    return 2 * layers * key_values * int(width) * number_bytes
