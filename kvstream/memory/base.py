@@ -18,8 +18,10 @@ from kvstream.memory.citations import NOTHING, Look, as_json, attended, look
 from kvstream.memory.coverage import coverage
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.passages import extract as best_passages
+from kvstream.preparation import Setting
 from kvstream.prompt import Prompt
 from kvstream.settings import RunSettings
+from kvstream.sources import SourceRecord
 from kvstream.tokens import Tokenizer
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
@@ -41,6 +43,10 @@ class Trace:
     """Tokens of the sources so far."""
     end: int = 0
     """Global byte offset behind the last of them."""
+    records: Sequence[SourceRecord] = ()
+    """Sizes and digests of the sources, as far as they were read."""
+    ended_line: bool = True
+    """Whether the last of them ended with a newline."""
 
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of what memory no longer holds; `kept` int64, sorted, unique."""
@@ -58,7 +64,7 @@ class Memory:
     """Name of the model."""
     tokenizer: Tokenizer
     reader: Reader
-    prompt: Prompt
+    setting: Setting
     run: RunSettings
     trace: Trace
     command: str = "ask"
@@ -67,6 +73,11 @@ class Memory:
     warnings: list[str] = field(default_factory=list)
     look: Look = NOTHING
     """What the latest answer rests on."""
+
+    @property
+    def prompt(self) -> Prompt:
+        """What stands around what memory holds."""
+        return self.setting.prompt
 
     @property
     def retained(self) -> int:

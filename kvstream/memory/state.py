@@ -110,6 +110,7 @@ def _fill(
         take(f"heads.{spec.index}.{name}", tensor)
     for name in ("rows", "columns"):
         measured = tensors.get(f"{ASIDE}{spec.index}.{name}")
+        setattr(store, name, None)
         if measured is not None:
             if (measured.dtype, measured.shape) != (torch.float32, (heads, used)):
                 raise ValueError(f"what was measured of layer {spec.index} is not of its entries")

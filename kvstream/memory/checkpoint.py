@@ -1,0 +1,164 @@
+"""Checkpoints of a reading: a memory file, and how far it had come.
+
+To go on, the sources are read and encoded again from the start, which is fast, and the tokens that
+memory has seen are passed over. Their digest must be the same, so the sources must be, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvstream.engine import Piece
+from kvstream.errors import SourceError, UsageError
+from kvstream.feed import DROP_BLOCK, TokenFeed
+from kvstream.memory import file
+from kvstream.memory.base import Memory
+from kvstream.memory.saving import (
+    Kind,
+    check_model,
+    look,
+    memory_state,
+    restored,
+    save,
+)  # fmt: skip
+
+EVERY = 32768
+"""Tokens between two checkpoints, where nothing else was said."""
+SAME = (
+    "model", "method", "run", "sizes", "system", "task", "questions", "head", "catalysts",
+    "measure_always",
+)  # fmt: skip
+"""What a checkpoint and the run that goes on from it must have in common."""
+
+
+class Handed:
+    """A feed that knows which tokens it handed out; at most ``limit()`` of them at a time."""
+
+    def __init__(self, feed: TokenFeed, limit: Callable[[], int] | None = None) -> None:
+        self.feed, self.limit = feed, limit
+        self.count = 0
+        self._digest = hashlib.sha256()
+
+    def read(self, count: int) -> Piece:
+        """At most `count` tokens; fewer at the end, at a pause, or for the limit."""
+        piece = self.feed.read(count if self.limit is None else min(count, self.limit()))
+        self.count += len(piece.ids)
+        self._digest.update(np.array(piece.ids, dtype="<i4").tobytes())
+        return piece
+
+    def exhausted(self) -> bool:
+        return self.feed.exhausted()
+
+    def estimate(self) -> int | None:
+        return self.feed.estimate()
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """How many tokens were handed out, and their SHA-256."""
+        return {"tokens": self.count, "sha256": self._digest.hexdigest()}
+
+
+class Checkpoint:
+    """A file that a reading is saved to every so many tokens, and goes on from."""
+
+    def __init__(self, path: Path, every: int = EVERY, base: str | None = None) -> None:
+        """Raises SourceError where there is a file that is none, KvstreamError if not writable.
+
+        `base` is the digest of the memory that is read on, if there is one.
+        """
+        file.check_writable(path)
+        self.path, self.every, self.base = path, every, base
+        self.kind: Kind | None = look(path) if path.exists() else None
+        if self.kind is not None and "position" not in self.kind.content.state:
+            raise UsageError(
+                f"{path} is a memory and no checkpoint; name another file, or read on from it "
+                f"with `kvstream remember --memory {path} SOURCE`."
+            )
+        self.digest: str | None = None
+        """Of the complete memory, once it is."""
+        self._saved = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the sources that need not go through the model again."""
+        return 0 if self.kind is None else int(self.kind.content.state["position"]["tokens"])
+
+    def take_up(self, memory: Memory, feed: Handed) -> None:
+        """Put what was saved into a memory that has just been made, and pass over its tokens.
+
+        Raises UsageError with what differs from this run, SourceError where the sources do.
+        """
+        if self.kind is None:
+            return
+        saved = self.kind.content.state
+        check_model(self.kind, memory.reader.model)
+        fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
+        for name in SAME:
+            if fresh[name] != saved[name]:
+                raise UsageError(
+                    f"{self.path} is the checkpoint of another run: {name} was "
+                    f"{_short(saved[name])}, and is {_short(fresh[name])} here. Remove the file to "
+                    "start anew, or name another one."
+                )
+        position = saved["position"]
+        if position["base"] != self.base:
+            raise UsageError(
+                f"{self.path} is the checkpoint of a run that read on from another memory. Remove "
+                "the file to start anew, or name another one."
+            )
+        restored(self.kind, memory)
+        trace, reader = memory.trace, memory.reader
+        kept = reader.retained().numpy()
+        while feed.count < position["tokens"]:
+            piece = feed.read(min(DROP_BLOCK, position["tokens"] - feed.count))
+            if not len(piece.ids):
+                break
+            trace.read, trace.end = feed.feed.read_tokens, feed.feed.end
+            if trace.passages is not None:
+                trace.origins.prune(kept[kept < trace.read])
+                trace.passages.prune(trace.origins.known()[1], trace.end)
+        reached = {name: position[name] for name in ("tokens", "sha256")}
+        if feed.position != reached or (position["complete"] and not feed.exhausted()):
+            pipe = "-" in trace.names
+            raise SourceError(
+                f"The sources are not what they were when {self.path} was written, "
+                f"{position['tokens']:,} tokens into them. "
+                + (
+                    "A pipe can be taken up again only if it brings the same text from its start. "
+                    if pipe
+                    else ""
+                )
+                + "Remove the file to start anew, or read what is new into it with "
+                f"`kvstream remember --memory {self.path} SOURCE -o FILE`."
+            )
+        self._saved = feed.count
+
+    def note(self, memory: Memory, feed: Handed) -> None:
+        """Save if it is time. Raises KvstreamError."""
+        if feed.count - self._saved >= self.every:
+            self._save(memory, feed, complete=False)
+
+    def finish(self, memory: Memory, feed: Handed) -> None:
+        """Save the memory as it is when all has been read."""
+        self._save(memory, feed, complete=True)
+
+    def remove(self) -> None:
+        """All is done, and nothing to go on from."""
+        self.path.unlink(missing_ok=True)
+
+    def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
+        position = {**feed.position, "complete": complete, "base": self.base}
+        # What a citation needs comes from the sources again.
+        save(memory, self.path, passages=complete, position=position)
+        self._saved = feed.count
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]} ..."

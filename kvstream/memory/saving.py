@@ -1,0 +1,347 @@
+"""A memory on its way to a file and back: all it needs to be asked, or read on."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvstream.errors import KvstreamError, ModelError, SourceError, UsageError
+from kvstream.memory import file
+from kvstream.memory.base import Memory, Trace
+from kvstream.memory.file import Content
+from kvstream.memory.state import cache_state, fill
+from kvstream.methods.registry import make
+from kvstream.model.bounded import BoundedModel
+from kvstream.passages import Passage, Passages, TokenOrigins
+from kvstream.preparation import Setting
+from kvstream.prompt import Task, build_prompt
+from kvstream.settings import Budget, RunSettings
+from kvstream.sizes import Sizes
+from kvstream.sources import SourceRecord
+from kvstream.tokens import Tokenizer
+from kvstream.version import __version__
+
+ROOM = 1.1
+"""The file is at most so many times the bytes of a full cache; passages have what is left."""
+LARGEST_TEXT = 1 << 28
+"""Passages of a file that unpack to more bytes are refused."""
+READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed")
+"""Settings of a run that decide what memory becomes; the others are of an answer."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a memory file says of itself before a model is loaded."""
+
+    path: Path
+    content: Content
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """``name``, ``revision``, ``fingerprint`` and ``dtype``."""
+        return self.content.state["model"]
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Those that were known while it was read; none: it was made without a question."""
+        return tuple(self.content.state["questions"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` tells of the memory that was asked."""
+        state = self.content.state
+        return {
+            "file": str(self.path),
+            "kind": "questions" if self.questions else "question-free",
+            "questions": list(self.questions),
+            "sha256": self.content.digest,
+            "sources": state["trace"]["sources"],
+            "read_s": self.content.notes.get("read_s"),
+        }
+
+    def told(self) -> str:
+        """One line for people."""
+        trace = self.content.state["trace"]
+        several = len(trace["sources"])
+        made = (
+            f"for {len(self.questions)} question{'s'[: len(self.questions) > 1]}: "
+            f"{' / '.join(self.questions)}"
+            if self.questions
+            else "without a question"
+        )
+        return (
+            f"Memory of {trace['read']:,} tokens of {several} source{'s'[: several > 1]}, "
+            f"made {made}"
+        )
+
+
+def look(path: Path) -> Kind:
+    """Read and check a memory file. Raises SourceError."""
+    kind = Kind(path, file.read(path))
+    try:
+        kind.told()
+        if not all(isinstance(q, str) for q in kind.questions):
+            raise TypeError("a question is no text")
+        _ = kind.model["name"], kind.model["fingerprint"], kind.model["dtype"]
+        json.dumps(kind.to_json())
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, error) from error
+    return kind
+
+
+def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
+    """Write a memory, with `more` in its state; returns its digest. Raises KvstreamError.
+
+    Without `passages` what citations show is left out.
+    """
+    state, tensors = memory_state(memory, passages=passages)
+    notes = {
+        "version": __version__,
+        "written": int(time.time()),
+        "read_s": memory.prefill_s,
+        "select_s": memory.reader.select_seconds,
+        "warnings": memory.warnings,
+    }
+    return file.write(path, {**state, **more}, notes, tensors)
+
+
+def digest(memory: Memory) -> str:
+    """SHA-256 of a memory as a file of it would have."""
+    return file.digest_of(*memory_state(memory))
+
+
+def memory_state(
+    memory: Memory, *, passages: bool = True
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """All that a memory is, as JSON knows it and as tensors by name."""
+    reader, setting, trace = memory.reader, memory.setting, memory.trace
+    trace.prune(reader.retained())
+    numbers, tensors = reader.state()
+    cache, entries = cache_state(reader)
+    tensors = {f"reader.{name}": tensor for name, tensor in tensors.items()} | entries
+    ordinals, starts = trace.origins.known()
+    tensors["trace.ordinals"] = torch.from_numpy(ordinals.astype(np.int64))
+    tensors["trace.starts"] = torch.from_numpy(starts.astype(np.int64))
+    room = ROOM * reader.cache.capacity_bytes - sum(t.nbytes for t in tensors.values())
+    dropped = 0
+    if trace.passages is not None and passages:
+        packed, dropped = _packed(trace.passages, starts, int(room))
+        tensors["trace.passages"] = packed
+    state = {
+        "format": file.FORMAT,
+        "model": {
+            "name": memory.model,
+            "revision": getattr(reader.model.model.config, "_commit_hash", None),
+            "fingerprint": reader.model.fingerprint,
+            "dtype": str(reader.model.layers[0].dtype).removeprefix("torch."),
+        },
+        "method": {
+            "name": setting.method.name,
+            "typed": dict(memory.run.method_settings),
+            "settings": setting.method.settings(),
+        },
+        "run": {name: getattr(memory.run, name) for name in READING},
+        "sizes": asdict(reader.sizes),
+        "system": setting.system,
+        "task": setting.prompt.task,
+        "questions": list(setting.questions),
+        "head": [int(i) for i in reader.head],
+        "catalysts": [[int(i) for i in c] for c in reader.catalysts],
+        "measure_always": reader.measure_always,
+        "reader": numbers,
+        "cache": cache,
+        "trace": {
+            "sources": [asdict(record) for record in trace.records],
+            "ended_line": trace.ended_line,
+            "read": trace.read,
+            "end": trace.end,
+            "passages_left_out": dropped,
+        },
+    }
+    return state, tensors
+
+
+def recall(
+    kind: Kind, model: BoundedModel, tokenizer: Tokenizer, answer: RunSettings | None = None
+) -> Memory:
+    """The memory of a file, for a model that must be the one that made it.
+
+    How answers are made (their length, temperature, ...) is taken from `answer`. Raises ModelError
+    with what differs, UsageError for a method that is not here, SourceError for a broken file.
+    """
+    state, tensors = kind.content.state, kind.content.tensors
+    try:
+        check_model(kind, model)
+        run = _run_of(state, answer or RunSettings())
+        method = make(run.method, run.method_settings)
+        if method.settings() != state["method"]["settings"]:
+            raise UsageError(
+                f"{kind.path} was made by {run.method} with {_shown(state['method']['settings'])}, "
+                f"and here its settings are {_shown(method.settings())}."
+            )
+        task: Task = "summarize" if state["task"] == "summarize" else "ask"
+        prompt = build_prompt(tokenizer, kind.questions, system=state["system"], task=task)
+        if list(prompt.head) != state["head"]:
+            raise ModelError(
+                f"{kind.path} was made with another tokenizer or chat template than that of "
+                f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
+                "files that made it."
+            )
+        sizes = Sizes(**{name: _count(n) for name, n in state["sizes"].items()})
+        catalysts = tuple(tuple(_count(i) for i in c) for c in state["catalysts"])
+        setting = Setting(method, prompt, kind.questions, catalysts, sizes, state["system"])
+        planned = state["reader"]["planned"]
+        reader = setting.reader(
+            model,
+            run,
+            None if planned is None else _count(planned),
+            measure_always=bool(state["measure_always"]),
+        )
+        trace = _trace_of(state["trace"], tensors)
+        memory = Memory(model.name, tokenizer, reader, setting, run, trace)
+        restored(kind, memory)
+        if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
+            raise ValueError("it does not say where all of its entries came from")
+    except KvstreamError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise _wrong(kind.path, error) from error
+    return memory
+
+
+def restored(kind: Kind, memory: Memory) -> None:
+    """Fill the reader of a memory that was made alike. Raises SourceError."""
+    state, tensors, notes = kind.content.state, kind.content.tensors, kind.content.notes
+    part = len("reader.")
+    own = {name[part:]: t for name, t in tensors.items() if name.startswith("reader.")}
+    reader = memory.reader
+    try:
+        reader.restore(state["reader"], own)
+        fill(reader, state["cache"], tensors)
+        memory.prefill_s = float(notes["read_s"])
+        reader.select_seconds = float(notes["select_s"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise _wrong(kind.path, error) from error
+
+
+def check_model(kind: Kind, model: BoundedModel) -> None:
+    """Whether it is the model that made a memory. Raises ModelError with what differs."""
+    made, here = kind.model, str(model.layers[0].dtype).removeprefix("torch.")
+    revision = f" at {made['revision']}" if made.get("revision") else ""
+    if made["dtype"] != here:
+        raise ModelError(
+            f"{kind.path} was made in {made['dtype']}, and {model.name} is loaded in {here}; use "
+            f"--dtype {made['dtype']}."
+        )
+    if made["fingerprint"] != model.fingerprint:
+        raise ModelError(
+            f"{kind.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
+            f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
+            "with -m."
+        )
+
+
+def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
+    run = {name: state["run"][name] for name in READING}
+    return replace(
+        answer,
+        budget=Budget(tokens=_count(state["sizes"]["budget"])),
+        method=str(state["method"]["name"]),
+        method_settings={str(k): str(v) for k, v in state["method"]["typed"].items()},
+        **run,
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ValueError(f"{value!r} is no number of tokens")
+    return value
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _wrong(path: Path, error: Exception) -> SourceError:
+    told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    return SourceError(
+        f"{path} cannot be used: {told}. It was not written by kvstream, or was altered."
+    )
+
+
+# Where the entries came from.
+
+
+def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
+    """The passages that tokens beginning at `starts` lie in, packed, and how many did not fit."""
+    found, reach = passages.held()
+    weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
+    rows = [(weights.get((p.start, p.end), 0.0), p, r) for p, r in zip(found, reach, strict=True)]
+    rows = [row for row in rows if row[0] > 0]
+    every = len(rows)
+    while True:
+        columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
+                   for _, p, r in rows]  # fmt: skip
+        packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
+        if len(packed) <= room or not rows:
+            return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
+        # Those that memory holds least of go.
+        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / len(packed)))
+        best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
+        rows = [rows[i] for i in sorted(best)]
+
+
+def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
+    read = _count(state["read"])
+    ordinals, starts = (tensors[f"trace.{n}"].numpy() for n in ("ordinals", "starts"))
+    if not (ordinals.dtype == starts.dtype == np.int64 and ordinals.shape == starts.shape):
+        raise ValueError("its tokens have no places")
+    if len(ordinals) and not (
+        (np.diff(ordinals) > 0).all() and ordinals[0] >= 0 and ordinals[-1] < read
+    ):
+        raise ValueError("its tokens are not in order")
+    records = [
+        SourceRecord(str(r["name"]), int(r["bytes"]), str(r["sha256"])) for r in state["sources"]
+    ]
+    bases = np.cumsum([0, *(r.bytes for r in records)])[:-1].tolist()
+    origins, passages = TokenOrigins(), None
+    origins.restore(ordinals, starts, read)
+    if "trace.passages" in tensors:
+        unpacked = zlib.decompressobj()
+        try:
+            text = unpacked.decompress(tensors["trace.passages"].numpy().tobytes(), LARGEST_TEXT)
+        except zlib.error as error:
+            raise ValueError(f"its passages cannot be unpacked: {error}") from error
+        if unpacked.unconsumed_tail:
+            raise ValueError(f"its passages unpack to more than {LARGEST_TEXT:,} bytes")
+        rows = json.loads(text)
+        passages = Passages()
+        passages.restore(
+            [Passage(_source(s, records), int(a), int(b), int(l0), int(l1), str(text))
+             for s, a, b, l0, l1, _, text in rows],
+            [int(row[5]) for row in rows],
+        )  # fmt: skip
+    return Trace(
+        [r.name for r in records],
+        bases,
+        origins,
+        passages,
+        read,
+        int(state["end"]),
+        tuple(records),
+        bool(state["ended_line"]),
+    )
+
+
+def _source(index: Any, records: list[SourceRecord]) -> int:
+    if type(index) is not int or not 0 <= index < len(records):
+        raise ValueError(f"there is no source {index!r}")
+    return index
