@@ -38,7 +38,9 @@ def passkey(rng: random.Random, plain: bool | None = None, name: str = "") -> Pl
         name: what the key is called ("the passkey for the old gate"); made up when empty.
     """
     length = rng.choice([5, 5, 5, 5, 5, 5, 4, 6, 7])
-    code = "".join(rng.choice("0123456789") for _ in range(length))
+    # Digits that come again are the hard ones to copy: which of them was it?
+    digits = "0123456789" if rng.random() < 0.5 else rng.sample("0123456789", rng.choice([2, 3]))
+    code = "".join(rng.choice(digits) for _ in range(length))
     code = (code[0] if code[0] != "0" else "7") + code[1:]
     word = rng.choice(_KEY_WORDS) if rng.random() < 0.6 else rng.choice(_KEY_WORDS[:3])
     if name:
