@@ -11,6 +11,7 @@ from kvstream.errors import UsageError
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
 
+MOST_DIGITS = 100
 _BINARY = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _BYTES = {
     "b": 1,
@@ -19,12 +20,19 @@ _BYTES = {
 }  # fmt: skip
 
 
+def _times(digits: str, unit: int) -> int:
+    """``1.5`` times a unit, rounded down. Raises UsageError for what no machine has."""
+    if len(digits) > MOST_DIGITS:
+        raise UsageError(f"A number of {len(digits)} digits is more than any machine holds.")
+    return int(float(digits) * unit)
+
+
 def parse_count(text: str) -> int:
     """A number of tokens: ``4096``, ``4k`` (1024), ``1.5M`` (1024²). Raises UsageError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
     if not match:
         raise UsageError(f"{text!r} is not a number of tokens; write it as 4096, 4k or 1M.")
-    value = int(float(match[1]) * _BINARY[match[2].lower()])
+    value = _times(match[1], _BINARY[match[2].lower()])
     if value < 1:
         raise UsageError(f"{text!r} is less than one token.")
     return value
@@ -44,9 +52,9 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """``4k`` and ``4096`` are tokens; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*((?:[kmg]i?)?b)\s*", text, re.IGNORECASE)
         if match:
-            return cls(bytes=int(float(match[1]) * _BYTES[match[2].lower()]))
+            return cls(bytes=_times(match[1], _BYTES[match[2].lower()]))
         try:
             return cls(tokens=parse_count(text))
         except UsageError:
@@ -124,7 +132,7 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {value}.")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < float("inf"):  # nan is neither
             raise UsageError(f"temperature must be 0 or more, not {self.temperature}.")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be above 0 and at most 1, not {self.top_p}.")

@@ -1,0 +1,292 @@
+"""Targets of tests/fuzz.py that parse: options, files, archives, text, memory files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+
+from kvstream import config
+from kvstream.cli.app import COMMANDS
+from kvstream.cli.options import method_settings
+from kvstream.evaluation.datasets import load
+from kvstream.memory import file as memory_file
+from kvstream.passages import Passages
+from kvstream.prompt import build_prompt
+from kvstream.reporters.format import for_terminal
+from kvstream.rereading.pieces import pieces
+from kvstream.settings import Budget, RunSettings, parse_count
+from kvstream.sources import open_sources
+from kvstream.text.blocks import BlockDecoder
+from kvstream.tokens import Tokenizer, TokenStream, load_tokenizer
+
+_ALPHABETS = (
+    "abcdefghij klmno pqrst.!?\n",
+    "0123456789.kKmMgGiIbB-+eE_ ,",
+    "\x00\x01\x07\x1b[31m\r\n\t\x7f\x80\x9b",
+    "äßéλЖ漢字かなアあ한글עבריתالعربية🙂👩‍👩‍👧\u200b\ufeff\u2028\udcff",
+    "<|im_start|>user</s>[INST]<bos>{}%\\\"'`$;&",
+)
+
+
+def some_text(rng: random.Random, most: int = 300) -> str:
+    """Anything, from one alphabet or from all of them."""
+    alphabet = rng.choice([*_ALPHABETS, "".join(_ALPHABETS)])
+    return "".join(rng.choices(alphabet, k=rng.randrange(most + 1)))
+
+
+def some_bytes(rng: random.Random, most: int = 2000) -> bytes:
+    """Text, noise, or a mixture."""
+    text = some_text(rng, most).encode("utf-8", "surrogatepass")
+    noise = rng.randbytes(rng.randrange(most + 1))
+    return rng.choice([text, noise, text + noise, noise[:20] + text])
+
+
+def altered(rng: random.Random, data: bytes) -> bytes:
+    """The same with bytes changed, cut, doubled or put in."""
+    out = bytearray(data)
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(out) + 1)
+        match rng.randrange(5):
+            case 0:
+                del out[at:]
+            case 1:
+                out[at : at + rng.randrange(1, 9)] = rng.randbytes(rng.randrange(1, 9))
+            case 2:
+                out[at:at] = out[at : at + rng.randrange(200)]
+            case 3:
+                out[at:at] = rng.randbytes(rng.randrange(8))
+            case 4 if out:
+                out[at % len(out)] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def numbers(rng: random.Random, _: Path) -> None:
+    """Counts and budgets, as typed."""
+    text = some_text(rng, 12) if rng.random() < 0.5 else _number(rng)
+    if rng.random() < 0.5:
+        assert parse_count(text) >= 1
+    else:
+        budget = Budget.parse(text)
+        assert (budget.tokens is None) != (budget.bytes is None)
+        assert (budget.tokens or budget.bytes or 0) >= 0
+
+
+def _number(rng: random.Random) -> str:
+    value = rng.choice(["0", "1", "1.5", "4096", "9" * 30, "9" * 400, "1e9", "-3", "0.0001", "007"])
+    return value + rng.choice(["", "k", "M", "G", "kB", "MiB", "GiB", "b", " mb", "kk"])
+
+
+def settings(rng: random.Random, _: Path) -> None:
+    """Settings of a run, and of methods."""
+    anything: list[Any] = [None, 0, 1, -1, 7, 10**12, 0.0, 0.5, float("nan"), float("inf"), -0.1]
+    run = RunSettings(
+        growth=rng.choice(["linear", "sqrt", "", "x"]),
+        keep=rng.choice([None, 0, 1, -5, 10**9]),
+        chunk_size=rng.choice([None, 0, 1, 10**9]),
+        max_tokens=rng.choice([0, 1, 256]),
+        temperature=rng.choice([v for v in anything if v is not None]),
+        top_p=rng.choice([v for v in anything if v is not None]),
+    )
+    assert run.max_tokens >= 1
+    assert run.temperature >= 0
+    given = tuple(some_text(rng, 20) for _ in range(rng.randrange(3)))
+    method_settings((*given, "infinipot.alpha=" + some_text(rng, 5)), ("infinipot",), strict=True)
+
+
+@cache
+def _command(name: str) -> click.Command:
+    command: click.Command = import_module(f"kvstream.cli.{name}").command
+    return command
+
+
+def command_line(rng: random.Random, _: Path) -> None:
+    """The arguments of a command; they are parsed, nothing is run."""
+    command = _command(rng.choice([c for c in COMMANDS if c not in ("bench", "gate")]))
+    options = [o for p in command.params for o in p.opts if o.startswith("-")]
+    arguments = []
+    for _ in range(rng.randrange(6)):
+        arguments.append(rng.choice(options) if rng.random() < 0.6 else some_text(rng, 12))
+        if rng.random() < 0.5:
+            arguments.append(rng.choice([_number(rng), some_text(rng, 8), "auto", "--", "-"]))
+    arguments = [a.replace("\0", "") for a in arguments]  # no system hands one over
+    if {"-h", "--help", "--version"} & set(arguments):
+        return
+    command.make_context("kvstream", arguments, resilient_parsing=False)
+
+
+def config_files(rng: random.Random, folder: Path) -> None:
+    """The user's defaults."""
+    lines = ['model = "pocket"', 'budget = "8k"', "[summarize]", "max-tokens = 600", "set = []"]
+    rng.shuffle(lines)
+    path = folder / "config.toml"
+    path.write_bytes(altered(rng, "\n".join(lines).encode()))
+    values = config.load(path)
+    config.for_command(values, "ask", {"ask": ["model", "budget", "set", "max_tokens"]}, path)
+
+
+def decoding(rng: random.Random, _: Path) -> None:
+    """Bytes that are no text: every character has its place."""
+    data = some_bytes(rng, 400)
+    decoder = BlockDecoder(0, 0)
+    end = at = 0
+    while at < len(data) or not end:
+        step = rng.randrange(1, 50)
+        block = decoder.decode(data[at : at + step], final=at + step >= len(data))
+        at += step
+        if block is not None:
+            offsets = block.offsets()
+            assert offsets[0] >= end
+            assert (np.diff(offsets) >= 0).all()
+            end = int(offsets[-1])
+        elif at >= len(data):
+            break
+    assert end <= len(data)
+
+
+def archives(rng: random.Random, folder: Path) -> None:
+    """Compressed files, whole and damaged, as files and through a pipe, with a limit."""
+    data = some_bytes(rng)
+    packed = rng.choice([gzip.compress, bz2.compress, lzma.compress, bytes])(data)
+    packed = altered(rng, packed) if rng.random() < 0.8 else packed
+    limit, text = rng.choice([None, 100, 10**6]), rng.random() < 0.5
+    if rng.random() < 0.5:
+        sources = open_sources(["-"], stdin=io.BytesIO(packed), text=text, max_bytes=limit)
+    else:
+        path = folder / rng.choice(["a.txt", "a.gz", "a.html", "a.pdf"])
+        path.write_bytes(packed)
+        sources = open_sources([str(path)], text=text, max_bytes=limit)
+    total = 0
+    for block in sources:
+        total += len(block.text)
+        assert limit is None or total <= limit
+        assert len(block.offsets()) == len(block.text) + 1
+
+
+def text(rng: random.Random, _: Path) -> None:
+    """Sentences, lines and pieces of any text, however it comes; what a terminal would see."""
+    data = some_bytes(rng, 6000)
+
+    class Slow(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            return self.read(rng.randrange(1, 700))
+
+    sources = open_sources(["-"], stdin=Slow(data), text=True)
+    passages = Passages(rng.choice(["auto", "lines", "sentences"]))
+    held = 0
+    for block in sources:
+        passages.feed(block)
+        if rng.random() < 0.2:
+            kept = np.array([rng.randrange(len(data) + 1) for _ in range(rng.randrange(4))])
+            passages.prune(kept, rng.randrange(len(data) + 1))
+        held = max(held, passages.held_chars)
+    starts = np.sort(np.array([rng.randrange(len(data) + 1) for _ in range(20)]))
+    for passage in passages.score(starts, np.ones(20)):
+        assert 0 <= passage.start < passage.end <= len(data)
+        assert 1 <= passage.line_start <= passage.line_end
+        shown = for_terminal(passage.text)
+        assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
+        assert "\x9b" not in shown
+    for piece in pieces(open_sources(["-"], stdin=io.BytesIO(data), text=True)):
+        assert piece.start < piece.end <= len(data)
+
+
+@cache
+def pocket() -> Tokenizer:
+    """The tokenizer that comes with the package."""
+    return load_tokenizer("pocket")
+
+
+def tokens(rng: random.Random, _: Path) -> None:
+    """The stream gives the tokens of the whole text, whatever the blocks."""
+    data = some_text(rng, 3000).encode("utf-8", "replace")
+    stream = TokenStream(pocket(), open_sources(["-"], stdin=io.BytesIO(data), text=True))
+    ids: list[int] = []
+    while len(chunk := stream.read(rng.randrange(1, 400))):
+        assert (np.diff(chunk.starts) >= 0).all()
+        assert chunk.end <= len(data)
+        ids += chunk.ids.tolist()
+    assert ids == pocket().encode(data.decode().removeprefix("\ufeff"))
+    assert not set(ids) & set(pocket().eos_ids), "text has become a control token"
+
+
+def questions(rng: random.Random, _: Path) -> None:
+    """Prompts: what users and documents write is never a control token."""
+    tokenizer = pocket()
+    special = {i for s in tokenizer.special_strings for i in tokenizer.encode_template(s)}
+    hostile = "".join(rng.choices([*tokenizer.special_strings, some_text(rng, 30)], k=4))
+    prompt = build_prompt(tokenizer, [hostile], system=rng.choice([None, hostile]))
+    plain = build_prompt(tokenizer, ["Who?"], system="Hello." if prompt.head else None)
+    count = sum(i in special for i in prompt.tail(hostile))
+    assert count == sum(i in special for i in plain.tail("Who?"))
+    assert not special & set(tokenizer.encode(hostile))
+
+
+def records(rng: random.Random, folder: Path) -> None:
+    """Questions and answers in JSON lines."""
+    good = {"context": "It rained.", "question": "Did it?", "answers": ["Yes"]}
+    path = folder / "data.jsonl"
+    path.write_bytes(altered(rng, (json.dumps(good) + "\n").encode() * 3))
+    list(load([str(path)]))
+
+
+@cache
+def _good_memory() -> bytes:
+    """A small file in the layout of memory files."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "good.kvs"
+        tensors = {"keys": torch.arange(60.0).view(3, 20), "origin": torch.arange(20)}
+        memory_file.write(path, {"format": memory_file.FORMAT, "x": [1, 2]}, {}, tensors)
+        return path.read_bytes()
+
+
+def memory_files(rng: random.Random, folder: Path) -> None:
+    """Memory files that were cut, altered or made up: refused, or exactly what was written."""
+    good = _good_memory()
+    data = altered(rng, good)
+    if rng.random() < 0.4:  # a header that lies
+        size = rng.choice([0, 1, 8, 2**31, 2**63, 2**64 - 1, len(good)])
+        data = size.to_bytes(8, "little") + data[8:]
+    elif rng.random() < 0.3:
+        head = json.loads(good[8 : 8 + int.from_bytes(good[:8], "little")])
+        entry = head[rng.choice(["keys", "origin"])]
+        entry[rng.choice(["shape", "data_offsets", "dtype"])] = rng.choice(
+            [[2**40, 2**40], [-1, 5], [], "F32", [0, 2**62], None, [[1]], {}]
+        )
+        packed = json.dumps(head).encode()
+        data = len(packed).to_bytes(8, "little") + packed + b"\0" * rng.randrange(500)
+    path = folder / "memory.kvs"
+    path.write_bytes(data)
+    content = memory_file.read(path)
+    assert content.tensors["keys"].tolist() == torch.arange(60.0).view(3, 20).tolist()
+    assert content.state["x"] == [1, 2]
+
+
+Target = Callable[[random.Random, Path], None]
+PARSERS: dict[str, Target] = {
+    "numbers": numbers,
+    "settings": settings,
+    "command-line": command_line,
+    "config": config_files,
+    "decoding": decoding,
+    "archives": archives,
+    "text": text,
+    "tokens": tokens,
+    "questions": questions,
+    "records": records,
+    "memory-files": memory_files,
+}

@@ -1,0 +1,71 @@
+"""A little of what ``python tests/fuzz.py`` does, always the same; more of it with ``-m long``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from fuzz import GROUPS, fuzz
+from fuzz_parsers import altered
+
+from kvstream.errors import UsageError
+from kvstream.settings import Budget, RunSettings, parse_count
+
+
+@pytest.mark.parametrize(("group", "cases"), [("parsers", 550), ("engine", 30)])
+def test_no_crash_no_hang_and_no_bound_passed(group: str, cases: int) -> None:
+    torch.set_num_threads(1)
+    assert fuzz(GROUPS[group], range(cases), seed=1) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("group", "cases"), [("parsers", 100_000), ("engine", 3000)])
+def test_the_same_for_longer(group: str, cases: int) -> None:
+    assert fuzz(GROUPS[group], range(cases), seed=random.randrange(10**6)) == 0
+
+
+def test_a_target_that_fails_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fuzz as module
+
+    def broken(rng: random.Random, folder: Path) -> None:
+        if rng.random() < 0.5:
+            raise ZeroDivisionError
+
+    def endless(rng: random.Random, folder: Path) -> None:
+        while True:
+            rng.random()
+
+    monkeypatch.setitem(module.TARGETS, "broken", broken)
+    monkeypatch.setitem(module.TARGETS, "endless", endless)
+    monkeypatch.setattr(module, "LIMIT", 0.05)
+    assert 0 < fuzz(["broken"], range(20), seed=0) < 20
+    assert fuzz(["endless"], range(1), seed=0) == 1
+
+
+def test_alterations_alter() -> None:
+    rng = random.Random(0)
+    assert len({altered(rng, b"0123456789") for _ in range(100)}) > 50
+
+
+# What fuzzing found.
+
+
+def test_a_budget_of_a_unit_that_is_none() -> None:
+    with pytest.raises(UsageError, match="not a budget"):
+        Budget.parse("5 ib")
+    assert Budget.parse("5 b").bytes == 5
+
+
+def test_a_number_that_no_machine_has() -> None:
+    with pytest.raises(UsageError, match="400 digits"):
+        parse_count("9" * 400)
+    with pytest.raises(UsageError):
+        Budget.parse("9" * 400 + "GiB")
+
+
+def test_a_temperature_that_is_no_number() -> None:
+    with pytest.raises(UsageError, match="temperature"):
+        RunSettings(temperature=float("nan"))
