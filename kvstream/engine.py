@@ -104,6 +104,8 @@ class Reader:
         self.measure_always = measure_always
         self.report_loss = False
         """Whether every step reports the loss of its tokens, given what memory held."""
+        self.exact_times = False
+        """Wait for a GPU around selection, so that `select_seconds` is what it takes there."""
         self.seen = 0
         self.steps = 0
         self.stopped = "end"
@@ -188,14 +190,20 @@ class Reader:
         self.cache.tag(n, piece.first)
         self.seen += n
         self.steps += 1
+        self._wait_if_exact()
         selecting = time.perf_counter()
         self._absorb(n, loss)
         if evict:
             self._compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+        self._wait_if_exact()
         spent = time.perf_counter() - selecting
         self.select_seconds += spent
         shown = loss if self.report_loss else None
         return StepReport(n, targets, in_flight, time.perf_counter() - started, spent, shown)
+
+    def _wait_if_exact(self) -> None:
+        if self.exact_times and self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
 
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
         """Source entries that each compressible layer holds after this chunk."""
@@ -428,6 +436,11 @@ class Reader:
         without anything leaving; a token's weight is the share of heads that would keep it.
         """
         catalyst = [i for c in self.catalysts for i in c]
+        if self.cache.used + len(catalyst) > self.sizes.budget:
+            raise BudgetError(
+                f"Ranking takes {len(catalyst)} entries beside the {self.cache.used} that are held "
+                f"under a budget of {self.sizes.budget}; memory was made without room for it."
+            )
         if catalyst:
             self.model.forward(catalyst, self.cache, self._wanted(0, True))
             self.cache.drop_newest(len(catalyst))

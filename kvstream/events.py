@@ -125,6 +125,9 @@ class Result:
     withheld: str | None = None
     """The model's answer where it rested on too little to be given (``--strict``)."""
 
+    memory: dict[str, Any] | None = None
+    """The memory file that was asked or written, its kind and its digest."""
+
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints; keys as the command line's contract names them."""
         return {
@@ -162,6 +165,7 @@ class Result:
             "withheld": self.withheld,
             "stopped": self.stopped,
             "warnings": list(self.warnings),
+            **({} if self.memory is None else {"memory": self.memory}),
         }
 
 

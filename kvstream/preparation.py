@@ -49,8 +49,8 @@ class Setting:
     ) -> Setting:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
 
-        With `asked_later` there is room for questions that nobody knows yet, and for whole answers,
-        as there is with several questions or `whole_answers`.
+        With `asked_later` and no questions there is room for one that nobody knows yet. With
+        `whole_answers`, as with several questions, an answer never has to compress memory.
         """
         method = make(run.method, run.method_settings)
         task: Task = "summarize" if command == "summarize" else "ask"
@@ -62,15 +62,15 @@ class Setting:
         catalyst = sum(len(c) for c in catalysts)
         question = max((len(prompt.tail(q)) for q in questions or ("",)), default=0)
         budget = budget_tokens(model, run.budget, method)
-        if asked_later:
+        if asked_later and not questions:
             question += max(LATER_QUESTION, budget // LATER_SHARE)
         sizes = share_out(
             budget,
             len(prompt.head),
             catalyst if method.evicts else 0,
-            max(question, catalyst) if extract or asked_later else question,
+            max(question, catalyst) if extract or (asked_later and not questions) else question,
             run.max_tokens,
-            whole_answer=len(questions) > 1 or asked_later or whole_answers,
+            whole_answer=len(questions) > 1 or whole_answers,
         )
         return cls(method, prompt, tuple(questions), catalysts, sizes, system)
 

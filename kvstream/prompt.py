@@ -35,12 +35,15 @@ class Prompt:
     _parts: _Parts = field(repr=False)
     _tokenizer: Tokenizer = field(repr=False)
 
-    def tail(self, question: str) -> list[int]:
+    def tail(self, question: str, earlier: Sequence[tuple[str, str]] = ()) -> list[int]:
         """Behind the document: the question, the end of the turn, the beginning of the answer.
 
-        A summary needs no question; one that is given says what it should be about.
+        A summary needs no question; one that is given says what it should be about. Questions and
+        answers that came ``earlier`` stand before it as plain text: a model has seen such pages,
+        and no template is asked for more turns than it knows.
         """
-        asked = self._parts.phrase(question.strip())
+        told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
+        asked = told + self._parts.phrase(question.strip())
         pieces = self._parts.behind.split(self._parts.question)
         texts = [(pieces[0], False)]
         for piece in pieces[1:]:

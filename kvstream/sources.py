@@ -26,6 +26,7 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.text import documents
 from kvstream.text.blocks import BlockDecoder, TextBlock
 from kvstream.text.folders import files_in
+from kvstream.text.following import Follow, FollowedFile
 from kvstream.text.opening import COMPRESSED, SNIFF, Head, damage_errors, decompressed, kind_of
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
@@ -46,6 +47,8 @@ class _Source:
     kind: str = "plain"
     length: int | None = None
     """Decoded bytes, once all have been read."""
+    followed: bool = False
+    """Others write to it, and more is waited for."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
 
@@ -65,13 +68,15 @@ def open_sources(
     paths: Sequence[str],
     *,
     text: bool = False,
-    stdin: BinaryIO | None = None,
+    stdin: BinaryIO | io.RawIOBase | None = None,
     max_bytes: int | None = None,
+    follow: Follow | None = None,
 ) -> SourceSet:
     """Look at every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
-    files and HTML as they are, ``max_bytes`` stops what decompresses without end.  Raises
+    files and HTML as they are, ``max_bytes`` stops what decompresses without end, ``follow`` waits
+    for more at the end of the last file.  Raises UsageError for what cannot be followed, and
     SourceError for what is missing, unreadable, binary, or a directory without text.
     """
     if not paths:
@@ -100,7 +105,13 @@ def open_sources(
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
-    return SourceSet(sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes)
+    if follow is not None and paths[-1] != "-":
+        if sources[-1].name != paths[-1] or sources[-1].kind != "plain":
+            raise UsageError(
+                f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
+            )
+        sources[-1].followed, sources[-1].size = True, None
+    return SourceSet(sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow)
 
 
 def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
@@ -153,7 +164,7 @@ def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
         if source.kind in documents.LIBRARIES:
             return source, documents.missing_extra(source.kind, name)
         try:
-            start = decompressed(beginning, source.kind, name)(SNIFF)
+            start = decompressed(beginning, source.kind, name)(SNIFF) or b""
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
@@ -190,8 +201,9 @@ class SourceSet:
         warnings: list[str],
         *,
         text: bool,
-        stdin: BinaryIO | None,
+        stdin: BinaryIO | io.RawIOBase | None,
         max_bytes: int | None,
+        follow: Follow | None = None,
     ) -> None:
         self.warnings = warnings
         """What the user should know; complete when all has been read."""
@@ -199,6 +211,7 @@ class SourceSet:
         self._text = text
         self._stdin = stdin
         self._max_bytes = max_bytes
+        self._follow = follow
         self._bases: list[int] = []
         self._position = 0
         self._head: Head | None = None
@@ -306,6 +319,9 @@ class SourceSet:
         decoder = BlockDecoder(index, self._position)
         with closing(self._pieces(source)) as pieces:
             for data in pieces:
+                if not data:  # nothing now, and something else to do
+                    yield TextBlock("", self._position, index)
+                    continue
                 self._position += len(data)
                 source.digest.update(data)
                 if self._max_bytes is not None and self._position > self._max_bytes:
@@ -327,7 +343,7 @@ class SourceSet:
             )
 
     def _pieces(self, source: _Source) -> Generator[bytes, None, None]:
-        """The decoded bytes of a source, at most BLOCK at a time, never empty."""
+        """The decoded bytes of a source, at most BLOCK at a time; empty where it pauses."""
         if source.kind in documents.LIBRARIES and source.path is not None:
             for piece in documents.text_of(source.kind, source.path):
                 data = piece.encode("utf-8", "replace")
@@ -337,7 +353,7 @@ class SourceSet:
         try:
             with closing(Head(self._open(source))) as head:
                 self._head = head
-                kind = kind_of(head.look())
+                kind = "plain" if source.followed else kind_of(head.look())
                 if kind in ("pdf", "epub") and not self._text:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
@@ -356,6 +372,9 @@ class SourceSet:
         while True:
             try:
                 data = read(BLOCK)
+                if data is None:
+                    yield b""
+                    continue
             except EOFError:
                 self.warnings.append(
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
@@ -373,7 +392,9 @@ class SourceSet:
             position += len(data)
             yield data
 
-    def _open(self, source: _Source) -> IO[bytes] | _Borrowed:
+    def _open(self, source: _Source) -> IO[bytes] | _Borrowed | FollowedFile:
+        if source.followed and source.path is not None and self._follow is not None:
+            return FollowedFile(source.path, self._follow)
         if source.path is not None:
             return source.path.open("rb")
         if self._stdin is not None:
@@ -386,14 +407,14 @@ class SourceSet:
 class _Borrowed(io.RawIOBase):
     """Someone else's stream: read, but left open."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
         self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        return self._take(size) or b""
+    def read(self, size: int = -1) -> bytes | None:
+        return self._take(size)
 
 
 def _shown(name: str) -> str:

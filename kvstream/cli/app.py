@@ -16,7 +16,10 @@ from kvstream.errors import KvstreamError
 from kvstream.reporters.format import for_terminal
 from kvstream.version import __version__
 
-COMMANDS = ("ask", "summarize", "compare", "sample", "bench", "gate", "methods", "models", "doctor")
+COMMANDS = (
+    "ask", "summarize", "remember", "chat", "compare", "sample", "bench", "gate", "methods",
+    "models", "doctor",
+)  # fmt: skip
 """Each is an attribute ``command`` of the module kvstream.cli.<name>."""
 
 KERNELS = "32"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from kvstream.cli.arguments import sources_or_usage, split_arguments
 from kvstream.cli.compare import compare
-from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    following_options,
+    memory_file,
+    option,
+    reading_options,
+)
 from kvstream.cli.reading import Reading, read
 
 
@@ -16,12 +25,17 @@ from kvstream.cli.reading import Reading, read
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="Ask this; may be given many times. All arguments are then sources.",
 )  # fmt: skip
+@memory_file
+@following_options
 @reading_options
 @click.pass_context
 def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     question: tuple[str, ...],
+    memory: Path | None,
+    follow: bool,
+    every: str | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -34,9 +48,20 @@ def command(
       kvstream ask book.txt "Who hid the letter?" --budget 4k
       kvstream ask notes/ -Q "Who was ill?" -Q "When did they leave?" --json
       zcat huge.log.gz | kvstream ask "Why did the server stop?"
+      kvstream ask --memory book.kvs "Who hid the letter?"
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    reading = Reading("ask", sources_or_usage(ctx, paths), questions)
+    if memory is not None:
+        if paths or follow or every is not None or options.checkpoint or len(options.runs) > 1:
+            raise click.UsageError(
+                "--memory FILE is asked by itself: no sources, no --follow, --every, --checkpoint "
+                "or second method. kvstream remember --memory reads sources into it.",
+                ctx,
+            )
+        from kvstream.cli.recalling import ask
+
+        return ask(ctx, memory, questions, options)
+    reading = Reading("ask", sources_or_usage(ctx, paths), questions, follow=follow, every=every)
     if len(options.runs) > 1:
         compare(reading, options)
         return 0

@@ -26,7 +26,7 @@ from kvstream.cli.reading import (
     prepared,
     second_thoughts,
 )
-from kvstream.errors import BudgetError, SourceError
+from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, Result, StepDone
 from kvstream.reporters.format import for_terminal
 
@@ -85,6 +85,8 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
 
     With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else.
     """
+    if options.checkpoint is not None or reading.follow or reading.every is not None:
+        raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         times = 2 if baseline or options.reread else len(options.runs)

@@ -28,6 +28,8 @@ class Interrupts:
         self.tell = tell
         self.reading = False
         self.pressed = False
+        self.gentle = False
+        """SIGTERM does what the first Ctrl-C does: a service that follows a log is stopped so."""
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -37,7 +39,7 @@ class Interrupts:
         with suppress(ValueError):  # not the main thread: whoever runs us handles signals
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
             # So that the terminal gets its cursor back and no temporary file is left.
-            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, _terminate)
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         return self
 
     def __exit__(
@@ -55,22 +57,27 @@ class Interrupts:
         self.pressed = True
         self.tell("Interrupted: answering from what was read so far. Press Ctrl-C again to stop.")
 
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if not (self.gentle and self.reading) or self.pressed:
+            raise SystemExit(128 + number)
+        self.pressed = True
+        self.tell("Terminated: answering from what was read so far.")
 
 
 class InterruptibleInput(io.RawIOBase):
     """Standard input that ends when the user interrupts, though its writer says nothing.
 
-    A blocked read is started anew after a signal, so it would never see the flag.
+    A blocked read is started anew after a signal, so it would never see the flag. While ``due``
+    says so, a read of an idle pipe gives None.
     """
 
-    def __init__(self, interrupted: Callable[[], bool]) -> None:
+    def __init__(
+        self, interrupted: Callable[[], bool], due: Callable[[], bool] = lambda: False
+    ) -> None:
         if sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
         self.descriptor = sys.stdin.fileno()
-        self.interrupted = interrupted
+        self.interrupted, self.due = interrupted, due
 
     def readable(self) -> bool:
         return True
@@ -78,12 +85,14 @@ class InterruptibleInput(io.RawIOBase):
     def fileno(self) -> int:
         return self.descriptor
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Any) -> int | None:
         while not self.interrupted():
             if self._ready():
                 data = os.read(self.descriptor, len(buffer))
                 buffer[: len(data)] = data
                 return len(data)
+            if self.due():
+                return None
         return 0
 
     def _ready(self) -> bool:

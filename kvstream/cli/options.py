@@ -230,6 +230,15 @@ output_options = stack(
         section="Input and output", help="Write the answer there instead of to stdout.",
     ),
     option(
+        "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        section="Input and output",
+        help="Save the reading there; the same command goes on from it after a crash.",
+    ),
+    option(
+        "--checkpoint-every", type=CountType(), default=32768, show_default=True, metavar="N",
+        section="Input and output", help="Tokens between two checkpoints.",
+    ),
+    option(
         "--json", is_flag=True, section="Input and output",
         help="One JSON object an answer.",
     ),
@@ -257,6 +266,23 @@ output_options = stack(
 )  # fmt: skip
 
 
+memory_file = option(
+    "--memory", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", envvar=(),
+    section="Questions", help="Ask the memory in this file, which kvstream remember wrote.",
+)  # fmt: skip
+
+following_options = stack(
+    option(
+        "--follow", is_flag=True, section="Following",
+        help="Wait for more at the end of the last file, as tail -F does; Ctrl-C ends it.",
+    ),
+    option(
+        "--every", metavar="N|30s", section="Following", envvar=(),
+        help="Answer on the way, too: every N tokens (10k), or every 30s, 5min, 1h.",
+    ),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ReadingOptions:
     """What the shared options said, as settings."""
@@ -271,6 +297,8 @@ class ReadingOptions:
     strict: bool
     reread: str | None
     text: bool
+    checkpoint: Path | None
+    checkpoint_every: int
     output: Path | None
     as_json: bool
     stats: Path | None
@@ -319,8 +347,8 @@ class ReadingOptions:
             for method in methods
         )
         same = (
-            "system", "extract", "passages", "strict", "reread", "text", "output", "stats",
-            "progress", "quiet", "verbose", "dry_run",
+            "system", "extract", "passages", "strict", "reread", "text", "checkpoint",
+            "checkpoint_every", "output", "stats", "progress", "quiet", "verbose", "dry_run",
         )  # fmt: skip
         rest = {name: values[name] for name in same}
         return cls(model=model, runs=runs, as_json=values["json"], **rest)
@@ -368,5 +396,6 @@ _VALUES = (
     "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
     "system", "max_tokens", "temp", "top_p", "top_k", "seed", "extract", "passages",
     "strict", "reread",
-    "text", "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
+    "text", "checkpoint", "checkpoint_every",
+    "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
 )  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,8 +20,11 @@ from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.plain import Plain, Teller, plan_line
 from kvstream.reporters.stats import Stats
+from kvstream.rolling import Rolling
 
 if TYPE_CHECKING:
+    from kvstream.memory.base import Memory
+    from kvstream.memory.checkpoint import Checkpoint
     from kvstream.session import Session
 
 
@@ -39,6 +41,8 @@ class Reading:
     questions: tuple[str, ...]
     extract_by_default: bool = False
     """Extract where the model is one that does better so."""
+    follow: bool = False
+    every: str | None = None
 
 
 def prepared(
@@ -61,10 +65,26 @@ def prepared(
 def read(reading: Reading, options: ReadingOptions) -> int:
     """Read the sources, answer the questions, report on the way; returns the exit code."""
     code = 0
+    rolling = None if reading.every is None else Rolling.parse(reading.every)
+    on_the_way = reading.follow or rolling is not None
+    if on_the_way and options.reread is not None:
+        raise UsageError("--reread needs a text that is there; --follow and --every read on.")
     with ExitStack() as stack:
-        output, reporter, interrupts = prepared(stack, options)
+        output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
+        interrupts.gentle = reading.follow
         asked = second_thoughts(reading, options, interrupts)
-        sources = open_sources(reading.paths, options, interrupts)
+        if rolling is not None:
+            asked["rolling"] = rolling
+        sources = open_sources(
+            reading.paths,
+            options,
+            interrupts,
+            follow=reading.follow,
+            due=(lambda: False) if rolling is None else rolling.time_is_up,
+        )
+        checkpoint = open_checkpoint(options, reporter)
+        if checkpoint is not None:
+            asked["checkpoint"] = checkpoint
         reporter.loading(options.model.name)
         session = open_session(options)
         extract = _extract(reading, options, session)
@@ -91,8 +111,15 @@ def read(reading: Reading, options: ReadingOptions) -> int:
         )
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
-        for event in answer_events(events, interrupts):
+        answers = 0
+        for event in answer_events(events, interrupts, on_the_way=on_the_way):
+            if isinstance(event, AnswerStarted) and rolling is not None and not options.as_json:
+                output.write("\n" if answers else "")
             if isinstance(event, Answered):
+                answers += 1
+                if checkpoint is not None and checkpoint.digest is not None:
+                    told = {"sha256": checkpoint.digest}
+                    event = Answered(replace(event.result, memory=told))
                 with _rescued(event.result, output):
                     writer.show(event)
                 reporter.show(event)
@@ -102,7 +129,28 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 # The panel makes room before the first token is written.
                 reporter.show(event)
                 writer.show(event)
+        if checkpoint is not None and checkpoint.digest is not None:
+            checkpoint.remove()
     return code
+
+
+def plainly(options: ReadingOptions) -> ReadingOptions:
+    """The same options without a panel, where answers come in between or there is no reading."""
+    return replace(options, progress="none" if options.progress == "none" else "plain")
+
+
+def open_checkpoint(
+    options: ReadingOptions, reporter: Reporter, base: str | None = None
+) -> Checkpoint | None:
+    """The file of --checkpoint; says so if there is something to go on from."""
+    if options.checkpoint is None:
+        return None
+    from kvstream.memory.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(options.checkpoint, options.checkpoint_every, base)
+    if checkpoint.kind is not None and not options.quiet:
+        reporter.tell(f"Going on from {options.checkpoint}, {checkpoint.tokens:,} tokens in.")
+    return checkpoint
 
 
 def second_thoughts(
@@ -127,18 +175,37 @@ def second_thoughts(
     return asked
 
 
-def answer_events(events: Iterator[Event], interrupts: Interrupts) -> Iterator[Event]:
-    """The same events; tells the Ctrl-C handler when there is reading to be stopped."""
+def answer_events(
+    events: Iterator[Event], interrupts: Interrupts, *, on_the_way: bool = False
+) -> Iterator[Event]:
+    """The same events; tells the Ctrl-C handler when there is reading to be stopped.
+
+    With answers `on_the_way` the reading goes on behind one, until it was interrupted.
+    """
     interrupts.reading = True
     try:
         for event in events:
             if isinstance(event, AnswerStarted):
-                interrupts.reading = False
+                interrupts.reading = on_the_way and not interrupts.pressed
             yield event
     except SourceError:
         if interrupts.pressed:  # before there was anything to answer from
             raise KeyboardInterrupt from None
         raise
+
+
+def drained(
+    events: Generator[Event, None, Memory], interrupts: Interrupts, reporter: Reporter
+) -> Memory:
+    """Show the events of a reading; returns what it leaves."""
+    left: list[Memory] = []
+
+    def through() -> Iterator[Event]:
+        left.append((yield from events))
+
+    for event in answer_events(through(), interrupts):
+        reporter.show(event)
+    return left[0]
 
 
 def open_session(options: ReadingOptions) -> Session:
@@ -148,12 +215,21 @@ def open_session(options: ReadingOptions) -> Session:
     return Session.open(options.model)
 
 
-def open_sources(paths: Sequence[str], options: ReadingOptions, stop: Callable[[], bool]) -> Any:
+def open_sources(
+    paths: Sequence[str],
+    options: ReadingOptions,
+    stop: Callable[[], bool],
+    *,
+    follow: bool = False,
+    due: Callable[[], bool] = lambda: False,
+) -> Any:
     """The sources; standard input is touched only if it is one of them."""
     from kvstream.sources import open_sources
+    from kvstream.text.following import Follow
 
-    stdin = io.BufferedReader(InterruptibleInput(stop)) if "-" in paths else None
-    return open_sources(paths, text=options.text, stdin=stdin)
+    stdin = InterruptibleInput(stop, due) if "-" in paths else None
+    following = Follow(stop, due) if follow else None
+    return open_sources(paths, text=options.text, stdin=stdin, follow=following)
 
 
 def quiet_libraries(options: ReadingOptions) -> None:

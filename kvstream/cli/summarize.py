@@ -5,15 +5,27 @@ from __future__ import annotations
 import click
 
 from kvstream.cli.arguments import sources_or_usage
-from kvstream.cli.options import ReadingOptions, SectionedCommand, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    following_options,
+    reading_options,
+)
 from kvstream.cli.reading import Reading, read
 
 
 @click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@following_options
 @reading_options
 @click.pass_context
-def command(ctx: click.Context, sources: tuple[str, ...], options: ReadingOptions) -> None:
+def command(
+    ctx: click.Context,
+    sources: tuple[str, ...],
+    follow: bool,
+    every: str | None,
+    options: ReadingOptions,
+) -> None:
     """Stream texts of any length through the model under the budget, and summarise.
 
     With --extract nothing is written by the model: the sentences or log lines that its memory held
@@ -23,8 +35,9 @@ def command(ctx: click.Context, sources: tuple[str, ...], options: ReadingOption
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
+      kvstream summarize server.log --follow --every 30s
     """
     if len(options.runs) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    reading = Reading("summarize", sources_or_usage(ctx, sources), (), extract_by_default=True)
+    reading = Reading("summarize", sources_or_usage(ctx, sources), (), True, follow, every)
     read(reading, options)

@@ -13,6 +13,7 @@ import torch
 
 from kvstream.decoding import chooser
 from kvstream.engine import Reader
+from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.citations import NOTHING, Look, as_json, attended, look
 from kvstream.memory.coverage import coverage
@@ -92,12 +93,16 @@ class Memory:
         last: bool = False,
         extract: int = 0,
         strict: bool = False,
+        earlier: Sequence[tuple[str, str]] = (),
     ) -> Iterator[Event]:
         """The events of one answer. Memory stays as it was, unless it is the `last` question.
 
         With `extract` the answer is that many passages, those that memory holds on to most. One
-        that rests on little gets a warning, and with `strict` it is withheld.
+        that rests on little gets a warning, and with `strict` it is withheld. Of `earlier`
+        questions and answers the model is told the newest, as far as they fit. Raises BudgetError
+        where the question alone does not fit.
         """
+        tail = self.tail(question, earlier)
         held = self.reader.retained().numpy()
         yield AnswerStarted(question, number)
         began = time.perf_counter()
@@ -108,7 +113,7 @@ class Memory:
             self.look = replace(NOTHING, cited=tuple(cited))
         else:
             answer = ""
-            for text in self._write(question, last, said):
+            for text in self._write(tail, last, said):
                 answer += text
                 yield AnswerToken("" if strict else text, self.reader.cache.used)
             stopped = self.reader.stopped
@@ -117,7 +122,7 @@ class Memory:
                     f"The answer stopped after {len(said)} tokens, where the budget was full."
                 )
                 yield Notice(self.warnings[-1])
-            self.look = self._look(question, said)
+            self.look = self._look(tail, said)
         result = self._result(question, answer, len(said), stopped, held, began)
         # A summary rests on everything, and an extract is the text itself.
         if not extract and self.prompt.task == "ask" and self.look.rests_on_little:
@@ -133,9 +138,28 @@ class Memory:
             store.keys, store.values = store.keys[:, :0].clone(), store.values[:, :0].clone()
         cache.free_scratch()
 
-    def _look(self, question: str, said: Sequence[int]) -> Look:
+    def tail(self, question: str, earlier: Sequence[tuple[str, str]] = ()) -> list[int]:
+        """What is put behind memory: the question, and the newest of `earlier` ones that fit.
+
+        Raises BudgetError where the question alone does not.
+        """
+        room = self.reader.sizes.budget - self.reader.cache.used
+        answer = min(self.run.max_tokens, self.reader.sizes.answer)
+        for first in range(len(earlier)):
+            tail = self.prompt.tail(question, earlier[first:])
+            if len(tail) + answer <= room:
+                return tail
+        tail = self.prompt.tail(question)
+        if len(tail) >= room:
+            raise BudgetError(
+                f"The question takes {len(tail)} entries, and memory leaves {room} of "
+                f"{self.reader.sizes.budget}; ask a shorter one, or read with a larger --budget."
+            )
+        return tail
+
+    def _look(self, tail: Sequence[int], said: Sequence[int]) -> Look:
         """What the tokens `said` in answer to a question looked at."""
-        found = attended(self.reader, self.prompt.tail(question), said)
+        found = attended(self.reader, tail, said)
         passages = self.trace.passages
         if found is None or passages is None:
             return NOTHING
@@ -151,11 +175,11 @@ class Memory:
         starts = self.trace.origins.starts(ordinals.numpy())
         return best_passages(self.trace.passages.score(starts, weights.numpy()), count)
 
-    def _write(self, question: str, last: bool, said: list[int]) -> Iterator[str]:
+    def _write(self, tail: Sequence[int], last: bool, said: list[int]) -> Iterator[str]:
         """The text of every token, which is appended to `said`, and what is left at the end."""
         decoder = self.tokenizer.decoder()
         tokens = self.reader.answer(
-            self.prompt.tail(question),
+            tail,
             chooser(self.run),
             frozenset(self.prompt.stop_ids),
             self.run.max_tokens,

@@ -75,7 +75,7 @@ class Checkpoint:
         file.check_writable(path)
         self.path, self.every, self.base = path, every, base
         self.kind: Kind | None = look(path) if path.exists() else None
-        if self.kind is not None and "position" not in self.kind.content.state:
+        if self.kind is not None and "position" not in self.kind.content.notes:
             raise UsageError(
                 f"{path} is a memory and no checkpoint; name another file, or read on from it "
                 f"with `kvstream remember --memory {path} SOURCE`."
@@ -87,7 +87,7 @@ class Checkpoint:
     @property
     def tokens(self) -> int:
         """Tokens of the sources that need not go through the model again."""
-        return 0 if self.kind is None else int(self.kind.content.state["position"]["tokens"])
+        return 0 if self.kind is None else int(self.kind.content.notes["position"]["tokens"])
 
     def take_up(self, memory: Memory, feed: Handed) -> None:
         """Put what was saved into a memory that has just been made, and pass over its tokens.
@@ -106,7 +106,7 @@ class Checkpoint:
                     f"{_short(saved[name])}, and is {_short(fresh[name])} here. Remove the file to "
                     "start anew, or name another one."
                 )
-        position = saved["position"]
+        position = self.kind.content.notes["position"]
         if position["base"] != self.base:
             raise UsageError(
                 f"{self.path} is the checkpoint of a run that read on from another memory. Remove "
@@ -155,7 +155,8 @@ class Checkpoint:
     def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
         position = {**feed.position, "complete": complete, "base": self.base}
         # What a citation needs comes from the sources again.
-        save(memory, self.path, passages=complete, position=position)
+        digest = save(memory, self.path, passages=complete, position=position)
+        self.digest = digest if complete else None
         self._saved = feed.count
 
 

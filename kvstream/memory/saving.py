@@ -98,7 +98,7 @@ def look(path: Path) -> Kind:
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
-    """Write a memory, with `more` in its state; returns its digest. Raises KvstreamError.
+    """Write a memory, with `more` in its notes; returns its digest. Raises KvstreamError.
 
     Without `passages` what citations show is left out.
     """
@@ -109,8 +109,9 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
         "read_s": memory.prefill_s,
         "select_s": memory.reader.select_seconds,
         "warnings": memory.warnings,
+        **more,
     }
-    return file.write(path, {**state, **more}, notes, tensors)
+    return file.write(path, state, notes, tensors)
 
 
 def digest(memory: Memory) -> str:

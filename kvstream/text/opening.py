@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import time
 import zlib
 from collections.abc import Callable
 from typing import IO, Any, cast
@@ -27,6 +28,8 @@ HEAD = 64
 """Bytes that tell every kind."""
 SNIFF = 8192
 """Bytes in which a NUL means: not text."""
+WAIT_SECONDS = 0.05
+"""Between two tries to read compressed data from a stream that has nothing now."""
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
@@ -53,11 +56,13 @@ class Head(io.RawIOBase):
         self._looked_at = b""
         self.taken = 0
         """Bytes of the stream that were handed on."""
+        self.may_pause = False
+        """Hand on None, which a stream gives that has nothing now; else wait for more."""
 
     def look(self) -> bytes:
         """The first bytes: as many as it takes to tell the kind, or all there is."""
         while len(self._looked_at) < HEAD and _undecided(self._looked_at):
-            more = self._read(HEAD - len(self._looked_at))
+            more = self._some(HEAD - len(self._looked_at))
             if not more:
                 break
             self._looked_at += more
@@ -66,14 +71,20 @@ class Head(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes: what is there, empty at the end."""
+    def read(self, size: int = -1) -> bytes | None:
+        """At most ``size`` bytes: what is there, empty at the end; None see ``may_pause``."""
         if self._looked_at:
             size = len(self._looked_at) if size < 0 else size
+            data: bytes | None
             data, self._looked_at = self._looked_at[:size], self._looked_at[size:]
         else:
-            data = self._read(size) or b""
-        self.taken += len(data)
+            data = self._read(size) if self.may_pause else self._some(size)
+        self.taken += len(data or b"")
+        return data
+
+    def _some(self, size: int) -> bytes:
+        while (data := self._read(size)) is None:
+            time.sleep(WAIT_SECONDS)
         return data
 
     def close(self) -> None:
@@ -89,7 +100,7 @@ def _undecided(head: bytes) -> bool:
     return any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
 
 
-def decompressed(head: Head, kind: str, name: str) -> Callable[[int], bytes]:
+def decompressed(head: Head, kind: str, name: str) -> Callable[[int], bytes | None]:
     """``read(n)``: at most n bytes of what ``head`` holds, unpacked; never more in memory."""
     reader: Any
     stream = cast(IO[bytes], head)
@@ -102,6 +113,7 @@ def decompressed(head: Head, kind: str, name: str) -> Callable[[int], bytes]:
     elif kind == "zstd":
         reader = _zstd(name).stream_reader(head, read_across_frames=True)
     else:
+        head.may_pause = True
         return head.read
     read: Callable[[int], bytes] = getattr(reader, "read1", reader.read)
     return read

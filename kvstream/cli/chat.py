@@ -1,0 +1,119 @@
+"""``kvstream chat``: one reading or one memory file, question after question."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from kvstream.cli.arguments import sources_or_usage
+from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
+from kvstream.cli.reading import (
+    drained,
+    open_checkpoint,
+    open_session,
+    open_sources,
+    plainly,
+    prepared,
+)
+from kvstream.cli.recalling import of_memory, open_memory
+from kvstream.errors import BudgetError
+from kvstream.events import Answered
+from kvstream.reporters.answer import AnswerWriter
+
+
+@click.command("chat", cls=SectionedCommand, short_help="Question after question.")
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@memory_file
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
+) -> None:
+    """Answer questions from standard input, one a line, about texts or a memory file.
+
+    Earlier questions and answers are told to the model as far as they fit the budget; the oldest
+    are forgotten first. Memory itself stays as it was. Ctrl-D ends.
+
+    \b
+      kvstream chat --memory book.kvs
+      kvstream chat book.txt --budget 8k
+    """
+    if len(options.runs) > 1:
+        raise click.UsageError("A chat is held with one method; --method names several.", ctx)
+    if memory is not None and sources:
+        raise click.UsageError(
+            "Either --memory or sources; remember --memory reads sources into a memory.", ctx
+        )
+    if "-" in sources or (memory is None and not sources):
+        raise click.UsageError(
+            "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
+        )
+    with ExitStack() as stack:
+        output, reporter, interrupts = prepared(stack, plainly(options))
+        kind = None
+        if memory is not None:
+            _, talk, kind = open_memory(ctx, memory, options, reporter)
+        else:
+            opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
+            checkpoint = open_checkpoint(options, reporter)
+            reporter.loading(options.model.name)
+            session = open_session(options)
+            setting = session.settle([], options.run, system=options.system, asked_later=True)
+            events = session.read(
+                opened, setting, options.run, command="chat", extract=True,
+                checkpoint=checkpoint, interrupted=interrupts,
+            )  # fmt: skip
+            talk = drained(events, interrupts, reporter)
+            interrupts.reading = False
+        talk.command = "chat"
+        writer = AnswerWriter(output, as_json=options.as_json)
+        stack.callback(writer.close)
+        history: list[tuple[str, str]] = []
+        for question in questions():
+            answers = talk.answer(
+                question,
+                len(history),
+                extract=options.passages if options.extract else 0,
+                strict=options.strict,
+                earlier=history,
+            )
+            try:
+                for event in answers if kind is None else of_memory(answers, kind):
+                    writer.show(event)
+                    if isinstance(event, Answered):
+                        history.append((question, event.result.answer))
+                        for warning in event.result.warnings:
+                            reporter.tell(f"Warning: {warning}")
+            except BudgetError as error:
+                reporter.tell(f"Error: {error}")
+            except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
+                writer.close()
+                answers.close()  # type: ignore[attr-defined]
+            talk.warnings.clear()
+            # More than these would never fit.
+            del history[: -turns(talk.reader.sizes.budget)]
+
+
+def turns(budget: int) -> int:
+    """Turns worth holding on to: a question and an answer take some ten entries at least."""
+    return max(1, budget // 10)
+
+
+def questions() -> Iterator[str]:
+    """The lines of standard input that are not empty; a terminal is shown a prompt on stderr."""
+    asked = sys.stdin.isatty()
+    while True:
+        if asked:
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            if asked:
+                sys.stderr.write("\n")
+            return
+        if line.strip():
+            yield line.strip()

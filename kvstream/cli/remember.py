@@ -1,0 +1,160 @@
+"""``kvstream remember``: read once, keep the memory in a file."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.arguments import sources_or_usage
+from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.reading import (
+    drained,
+    open_checkpoint,
+    open_session,
+    open_sources,
+    prepared,
+)
+from kvstream.cli.recalling import open_memory
+from kvstream.reporters.format import size
+
+if TYPE_CHECKING:
+    from kvstream.memory.base import Memory
+
+
+@click.command("remember", cls=SectionedCommand, short_help="Read once, keep the memory.")
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@option(
+    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
+    help="A question that will be asked: memory is chosen for it. May be given many times.",
+)  # fmt: skip
+@option(
+    "--memory", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", envvar=(),
+    section="Questions", help="Read on into the memory of this file.",
+)  # fmt: skip
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    sources: tuple[str, ...],
+    question: tuple[str, ...],
+    memory: Path | None,
+    options: ReadingOptions,
+) -> None:
+    """Stream texts through the model under the budget, and save what remains.
+
+    The file is as small as the budget, however long the text was. kvstream ask --memory FILE and
+    kvstream chat --memory FILE answer from it; the sources may be gone by then. Without -Q nobody
+    knows yet what will be asked, and memory is chosen by a catalyst that asks nothing.
+
+    \b
+      kvstream remember book.txt -o book.kvs --budget 4k
+      kvstream ask --memory book.kvs "Who hid the letter?"
+      kvstream remember --memory book.kvs sequel.txt -o both.kvs
+    """
+    if len(options.runs) > 1:
+        raise click.UsageError("A memory is made by one method; --method names several.", ctx)
+    target = options.output or memory
+    if target is None or str(target) == "-":
+        raise click.UsageError("Where to? Name the memory file with -o FILE.kvs.", ctx)
+    if memory is not None and question:
+        raise click.UsageError(
+            "What a memory was made for cannot change: -Q goes with the first reading.", ctx
+        )
+    if any(not text.strip() for text in question):
+        raise click.UsageError("A question is empty.", ctx)
+    paths = sources_or_usage(ctx, sources)
+    remember(ctx, paths, question, memory, target, options)
+
+
+def remember(
+    ctx: click.Context,
+    paths: tuple[str, ...],
+    questions: tuple[str, ...],
+    base: Path | None,
+    target: Path,
+    options: ReadingOptions,
+) -> None:
+    """Read `paths`, into the memory of `base` if there is one, and write `target`."""
+    from kvstream.memory.file import check_writable
+    from kvstream.memory.saving import save
+
+    check_writable(target)
+    with ExitStack() as stack:
+        # -o is the memory's; what is printed goes to stdout.
+        output, reporter, interrupts = prepared(stack, replace(options, output=None))
+        sources = open_sources(paths, options, interrupts)
+        if base is None:
+            checkpoint = open_checkpoint(options, reporter)
+            reporter.loading(options.model.name)
+            session = open_session(options)
+            run, after = options.run, None
+            setting = session.settle(list(questions), run, system=options.system, asked_later=True)
+        else:
+            session, after, kind = open_memory(ctx, base, options, reporter)
+            checkpoint = open_checkpoint(options, reporter, kind.content.digest)
+            run, setting = after.run, after.setting
+        if options.dry_run:
+            raise click.UsageError("--dry-run shows a reading; use it with ask or summarize.", ctx)
+        events = session.read(
+            sources,
+            setting,
+            run,
+            command="remember",
+            extract=True,
+            after=after,
+            checkpoint=checkpoint,
+            interrupted=interrupts,
+        )
+        memory = drained(events, interrupts, reporter)
+        digest = save(memory, target)
+        if checkpoint is not None and not interrupts():
+            checkpoint.remove()
+        reporter.close()
+        written = target.stat().st_size
+        if options.as_json:
+            output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
+            output.flush()
+        if not options.quiet:
+            reporter.tell(
+                f"Wrote {target} ({size(written)}): read {memory.trace.read:,} tokens, kept "
+                f"{memory.retained:,}, for {', '.join(setting.questions) or 'any question'}."
+            )
+
+
+def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
+    """What ``--json`` prints of a memory that was written."""
+    reader, trace, setting = memory.reader, memory.trace, memory.setting
+    peak, retained = reader.cache.peak, memory.retained
+    return {
+        "command": "remember",
+        "model": memory.model,
+        "method": memory.run.method,
+        "memory": {
+            "file": str(target),
+            "bytes": written,
+            "sha256": digest,
+            "kind": "questions" if setting.questions else "question-free",
+            "questions": list(setting.questions),
+            "sources": [vars(record) for record in trace.records],
+        },
+        "budget": {"tokens": reader.sizes.budget, "bytes": reader.cache.capacity_bytes},
+        "peak": {
+            "kv_tokens": peak.tokens, "kv_bytes": peak.bytes, "scratch_bytes": peak.scratch,
+        },
+        "tokens": {"read": trace.read, "retained": retained, "evicted": trace.read - retained},
+        "schedule": {
+            "memory": memory.run.growth, "chunk": memory.run.chunk, "steps": reader.steps,
+        },
+        "timing": {
+            "load_s": memory.load_s,
+            "prefill_s": memory.prefill_s,
+            "select_s": reader.select_seconds,
+            "tokens_per_s": trace.read / memory.prefill_s if memory.prefill_s else 0.0,
+        },
+        "warnings": memory.warnings,
+    }  # fmt: skip
