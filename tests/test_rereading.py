@@ -206,6 +206,22 @@ def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Pat
         choose(how, FACT.question, [], 400, session.tokenizer)
 
 
+def test_a_source_that_was_altered_in_between_is_noticed(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text("".join(generate(tokens=1500, seed=SEED, facts=FACTS)))
+
+    def altered() -> Any:
+        path.write_text(path.read_text().replace("a", "b"))
+        return open_sources([str(path)])
+
+    run = RunSettings(Budget(tokens=512), max_tokens=4)
+    events = session.ask(
+        open_sources([str(path)]), [FACT.question], run, reread=Reread("words", altered)
+    )
+    with pytest.raises(KvstreamError, match=r"story\.txt has changed"):
+        list(events)
+
+
 def kvstream(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kvstream", *arguments, "--threads", "1"],

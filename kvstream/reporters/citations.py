@@ -12,7 +12,7 @@ SHOWN = 3
 """Passages under an answer; the JSON has them all."""
 LINES = 2
 """Lines that the text of each may take."""
-MAP = 40
+MAP = 36
 """Places of the map of a document."""
 INDENT = "    "
 

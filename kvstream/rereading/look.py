@@ -20,7 +20,7 @@ from kvstream.settings import Budget, RunSettings
 from kvstream.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from kvstream.sources import SourceSet
+    from kvstream.sources import SourceRecord, SourceSet
 
 BY = ("citations", "words", "both")
 Value = TypeVar("Value")
@@ -80,7 +80,9 @@ def second_look(
         yield AnswerStarted(question, number)
         began = time.perf_counter()
         run = _whole(memory.run, first.budget_tokens)
-        excerpts, second = _read(session, run, question, how, regions, memory.command, system)
+        excerpts, second = _read(
+            session, run, question, how, regions, memory.command, system, memory.trace.records
+        )
         if second is None:
             told = "Nothing was found to look at again; the answer is the first one."
             yield Notice(told)
@@ -146,11 +148,12 @@ def _read(
     cited: Sequence[Passage],
     command: str,
     system: str | None,
+    records: Sequence[SourceRecord] = (),
 ) -> tuple[Excerpts, Memory | None]:
     """What is worth reading again, and a memory that holds it whole; None if nothing is."""
     setting = session.settle([question], run, command=command, system=system)
     room = min(setting.sizes.free, setting.sizes.final)
-    excerpts = choose(how, question, cited, room, session.tokenizer)
+    excerpts = choose(how, question, cited, room, session.tokenizer, records)
     if not excerpts:
         return excerpts, None
     sources = cast("SourceSet", excerpts)
@@ -164,10 +167,12 @@ def choose(
     cited: Sequence[Passage],
     room: int,
     tokenizer: Tokenizer,
+    records: Sequence[SourceRecord] = (),
 ) -> Excerpts:
     """The best pieces of at most `room` tokens together, in the order of the document.
 
-    The sources are read twice, once to rank and once to fetch; `cited` are passages with weights.
+    The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
+    `records` tell what the sources were before. Raises SourceError where they have changed.
     """
     words = Words(question) if how.by != "citations" else None
     parts: list[tuple[int, int]] = []
@@ -184,6 +189,11 @@ def choose(
     wanted = set(best)
     sources = how.again()
     fetched = {i: p for i, p in enumerate(pieces(sources)) if i in wanted}
+    for before, now in zip(records, sources.records, strict=False):
+        # One that is longer now was not read to its end, or has grown: its places still hold.
+        altered = now.bytes == before.bytes and now.sha256 != before.sha256
+        if altered or now.bytes < before.bytes:
+            raise SourceError(f"{now.name} has changed since it was read; run it again.")
     chosen: list[int] = []
     for index in best:
         if index not in fetched:
