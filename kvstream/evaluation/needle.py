@@ -18,13 +18,14 @@ from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match
+from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.reading import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
 from kvstream.sample import Fact, make_facts
 from kvstream.session import Session
 
-KINDS = ("passkey", "fact", "kv")
+KINDS = ("passkey", "fact", "kv", "rule")
 TOP = 3
 """Citations among which the planted sentence is looked for."""
 PAIRS = 8
@@ -48,6 +49,8 @@ class Plan:
     needles: int = 1
     """Needles in each document, all of them asked for; the others lie anywhere."""
     seed: int = 0
+    rule: Rule | None = None
+    """Makes the questions of the kind ``rule``, which ask what stands in the text anyway."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -98,6 +101,11 @@ def haystack(
 ) -> Haystack:
     """The document of one trial, the same for every method. Raises UsageError if it is too short"""
     rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
+    if plan.kind == "rule":
+        assert plan.rule is not None
+        text = filler.cut(session.tokenizer, tokens, rng)
+        depths = [depth, *(rng.random() for _ in range(plan.needles - 1))]
+        return Haystack(text, tokens, tuple(ordinary(text, depths, rng, plan.rule)))
     needles = make_needles(plan, rng, trial)
     taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
     if taken >= tokens:
@@ -161,6 +169,7 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
     first = results[0]
     return {
         **scores[0],
+        "rare": has_rare_word(needles[0].question, hay.text),
         "cited": _cites(first.citations, needles[0].sentence),
         **(first.support or {}),
         "question": needles[0].question,
@@ -232,6 +241,9 @@ def _row(group: list[Record]) -> Record:
     # Of the answers that are right: a wrong one rests on something else.
     cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
     row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
+    # Questions that share no rare word with the text: search by words has nothing to go by.
+    plain = [bool(r["right"]) for r in done if r.get("rare") is False]
+    row["no_rare_word"] = {"trials": len(plain), "right": sum(plain)}
     digits = [r["digits"] for r in done if r.get("digits") is not None]
     if digits:
         row["digits"] = round(sum(digits) / len(digits), 4)
@@ -263,6 +275,9 @@ def _together(group: list[Record]) -> Record:
         "low": low,
         "high": high,
     }
+    plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
+    if plain:
+        out["no_rare_word"] = {k: sum(p[k] for p in plain) for k in ("trials", "right")}
     cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
     if cited:
         out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)

@@ -24,7 +24,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import SectionedCommand, model_options, option
 
 BY = ("citations", "words", "both")
-KINDS = ("passkey", "fact", "kv")
+KINDS = ("passkey", "fact", "kv", "rule")
 
 
 @click.command("needle", cls=SectionedCommand, short_help="Find what was said once in a long text.")
@@ -34,7 +34,8 @@ KINDS = ("passkey", "fact", "kv")
     default="passkey",
     show_default=True,
     section="Measurement",
-    help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values.",
+    help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
+    "rule: what a sentence of the text says, nothing is planted.",
 )
 @option(
     "--lengths",
@@ -143,6 +144,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
+    from kvstream.training.questions import from_sentence
 
     texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
     settings = model_settings(values)
@@ -152,6 +154,7 @@ def _run(**values: Any) -> int:
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
+        rule=from_sentence,
     )  # fmt: skip
     plot, quiet = values["plot"], values["quiet"]
     if plot is not None:
