@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.speed import fit, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
-from kvstream.evaluation.speed.systems import System, Task
+from kvstream.evaluation.speed.systems import NAMES, System, Task
 from kvstream.settings import ModelSettings
 
 SETTINGS = ModelSettings(device="cpu")
@@ -39,15 +39,15 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     rows = rows_of(
         cli("bench", "speed", "--shape", "tiny", "--layers", "1", "--lengths", "600", *TINY,
             "--method", "streaming", "--limit", "0", "--plot", str(picture), "--json",
-            "--against", "floor,floor-sdpa,transformers,reading,streamingllm")
+            "--against", "floor,floor-sdpa,full,transformers,reading,streamingllm")
     )  # fmt: skip
     names = [r["system"] for r in rows]
     assert names == [
-        "kvstream", "floor", "floor-sdpa", "transformers", "reading", "streamingllm",
+        "kvstream", "floor", "floor-sdpa", "full", "transformers", "reading", "streamingllm",
     ]  # fmt: skip
     assert all(r.keys() >= FIELDS for r in rows)
     assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
-    ours, floor, _, whole, reading, token_by_token = rows
+    ours, floor, _, full, whole, reading, token_by_token = rows
     assert reading["text_mb_per_s"] > 0.5
     assert reading["text_bytes"] > 1200
     assert ours["peak_kv_tokens"] <= 256
@@ -56,10 +56,10 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     assert ours["select_share"] == pytest.approx(ours["select_s"] / ours["prefill_s"], rel=0.2)
     assert {"ratio_to_floor", "ratio_to_transformers", "cpu_ratio_to_streamingllm"} <= set(ours)
     assert 0 < ours["peak_share"] < 1
-    assert whole["peak_kv_tokens"] == 600
+    assert whole["peak_kv_tokens"] == full["peak_kv_tokens"] == 600
     assert token_by_token["peak_kv_tokens"] == 256
     assert token_by_token["measured_tokens"] == 256 + plain.SAME_SPEED
-    for row in (ours, floor, whole, token_by_token):
+    for row in (ours, floor, full, whole, token_by_token):
         assert row["prefill_s"] < row["first_token_s"] < row["total_s"]
     assert picture.stat().st_size > 5000
 
@@ -225,6 +225,20 @@ def test_operations_are_those_of_the_products() -> None:
 
 
 # Pictures
+
+
+def test_every_system_has_a_line_of_its_own() -> None:
+    def row(name: str, **more: Any) -> dict[str, Any]:
+        return {"system": name, "method": "m", "budget": 8, "tokens": 1, **more}
+
+    rows = [row(name, keep=keep) for keep in (1, 2) for name in ("kvstream", "floor")]
+    rows += [row(name) for name in NAMES if not name.startswith("floor")]
+    lines = plot._lines(rows)
+    assert list(lines)[:4] == ["m, keep 1", "floor of m, keep 1", "m, keep 2", "floor of m, keep 2"]
+    assert len({(v.colour, v.mark, v.style) for v in lines.values()}) == len(lines) == len(rows)
+    assert lines["m, keep 1"].colour == lines["floor of m, keep 1"].colour
+    many = plot._lines([row("kvstream", keep=keep) for keep in range(1, 31)])
+    assert len({(v.colour, v.mark) for v in many.values()}) == 30
 
 
 def test_picture_says_what_is_fitted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from kvstream.events import (
@@ -70,4 +71,5 @@ class Stats(Reporter):
             "rss_bytes": resident_bytes(),
             "device_bytes": device_bytes(),
             "seconds": round(event.seconds, 4),
+            "cpu_s": round(time.process_time(), 4),
         }

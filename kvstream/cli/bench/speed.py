@@ -36,8 +36,9 @@ speed_options = (
         "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
         section="Measurement",
         help="floor: same chunks and memory, no selection; floor-sdpa: with transformers' "
-        "attention; transformers: a plain cache, at once and in chunks; kvpress: its SnapKV; "
-        "streamingllm: token by token; reading: from the file to tokens, no model.",
+        "attention; full: nothing dropped, with the fastest attention there is; transformers: a "
+        "plain cache, at once and in chunks; kvpress: its SnapKV; streamingllm: token by token; "
+        "reading: from the file to tokens, no model.",
     ),
     option(
         "--kvpress-python", metavar="PATH", section="Measurement",
@@ -209,6 +210,7 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
     names = {
         "to_floor": "to floor",
         "to_floor_sdpa": "to floor with SDPA",
+        "to_full": "to all of it",
         "to_transformers": "to a plain cache",
         "to_kvpress": "to kvpress",
         "to_streamingllm": "to StreamingLLM",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.systems import FITTED
 
 LEAST = 2
 """Lengths that have to be measured."""
@@ -17,7 +18,7 @@ def extrapolate(rows: Sequence[Record]) -> None:
     what the model does for each token, and attention to all that stand before it.
     """
     for row in rows:
-        if row["runs"] or row["system"] not in ("transformers", "kvpress"):
+        if row["runs"] or row["system"] not in FITTED:
             continue
         same = [
             (r["tokens"], r["prefill_s"])

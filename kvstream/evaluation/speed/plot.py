@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,23 @@ from kvstream.evaluation.report import case_label, count
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-GREYS = {"floor": "#444444", "floor-sdpa": "#999999"}
 OTHERS = {
-    "transformers": "#000000",
-    "kvpress": "#aa3377",
-    "streamingllm": "#888800",
-    "reading": "#aaaaaa",
+    "full": ("#663333", "s"),
+    "transformers": ("#000000", "D"),
+    "kvpress": ("#aa3377", "^"),
+    "streamingllm": ("#888800", "v"),
+    "reading": ("#aaaaaa", "."),
 }
+FLOORS = {"floor": ("x", ":"), "floor-sdpa": ("+", "-.")}
+"""In the colour of the method that they are the floor of."""
 MARKS = "osD^vP"
 PANELS = (
     ("time to read", "prefill_s", 1.0, "s"),
     ("KV cache, at most", "peak_kv_bytes", 1024**2, "MiB"),
     ("whole process, at most", "peak_rss_bytes", 1024**2, "MiB"),
 )
+LEGEND_WIDTH = 150
+"""Characters that fit side by side."""
 DEVICE_PANEL = ("GPU memory, at most", "peak_device_bytes", 1024**2, "MiB")
 
 
@@ -41,10 +46,12 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     on_gpu = any(r["peak_device_bytes"] for r in rows)
     panels = (*PANELS[:2], DEVICE_PANEL if on_gpu else PANELS[2])
     lines = _lines(rows)
-    figure, axes = plt.subplots(1, len(panels), figsize=(13.5, 5.2), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(13.5, 5 + len(lines) * 0.08), layout="constrained"
+    )
     for axis, (name, key, unit, sign) in zip(axes, panels, strict=True):
-        for label, (group, colour, mark, width) in lines.items():
-            _line(axis, label, group, key, unit, colour, mark, width)
+        for label, line in lines.items():
+            _draw_line(axis, label, line, key, unit)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         lengths = sorted({r["tokens"] for r in rows})
@@ -60,9 +67,10 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
             axis.spines[side].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
+        columns = max(1, LEGEND_WIDTH // (max(map(len, labels)) + 8))
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=9,
-            frameon=False,
+            handles, labels, loc="outside lower center", ncols=min(columns, len(labels)),
+            fontsize=9, frameon=False,
         )  # fmt: skip
     figure.suptitle(title, fontsize=11)
     try:
@@ -73,21 +81,36 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         plt.close(figure)
 
 
-def _lines(rows: Sequence[Record]) -> dict[str, tuple[list[Record], str, str, float]]:
-    """Rows, colour, mark and width of each line, in order of appearance."""
+@dataclass
+class _Line:
+    """How a system is drawn, and its rows."""
+
+    colour: str
+    mark: str
+    width: float = 1.3
+    style: str = "-"
+    rows: list[Record] = field(default_factory=list)
+
+
+def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
+    """The lines by their labels, in order of appearance."""
     ours = [r for r in rows if r["system"] == "kvstream"]
-    found: dict[str, tuple[list[Record], str, str, float]] = {}
+    names = list(dict.fromkeys(case_label(r, ours) for r in ours))
+    found: dict[str, _Line] = {}
     for row in rows:
-        label = line_label(row, ours)
-        if label not in found:
-            system, number = row["system"], len(found)
-            if system == "kvstream":
-                style = (COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)], 2.0)
-            else:
-                colour = GREYS.get(system) or OTHERS[system]
-                style = (colour, "x" if system in GREYS else MARKS[number % len(MARKS)], 1.3)
-            found[label] = ([], *style)
-        found[label][0].append(row)
+        label, system = line_label(row, ours), row["system"]
+        if label not in found and system in OTHERS:
+            found[label] = _Line(*OTHERS[system])
+        elif label not in found:
+            number = names.index(case_label(row, ours)) if names else 0
+            colour = COLOURS[number % len(COLOURS)]
+            if system in FLOORS:
+                mark, style = FLOORS[system]
+                found[label] = _Line(colour, mark, style=style)
+            else:  # when colours come again, it is with other marks
+                mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
+                found[label] = _Line(colour, mark, 2.0)
+        found[label].rows.append(row)
     return found
 
 
@@ -97,37 +120,31 @@ def line_label(row: Record, ours: Sequence[Record]) -> str:
         return case_label(row, ours)
     several = len({r["budget"] for r in ours}) > 1
     name = {
+        "full": "all of it, kvstream's attention",
         "transformers": "transformers, plain cache",
         "kvpress": "kvpress, SnapKV",
         "streamingllm": "StreamingLLM, token by token",
         "reading": "reading and tokenizing alone",
-        "floor": f"floor of {row['method']}",
-        "floor-sdpa": f"floor of {row['method']}, SDPA",
-    }[row["system"]]
+    }.get(row["system"])
+    if name is None:
+        name = f"floor of {case_label(row, ours)}"
+        return f"{name}, SDPA" if row["system"] == "floor-sdpa" else name
     return f"{name}, {count(row['budget'])}" if several and row["budget"] else name
 
 
-def _line(
-    axis: Any, label: str, group: Sequence[Record], key: str, unit: float, colour: str, mark: str,
-    width: float,
-) -> None:  # fmt: skip
-    points = sorted((r for r in group if r.get(key)), key=lambda r: r["tokens"])
+def _draw_line(axis: Any, label: str, line: _Line, key: str, unit: float) -> None:
+    points = sorted((r for r in line.rows if r.get(key)), key=lambda r: r["tokens"])
     measured = [r for r in points if not r.get("fitted")]
     fitted = [r for r in points if r.get("fitted")]
-    axis.plot(
-        [r["tokens"] for r in measured], [r[key] / unit for r in measured],
-        color=colour, marker=mark, markersize=5, linewidth=width, label=label,
-    )  # fmt: skip
+
+    def plot(part: Sequence[Record], **style: Any) -> None:
+        xs, ys = [r["tokens"] for r in part], [r[key] / unit for r in part]
+        axis.plot(xs, ys, color=line.colour, linewidth=line.width, markersize=5, **style)
+
+    plot(measured, marker=line.mark, linestyle=line.style, label=label)
     if fitted:
-        joined = [*measured[-1:], *fitted]
-        axis.plot(
-            [r["tokens"] for r in joined], [r[key] / unit for r in joined],
-            color=colour, linestyle="--", linewidth=width,
-        )  # fmt: skip
-        axis.plot(
-            [r["tokens"] for r in fitted], [r[key] / unit for r in fitted],
-            color=colour, marker=mark, markersize=5, linestyle="", markerfacecolor="white",
-        )  # fmt: skip
+        plot([*measured[-1:], *fitted], linestyle="--")
+        plot(fitted, marker=line.mark, linestyle="", markerfacecolor="white")
 
 
 def _ticks(axis: Any, values: Sequence[float]) -> None:

@@ -20,10 +20,13 @@ from kvstream.session import Session
 from kvstream.sources import open_sources
 from kvstream.tokens import TokenStream
 
-NAMES = ("floor", "floor-sdpa", "transformers", "kvpress", "streamingllm", "reading")
+NAMES = ("floor", "floor-sdpa", "full", "transformers", "kvpress", "streamingllm", "reading")
+FITTED = ("full", "transformers", "kvpress")
+"""Attention to everything: for long texts their time grows with the square of the length."""
 FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
 QUESTION = "What is the passkey?"
 READ_AT_ONCE = 1024
+FULL_CHUNK = 8192
 PLAIN_CHUNK = 2048
 """Tokens a forward pass of the plain cache that is read in chunks."""
 
@@ -55,7 +58,7 @@ class System:
     @property
     def growth(self) -> int:
         """The power of the length that its time grows with, for long texts."""
-        return 2 if self.name in ("transformers", "kvpress") else 1
+        return 2 if self.name in FITTED else 1
 
     def beside(self, other: System) -> bool:
         """Whether this one of kvstream's is compared with the other."""
@@ -79,6 +82,8 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
         budget = session.settle([QUESTION], case.run).sizes.budget
         out.append(System("kvstream", case, budget=budget))
         out += [System(name, case, budget=budget) for name in against if name in FLOORS]
+    if "full" in against:
+        out.append(System("full"))
     if "transformers" in against:
         out += [System("transformers", mode=mode) for mode in ("one shot", "chunked")]
     if "reading" in against:
@@ -105,6 +110,8 @@ class Task:
     steps: Sequence[tuple[int, int]] = ()
     """(chunk, memory) of kvstream's last reading, which its floor repeats."""
     kvpress: Kvpress | None = None
+    exact_times: bool = False
+    """Wait for the GPU around selection: the whole takes longer, and the part is right."""
 
 
 def run(system: System, task: Task) -> Record:
@@ -117,6 +124,7 @@ def _kvstream(system: System, task: Task) -> Record:
     assert system.case is not None
     model = task.session.model
     reader, _ = open_reader(task.session, [QUESTION], system.case.run, len(task.ids))
+    reader.exact_times = task.exact_times
     reader.begin()
     watch = Stopwatch(model.device)
     reports = list(reader.read(IdFeed(task.ids)))
@@ -145,6 +153,13 @@ def _floor(system: System, task: Task) -> Record:
     return read_floor(
         task.session.model, task.ids, task.steps, task.question, task.tokens, FLOORS[system.name]
     )
+
+
+def _full(_: System, task: Task) -> Record:
+    """The floor's loop and its fast attention, with nothing dropped."""
+    tokens = len(task.ids)
+    steps = [(min(FULL_CHUNK, tokens - at), tokens) for at in range(0, tokens, FULL_CHUNK)]
+    return read_floor(task.session.model, task.ids, steps, task.question, task.tokens)
 
 
 def _plain(system: System, task: Task) -> Record:
@@ -181,6 +196,7 @@ _RUNS: dict[str, Callable[[System, Task], Record]] = {
     "kvstream": _kvstream,
     "floor": _floor,
     "floor-sdpa": _floor,
+    "full": _full,
     "transformers": _plain,
     "kvpress": _kvpress,
     "streamingllm": _streamingllm,
