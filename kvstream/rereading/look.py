@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from kvstream.sources import SourceRecord, SourceSet
 
 BY = ("citations", "words", "both")
+PART, LEAST = 4, 200
+"""Of the budget that much is read again, or this many tokens if it is less. With all of it pocket
+answered fewer questions right: what it looks for was among more that is like it."""
 Value = TypeVar("Value")
 
 
@@ -80,8 +83,9 @@ def second_look(
         yield AnswerStarted(question, number)
         began = time.perf_counter()
         run = _whole(memory.run, first.budget_tokens)
+        most = max(LEAST, first.budget_tokens // PART)
         excerpts, second = _read(
-            session, run, question, how, regions, memory.command, system, memory.trace.records
+            session, run, question, how, regions, most, memory.command, system, memory.trace.records
         )
         if second is None:
             told = "Nothing was found to look at again; the answer is the first one."
@@ -116,7 +120,8 @@ def words_alone(
     for number, question in enumerate(questions):
         began = time.perf_counter()
         tokens = session.settle([question], run, command=command, system=system).sizes.budget
-        _, memory = _read(session, _whole(run, tokens), question, how, (), command, system)
+        whole = _whole(run, tokens)
+        _, memory = _read(session, whole, question, how, (), tokens, command, system)
         if memory is None:
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
         memory.prefill_s = time.perf_counter() - began
@@ -146,14 +151,18 @@ def _read(
     question: str,
     how: Reread,
     cited: Sequence[Passage],
+    most: int,
     command: str,
     system: str | None,
     records: Sequence[SourceRecord] = (),
 ) -> tuple[Excerpts, Memory | None]:
-    """What is worth reading again, and a memory that holds it whole; None if nothing is."""
+    """What is worth reading again, about `most` tokens, and a memory that holds it whole.
+
+    None where nothing is worth it.
+    """
     setting = session.settle([question], run, command=command, system=system)
     room = min(setting.sizes.free, setting.sizes.final)
-    excerpts = choose(how, question, cited, room, session.tokenizer, records)
+    excerpts = choose(how, question, cited, (room, most), session.tokenizer, records)
     if not excerpts:
         return excerpts, None
     sources = cast("SourceSet", excerpts)
@@ -165,12 +174,14 @@ def choose(
     how: Reread,
     question: str,
     cited: Sequence[Passage],
-    room: int,
+    sizes: tuple[int, int],
     tokenizer: Tokenizer,
     records: Sequence[SourceRecord] = (),
 ) -> Excerpts:
-    """The best pieces of at most `room` tokens together, in the order of the document.
+    """The best pieces, in the order of the document.
 
+    `sizes` are the tokens that they may have together, and those with which it is enough: a best
+    piece that is long should not be left out.
     The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
     `records` tell what the sources were before. Raises SourceError where they have changed.
     """
@@ -184,6 +195,7 @@ def choose(
     rankings += [] if words is None else [words.scores()]
     score = rankings[0] if len(rankings) == 1 else fused(rankings)
     order = np.argsort(-score, kind="stable")
+    room, enough = sizes
     # A token has a byte at least: no more than so many can fit.
     best = [int(i) for i in order[: room + 1] if score[i] > 0]
     wanted = set(best)
@@ -195,13 +207,16 @@ def choose(
         if altered or now.bytes < before.bytes:
             raise SourceError(f"{now.name} has changed since it was read; run it again.")
     chosen: list[int] = []
+    taken = 0
     for index in best:
         if index not in fetched:
             raise SourceError("The sources have changed since they were read; run it again.")
         tokens = len(tokenizer.encode("\n\n" + fetched[index].text))
-        if tokens <= room:
-            room -= tokens
+        if taken + tokens <= room:
+            taken += tokens
             chosen.append(index)
+        if taken >= enough:
+            break
     return Excerpts([fetched[index] for index in sorted(chosen)], sources.names, sources.bases)
 
 

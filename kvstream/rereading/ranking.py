@@ -13,6 +13,7 @@ from kvstream.passages import Passage
 _WORD = re.compile(r"\w+")
 _OTHER = "\0"
 """Stands for all words that the question does not have: only how many there are counts."""
+_LEAST = 0.01
 _FUSION = 60
 """Reciprocal rank fusion: a piece gets 1 / (60 + rank) from each ranking (Cormack et al. 2009)."""
 
@@ -53,8 +54,11 @@ class Words:
         """Of every piece; float [n], 0 where it has none of the words."""
         if not self._pieces or not self._asked:
             return np.zeros(len(self._pieces))
-        found: np.ndarray = self._make(self._pieces).get_scores(self._asked)
-        return np.maximum(found, 0)
+        ranking = self._make(self._pieces)
+        # A word that most pieces have tells them apart a little, and never the wrong way round.
+        ranking.idf = {word: max(idf, _LEAST) for word, idf in ranking.idf.items()}
+        found: np.ndarray = ranking.get_scores(self._asked)
+        return found
 
 
 def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
