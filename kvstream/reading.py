@@ -73,8 +73,9 @@ class Reading:
         if rolling is not None:
             rolling.answered = trace.read
         before, pruned = memory.prefill_s, trace.read
+        sized, stop = self.sources.size_hint() is not None, self.interrupted
         while True:
-            for report in reader.read(handed, self.interrupted):
+            for report in reader.read(handed, stop):
                 memory.prefill_s = before + time.perf_counter() - began
                 yield step_done(reader, report, feed, memory.prefill_s)
                 trace.read, trace.end = feed.read_tokens, feed.end
@@ -84,9 +85,11 @@ class Reading:
                 if self.checkpoint is not None:
                     self._place(trace)
                     self.checkpoint.note(memory, handed)
-                if rolling is not None and rolling.due(trace.read):
+                if rolling is not None and not self.interrupted() and rolling.due(trace.read):
                     yield from self.on_the_way(memory)
-            if not feed.paused or self.interrupted():
+            if self.interrupted() and stop is self.interrupted and not sized:
+                stop = _never  # what a pipe has brought already is read
+            elif not feed.paused or self.interrupted():
                 break
             if rolling is not None and rolling.due(trace.read):
                 yield from self.on_the_way(memory)
@@ -154,6 +157,10 @@ class Reading:
     def _place(self, trace: Trace) -> None:
         """What is known of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
+
+
+def _never() -> bool:
+    return False
 
 
 def started(reader: Reader, run: RunSettings) -> Started:

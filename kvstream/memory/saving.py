@@ -21,6 +21,7 @@ from kvstream.memory.file import Content
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import Peak
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.preparation import Setting
 from kvstream.prompt import Task, build_prompt
@@ -108,6 +109,7 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
         "written": int(time.time()),
         "read_s": memory.prefill_s,
         "select_s": memory.reader.select_seconds,
+        "peak": asdict(memory.reader.cache.peak),
         "warnings": memory.warnings,
         **more,
     }
@@ -226,7 +228,8 @@ def restored(kind: Kind, memory: Memory) -> None:
     reader = memory.reader
     try:
         reader.restore(state["reader"], own)
-        fill(reader, state["cache"], tensors)
+        fill(reader, state["cache"], tensors, _count(state["trace"]["read"]))
+        reader.cache.peak = Peak(**{name: int(n) for name, n in notes["peak"].items()})
         memory.prefill_s = float(notes["read_s"])
         reader.select_seconds = float(notes["select_s"])
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvstream.engine import Reader
 from kvstream.memory.file import ASIDE
-from kvstream.model.cache import PROMPT, LayerStore, Peak
+from kvstream.model.cache import PROMPT, LayerStore
 
 
 def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -45,17 +45,13 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             measured = getattr(store, name)
             if measured is not None and measured.shape[-1] == store.used:
                 tensors[f"{ASIDE}{layer}.{name}"] = measured
-    peak = cache.peak
-    numbers = {
-        "base": cache.base,
-        "peak": [peak.tokens, peak.bytes, peak.scratch],
-        "layers": layers,
-    }
-    return numbers, tensors
+    return {"base": cache.base, "layers": layers}, tensors
 
 
-def fill(reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Put a `cache_state` into the empty cache of a reader that was made alike.
+def fill(
+    reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], tokens: int
+) -> None:
+    """Put a `cache_state` into the cache of a reader that was made alike, and read `tokens`.
 
     Raises ValueError or KeyError where something does not fit, before anything is computed.
     """
@@ -63,7 +59,7 @@ def fill(reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tenso
     if len(numbers["layers"]) != len(cache.layers):
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.layers)}")
     for store, layer in zip(cache.layers, numbers["layers"], strict=True):
-        _fill(store, layer["used"], layer["raw"], layer["prefix"], reader.seen, tensors)
+        _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors)
     full = [s.used - len(reader.head) for s in reader.compressible]
     if reader.seen and full != list(reader.schedule.held):
         raise ValueError("its layers do not hold what its schedule says")
@@ -71,11 +67,10 @@ def fill(reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tenso
     if numbers["base"] != longest:
         raise ValueError(f"its positions go on from {numbers['base']!r}, not from {longest}")
     cache.base = longest
-    cache.peak = Peak(*(int(n) for n in numbers["peak"]))
 
 
 def _fill(
-    store: LayerStore, used: Any, raw: Any, prefix: Any, seen: int, tensors: Mapping[str, Tensor]
+    store: LayerStore, used: Any, raw: Any, prefix: Any, tokens: int, tensors: Mapping[str, Tensor]
 ) -> None:
     spec = store.spec
     counts = (raw, prefix, used)
@@ -99,7 +94,7 @@ def _fill(
     origin = store.origin[:, entries]
     if origin.numel() and not (
         int(origin.min()) >= 0
-        and int(origin.max()) < max(seen, 1)
+        and int(origin.max()) < tokens
         and bool((origin.diff(dim=-1) > 0).all())
     ):
         raise ValueError(f"the entries of layer {spec.index} are not in the order of the source")

@@ -40,13 +40,11 @@ class FollowedFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes | None:
         """At most ``size`` bytes; empty when it is to stop, None when something else is due."""
-        while True:
+        while not self.follow.stop():
             data = self.file.read(size)
             if data:
                 self._last = data[-1:]
                 return data
-            if self.follow.stop():
-                return b""
             if self._another():
                 if self._last not in (b"", b"\n"):  # two lines must not become one
                     self._last = b""
@@ -55,6 +53,7 @@ class FollowedFile(io.RawIOBase):
             if self.follow.due():
                 return None
             time.sleep(POLL_SECONDS)
+        return b""
 
     def close(self) -> None:
         self.file.close()

@@ -1,0 +1,153 @@
+"""remember, ask --memory and chat at the command line, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstream.memory import file
+from kvstream.sample import generate
+
+QUESTION = "What is the passkey for the old mill?"
+FEW = ("--budget", "300", "--threads", "1", "-n", "6")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("story") / "story.txt"
+    path.write_text("".join(generate(tokens=1500, seed=3, facts=4)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(story: Path) -> bytes:
+    """A memory file; its own process, as the fixtures for one are of a test."""
+    path = story.with_suffix(".kvs")
+    command = [sys.executable, "-m", "kvstream", "remember", str(story), "-o", str(path), *FEW]
+    command += ["--dtype", "float32"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "for any question" in done.stderr
+    return path.read_bytes()
+
+
+@pytest.fixture
+def memory(made: bytes, tmp_path: Path) -> str:
+    path = tmp_path / "story.kvs"
+    path.write_bytes(made)
+    return str(path)
+
+
+def test_a_memory_is_asked_without_the_sources(cli, memory, story) -> None:
+    before = Path(memory).read_bytes()
+    ran = cli("ask", "--memory", memory, "-Q", QUESTION, "-Q", QUESTION, "--json", "-n", "6")
+    assert ran.code == 0, ran.stderr
+    assert "made without a question" in ran.stderr
+    first, second = (json.loads(line) for line in ran.stdout.splitlines())
+    assert first["answer"] == second["answer"]
+    assert first["memory"]["kind"] == "question-free"
+    assert first["memory"]["sha256"] == file.read(Path(memory)).digest
+    assert first["memory"]["sources"][0]["name"] == str(story)
+    assert first["timing"]["prefill_s"] == 0
+    assert first["peak"]["kv_tokens"] <= first["budget"]["tokens"] == 300
+    assert Path(memory).read_bytes() == before
+
+
+def test_a_memory_made_for_a_question_says_so(cli, story, tmp_path) -> None:
+    path = str(tmp_path / "q.kvs")
+    ran = cli("remember", str(story), "-Q", QUESTION, "-o", path, "--json", "-q", *FEW)
+    told = json.loads(ran.stdout)
+    assert told["memory"]["kind"] == "questions"
+    assert told["memory"]["bytes"] == Path(path).stat().st_size
+    asked = cli("ask", "--memory", path, QUESTION, "--json", "-n", "6")
+    there = cli("ask", str(story), QUESTION, "--json", "-q", *FEW)
+    ours, theirs = json.loads(asked.stdout), json.loads(there.stdout)
+    assert ours["answer"] == theirs["answer"]
+    assert ours["citations"] == theirs["citations"]
+    assert f"made for 1 question: {QUESTION}" in asked.stderr
+
+
+def test_reading_on_replaces_the_file_or_writes_another(cli, memory, story, tmp_path) -> None:
+    before = Path(memory).read_bytes()
+    other = str(tmp_path / "both.kvs")
+    ran = cli("remember", "--memory", memory, str(story), "-o", other, "--json", "-q")
+    both = json.loads(ran.stdout)
+    assert Path(memory).read_bytes() == before
+    assert len(both["memory"]["sources"]) == 2
+    ran = cli("remember", "--memory", memory, "--json", "-q", stdin=story.read_bytes())
+    again = json.loads(ran.stdout)
+    assert Path(memory).read_bytes() != before
+    assert again["tokens"]["read"] == both["tokens"]["read"]
+    assert again["memory"]["sources"][1]["name"] == "-"
+
+
+def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
+    before = Path(memory).read_bytes()
+    lines = f"{QUESTION}\n\nWho is ill?\n{'Why? ' * 400}\n{QUESTION}".encode()
+    ran = cli("chat", "--memory", memory, "--json", "-n", "6", stdin=lines)
+    assert ran.code == 0, ran.stderr
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [a["question"] for a in answers] == [QUESTION, "Who is ill?", QUESTION]
+    assert all(a["peak"]["kv_tokens"] <= 300 and a["command"] == "chat" for a in answers)
+    assert "ask a shorter one" in ran.stderr
+    assert Path(memory).read_bytes() == before
+
+
+def test_chat_about_a_text(cli, story) -> None:
+    ran = cli("chat", str(story), "-q", *FEW, stdin=f"{QUESTION}\n".encode())
+    assert ran.code == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 1
+
+
+def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
+    saved = tmp_path / "c.kvs"
+    ran = cli(
+        "ask", str(story), QUESTION, "--json", "-q", *FEW,
+        "--checkpoint", str(saved), "--checkpoint-every", "100",
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    assert len(json.loads(ran.stdout)["memory"]["sha256"]) == 64
+    assert not saved.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["ask", "--memory", "{m}", "book.txt", "Q?"], 2, "asked by itself"),
+        (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "asked by itself"),
+        (["ask", "--memory", "{m}", "Q?", "--budget", "2k"], 2, "was made with --budget 300"),
+        (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method infinipot"),
+        (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),
+        (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
+        (["ask", "--memory", "{s}", "Q?"], 3, "damaged"),
+        (["ask", "--memory", "{m}", "Q?", "--dtype", "bfloat16"], 4, "--dtype float32"),
+        (["ask", "--memory", "{m}", "why " * 300], 5, "shorter"),
+        (["remember", "{s}"], 2, "-o FILE.kvs"),
+        (["remember", "{s}", "-o", "-"], 2, "-o FILE.kvs"),
+        (["remember", "{s}", "-o", "/nowhere/m.kvs"], 1, "Cannot write"),
+        (["remember", "--memory", "{m}", "{s}", "-Q", "Q?"], 2, "cannot change"),
+        (["remember", "{s}", "--method", "h2o,tova", "-o", "x.kvs"], 2, "one method"),
+        (["chat"], 2, "for the questions"),
+        (["chat", "-"], 2, "for the questions"),
+        (["chat", "{s}", "--memory", "{m}"], 2, "Either"),
+        (["summarize", "{s}", "--every", "soon"], 2, "no interval"),
+        (["ask", "{s}", "Q?", "--checkpoint", "{m}"], 2, "no checkpoint"),
+        (["ask", "{s}", "Q?", "--method", "h2o,tova", "--checkpoint", "c"], 2, "one method"),
+    ],
+)
+def test_what_does_not_go_together_is_told(cli, memory, story, arguments, code, says) -> None:
+    ran = cli(*(a.format(m=memory, s=story) for a in arguments))
+    assert ran.code == code, ran.stderr
+    assert ran.stdout == ""
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_full_disk(cli, story, tmp_path) -> None:
+    ran = cli("remember", str(story), "-o", "/dev/full", *FEW)
+    assert ran.code == 1
+    assert "No space left on device" in ran.stderr
