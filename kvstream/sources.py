@@ -324,11 +324,6 @@ class SourceSet:
                     continue
                 self._position += len(data)
                 source.digest.update(data)
-                if self._max_bytes is not None and self._position > self._max_bytes:
-                    raise SourceError(
-                        f"The sources hold more than {self._max_bytes:,} bytes; "
-                        f"{source.name} may unpack without end. Raise the limit if it is right."
-                    )
                 block = decoder.decode(data)
                 if block is not None:
                     yield block
@@ -390,6 +385,11 @@ class SourceSet:
                 if problem:
                     raise SourceError(problem)
             position += len(data)
+            if kind in COMPRESSED and self._max_bytes is not None and position > self._max_bytes:
+                raise SourceError(
+                    f"{name} unpacks to more than {self._max_bytes:,} bytes, if it ever ends; "
+                    "raise --max-unpacked if that is right."
+                )
             yield data
 
     def _open(self, source: _Source) -> IO[bytes] | _Borrowed | FollowedFile:

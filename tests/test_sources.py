@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import threading
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.sources import SourceSet, open_sources
+from kvstream.text import documents
 from kvstream.text.blocks import BlockDecoder
 
 
@@ -286,7 +288,7 @@ def test_a_bomb_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(gzip.compress(b"a" * 5_000_000))
     sources = open_sources([str(path)], max_bytes=1_000_000)
-    with pytest.raises(SourceError, match="more than 1,000,000 bytes"):
+    with pytest.raises(SourceError, match=r"more than 1,000,000 bytes.*--max-unpacked"):
         text_of(sources)
 
 
@@ -307,3 +309,31 @@ def test_read_once(tmp_path: Path) -> None:
     assert text_of(sources) == "x"
     with pytest.raises(RuntimeError, match="once"):
         iter(sources)
+
+
+def test_an_epub_that_would_unpack_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bomb.epub"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)
+        archive.writestr("text.xhtml", b"a" * 300_000)
+    monkeypatch.setattr(documents, "MAX_BYTES", 100_000)
+    with pytest.raises(SourceError, match="unpacks to 300,020 bytes"):
+        next(documents.text_of("epub", path))
+
+
+def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".gitignore")
+    (tmp_path / "z.txt").write_text("And more.")
+    deep = str(tmp_path)
+    while len(deep) < 3900:
+        deep += "/d"
+        os.mkdir(deep)
+    Path(deep, "a.txt").write_text("Text.\n")
+    assert text_of(open_sources([str(tmp_path)])) == "Text.\nAnd more."
+    while deep != str(tmp_path):  # what clears up behind a test may not go so deep
+        for entry in os.listdir(deep):
+            os.unlink(f"{deep}/{entry}")
+        os.rmdir(deep)
+        deep = os.path.dirname(deep)

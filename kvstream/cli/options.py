@@ -37,6 +37,23 @@ class BudgetType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+class BytesType(click.ParamType):
+    """``512MB``, ``16GiB``; a number without a unit is refused."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        try:
+            size = Budget.parse(str(value)).bytes
+        except UsageError:
+            size = None
+        if not size:
+            self.fail(f"{value!r} is not a size; write it as 512MB or 16GiB.", param, ctx)
+        return size
+
+
 class CountType(click.ParamType):
     """``4096``, ``4k``, ``1M``: k is 1024, M is 1024²."""
 
@@ -226,6 +243,11 @@ output_options = stack(
         help="Read binary files too; bytes that are no text are replaced.",
     ),
     option(
+        "--max-unpacked", type=BytesType(), default="16GB", show_default=True, metavar="SIZE",
+        section="Input and output",
+        help="A compressed source that unpacks to more is refused.",
+    ),
+    option(
         "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         section="Input and output", help="Write the answer there instead of to stdout.",
     ),
@@ -297,6 +319,7 @@ class ReadingOptions:
     strict: bool
     reread: str | None
     text: bool
+    max_unpacked: int
     checkpoint: Path | None
     checkpoint_every: int
     output: Path | None
@@ -347,8 +370,9 @@ class ReadingOptions:
             for method in methods
         )
         same = (
-            "system", "extract", "passages", "strict", "reread", "text", "checkpoint",
-            "checkpoint_every", "output", "stats", "progress", "quiet", "verbose", "dry_run",
+            "system", "extract", "passages", "strict", "reread", "text",
+            "max_unpacked", "checkpoint", "checkpoint_every", "output", "stats", "progress",
+            "quiet", "verbose", "dry_run",
         )  # fmt: skip
         rest = {name: values[name] for name in same}
         return cls(model=model, runs=runs, as_json=values["json"], **rest)
@@ -396,6 +420,6 @@ _VALUES = (
     "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
     "system", "max_tokens", "temp", "top_p", "top_k", "seed", "extract", "passages",
     "strict", "reread",
-    "text", "checkpoint", "checkpoint_every",
+    "text", "max_unpacked", "checkpoint", "checkpoint_every",
     "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
 )  # fmt: skip

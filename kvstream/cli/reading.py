@@ -229,7 +229,13 @@ def open_sources(
 
     stdin = InterruptibleInput(stop, due) if "-" in paths else None
     following = Follow(stop, due) if follow else None
-    return open_sources(paths, text=options.text, stdin=stdin, follow=following)
+    return open_sources(
+        paths,
+        text=options.text,
+        stdin=stdin,
+        max_bytes=options.max_unpacked,
+        follow=following,
+    )
 
 
 def quiet_libraries(options: ReadingOptions) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,11 @@ def text_of(kind: str, path: Path) -> Iterator[str]:
             f"{path} is {size:,} bytes of {kind.upper()}, and such a file is converted as a whole "
             f"(at most {MAX_BYTES:,} bytes): convert it to text first."
         )
+    if kind == "epub" and (unpacked := _unpacked(path)) > MAX_BYTES:
+        raise SourceError(
+            f"{path} unpacks to {unpacked:,} bytes, and an EPUB is converted as a whole (at most "
+            f"{MAX_BYTES:,} bytes): convert it to text first."
+        )
     pieces = {"pdf": _pdf, "epub": _epub, "html": _html}[kind](path)
     found = False
     try:
@@ -59,6 +65,15 @@ def text_of(kind: str, path: Path) -> Iterator[str]:
         raise SourceError(
             f"{path} holds no text that can be extracted (scanned pages?): run it through OCR."
         )
+
+
+def _unpacked(path: Path) -> int:
+    """Bytes that the members of a zip say they have; no more than that is ever unpacked of one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read as EPUB: {error}") from error
 
 
 def html_text(markup: bytes) -> str:

@@ -24,23 +24,32 @@ def files_in(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[Pa
 def _walk(
     folder: Path, ignores: list[_Ignore], unreadable: Callable[[OSError], None]
 ) -> Iterator[Path]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError as error:
-        unreadable(error)
-        return
-    here = _Ignore.of(folder)
-    if here is not None:
-        ignores = [here, *ignores]
-    for entry in entries:
-        if entry.name.startswith("."):
+    # Without recursion: folders can be nested deeper than Python's calls.
+    waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
+    while waiting:
+        at, ignores = waiting.pop()
+        if not isinstance(at, Path):
+            yield Path(at.path)
             continue
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in VCS_FOLDERS and not _ignored(path, ignores, is_folder=True):
-                yield from _walk(path, ignores, unreadable)
-        elif entry.is_file() and not _ignored(path, ignores, is_folder=False):
-            yield path
+        try:
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+        except OSError as error:
+            unreadable(error)
+            continue
+        here = _Ignore.of(at)
+        if here is not None:
+            ignores = [here, *ignores]
+        found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in VCS_FOLDERS and not _ignored(path, ignores, is_folder=True):
+                    found.append((path, ignores))
+            elif entry.is_file() and not _ignored(path, ignores, is_folder=False):
+                found.append((entry, ignores))
+        waiting += reversed(found)
 
 
 class _Ignore:
@@ -52,8 +61,11 @@ class _Ignore:
 
     @classmethod
     def of(cls, folder: Path) -> _Ignore | None:
+        path = folder / ".gitignore"
         try:
-            text = (folder / ".gitignore").read_text(encoding="utf-8", errors="replace")
+            if not path.is_file():  # a FIFO of that name would hold us for ever
+                return None
+            text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
         return cls(folder.absolute(), text.splitlines())
