@@ -393,6 +393,22 @@ def test_the_gate_of_pocket_is_a_small_share_of_it() -> None:
     assert mine < 0.01 * sum(p.numel() for p in model.model.parameters())
 
 
+def test_the_gate_of_pocket_lowers_the_loss_behind_its_sinks_and_window(data: Path) -> None:
+    """The one in the package, on a novel that neither the model nor the gate was trained on."""
+    from kvstream.session import Session
+    from kvstream.settings import ModelSettings
+
+    session = Session.open(ModelSettings(threads=1))
+    gates = load_gates("", session.model.facts)
+    name = str(data / "books" / "joseph-conrad-lord-jim.txt.gz")
+    assert is_heldout("joseph-conrad-lord-jim")
+    texts = training.excerpts([name], session.tokenizer, 4000, 1, 0)
+    variants = (gate_worth.BASE, "edgeinfinite")
+    found = gate_worth.compare(session.model, session.tokenizer, gates, texts, 1024, variants)
+    without, with_memory = (found[name][0].loss for name in variants)
+    assert with_memory < without
+
+
 def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folder: Path) -> None:
     out = tmp_path / "gate.safetensors"
     ran = cli(
