@@ -180,6 +180,30 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
         Checkpoint(saved)
 
 
+def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 3)
+    kind = saving.look(saved)
+    assert "had not ended" in kind.told()
+    memory = session.recall(kind, RUN)
+    assert 0 < memory.trace.read < 2000
+    result = next(e.result for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    assert result.citations == ()
+
+
+def test_a_position_that_cannot_be_is_refused(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 2)
+    content = file.read(saved)
+    for wrong in ([], {"tokens": "all"}, {"tokens": -1, "sha256": "", "complete": 0, "base": 0}):
+        notes = {**content.notes, "position": wrong}
+        file.write(saved, content.state, notes, content.tensors)
+        with pytest.raises(SourceError, match="cannot be used"):
+            Checkpoint(saved)
+
+
 def test_a_full_disk_leaves_the_checkpoint_before(
     session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
         _, memory, kind = open_memory(ctx, path, options, reporter)
+        if options.extract and memory.trace.passages is None:
+            raise UsageError(f"{path} holds no passages, as its reading had not ended.")
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         for number, question in enumerate(questions):

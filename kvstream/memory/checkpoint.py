@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kvstream.memory import file
 from kvstream.memory.base import Memory
 from kvstream.memory.saving import (
     Kind,
+    Position,
     check_model,
     look,
     memory_state,
@@ -59,9 +61,9 @@ class Handed:
         return self.feed.estimate()
 
     @property
-    def position(self) -> dict[str, Any]:
-        """How many tokens were handed out, and their SHA-256."""
-        return {"tokens": self.count, "sha256": self._digest.hexdigest()}
+    def sha256(self) -> str:
+        """Of the tokens that were handed out, in hex."""
+        return self._digest.hexdigest()
 
 
 class Checkpoint:
@@ -75,11 +77,13 @@ class Checkpoint:
         file.check_writable(path)
         self.path, self.every, self.base = path, every, base
         self.kind: Kind | None = look(path) if path.exists() else None
-        if self.kind is not None and "position" not in self.kind.content.notes:
+        position = None if self.kind is None else self.kind.position
+        if self.kind is not None and position is None:
             raise UsageError(
                 f"{path} is a memory and no checkpoint; name another file, or read on from it "
                 f"with `kvstream remember --memory {path} SOURCE`."
             )
+        self.position: Position | None = position
         self.digest: str | None = None
         """Of the complete memory, once it is."""
         self._saved = 0
@@ -87,27 +91,27 @@ class Checkpoint:
     @property
     def tokens(self) -> int:
         """Tokens of the sources that need not go through the model again."""
-        return 0 if self.kind is None else int(self.kind.content.notes["position"]["tokens"])
+        return 0 if self.position is None else self.position.tokens
 
     def take_up(self, memory: Memory, feed: Handed) -> None:
         """Put what was saved into a memory that has just been made, and pass over its tokens.
 
         Raises UsageError with what differs from this run, SourceError where the sources do.
         """
-        if self.kind is None:
+        if self.kind is None or self.position is None:
             return
         saved = self.kind.content.state
         check_model(self.kind, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
         for name in SAME:
-            if fresh[name] != saved[name]:
+            if fresh[name] != saved.get(name):
                 raise UsageError(
                     f"{self.path} is the checkpoint of another run: {name} was "
-                    f"{_short(saved[name])}, and is {_short(fresh[name])} here. Remove the file to "
-                    "start anew, or name another one."
+                    f"{_short(saved.get(name))}, and is {_short(fresh[name])} here. Remove the "
+                    "file to start anew, or name another one."
                 )
-        position = self.kind.content.notes["position"]
-        if position["base"] != self.base:
+        position = self.position
+        if position.base != self.base:
             raise UsageError(
                 f"{self.path} is the checkpoint of a run that read on from another memory. Remove "
                 "the file to start anew, or name another one."
@@ -115,20 +119,20 @@ class Checkpoint:
         restored(self.kind, memory)
         trace, reader = memory.trace, memory.reader
         kept = reader.retained().numpy()
-        while feed.count < position["tokens"]:
-            piece = feed.read(min(DROP_BLOCK, position["tokens"] - feed.count))
+        while feed.count < position.tokens:
+            piece = feed.read(min(DROP_BLOCK, position.tokens - feed.count))
             if not len(piece.ids):
                 break
             trace.read, trace.end = feed.feed.read_tokens, feed.feed.end
             if trace.passages is not None:
                 trace.origins.prune(kept[kept < trace.read])
                 trace.passages.prune(trace.origins.known()[1], trace.end)
-        reached = {name: position[name] for name in ("tokens", "sha256")}
-        if feed.position != reached or (position["complete"] and not feed.exhausted()):
+        reached = (feed.count, feed.sha256) == (position.tokens, position.sha256)
+        if not reached or (position.complete and not feed.exhausted()):
             pipe = "-" in trace.names
             raise SourceError(
                 f"The sources are not what they were when {self.path} was written, "
-                f"{position['tokens']:,} tokens into them. "
+                f"{position.tokens:,} tokens into them. "
                 + (
                     "A pipe can be taken up again only if it brings the same text from its start. "
                     if pipe
@@ -153,9 +157,9 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
     def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
-        position = {**feed.position, "complete": complete, "base": self.base}
+        position = Position(feed.count, feed.sha256, complete, self.base)
         # What a citation needs comes from the sources again.
-        digest = save(memory, self.path, passages=complete, position=position)
+        digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
         self._saved = feed.count
 

@@ -40,6 +40,20 @@ READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed")
 
 
 @dataclass(frozen=True)
+class Position:
+    """How far the reading had come that a checkpoint is of."""
+
+    tokens: int
+    """Handed to the model, of the sources of this reading."""
+    sha256: str
+    """Of their ids."""
+    complete: bool
+    """The sources had ended."""
+    base: str | None
+    """Digest of the memory that was read on, if there was one."""
+
+
+@dataclass(frozen=True)
 class Kind:
     """What a memory file says of itself before a model is loaded."""
 
@@ -55,6 +69,12 @@ class Kind:
     def questions(self) -> tuple[str, ...]:
         """Those that were known while it was read; none: it was made without a question."""
         return tuple(self.content.state["questions"])
+
+    @property
+    def position(self) -> Position | None:
+        """Where the reading was, if this is a checkpoint."""
+        found = self.content.notes.get("position")
+        return None if found is None else Position(**{**found, "tokens": _count(found["tokens"])})
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` tells of the memory that was asked."""
@@ -78,9 +98,10 @@ class Kind:
             if self.questions
             else "without a question"
         )
+        begun = self.position is not None and not self.position.complete
         return (
             f"Memory of {trace['read']:,} tokens of {several} source{'s'[: several > 1]}, "
-            f"made {made}"
+            f"made {made}{'; the reading had not ended' if begun else ''}"
         )
 
 
