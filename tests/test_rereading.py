@@ -21,7 +21,7 @@ from kvstream.model.cache import LayerStore
 from kvstream.passages import Passage
 from kvstream.rereading.look import LEAST, Reread, choose, words_alone
 from kvstream.rereading.pieces import PIECE, Excerpts, pieces
-from kvstream.rereading.ranking import Words, by_citations, fused
+from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.sample import generate, make_facts
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -89,7 +89,8 @@ def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
 def test_citations_weigh_the_pieces_they_lie_in() -> None:
     parts = [(0, 10), (12, 30), (31, 40)]
     cited = [passage(0, 0.5), passage(5, 0.25), passage(14, 0.125), passage(99, 1.0)]
-    assert by_citations(parts, cited).tolist() == [0.75, 0.125, 0.0]
+    assert [Cited(cited).weight(*part) for part in parts] == [0.75, 0.125, 0.0]
+    assert Cited([]).weight(0, 10) == 0.0
 
 
 def test_words_find_the_piece_that_has_them() -> None:

@@ -15,7 +15,7 @@ from kvstream.memory.base import Memory
 from kvstream.passages import Passage, Passages
 from kvstream.preparation import Setting
 from kvstream.rereading.pieces import Excerpts, pieces
-from kvstream.rereading.ranking import Words, by_citations, fused
+from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokens import Tokenizer
 
@@ -186,18 +186,25 @@ def choose(
     `records` tell what the sources were before. Raises SourceError where they have changed.
     """
     words = Words(question) if how.by != "citations" else None
-    parts: list[tuple[int, int]] = []
-    for piece in pieces(how.again()):
-        parts.append((piece.start, piece.end))
+    weights = Cited(cited)
+    score: dict[int, float] = {}  # of the few pieces that are cited
+    count = 0
+    for count, piece in enumerate(pieces(how.again()), 1):
+        weight = weights.weight(piece.start, piece.end)
+        if weight > 0:
+            score[count - 1] = weight
         if words is not None:
             words.add(piece.text)
-    rankings = [] if how.by == "words" else [by_citations(parts, cited)]
-    rankings += [] if words is None else [words.scores()]
-    score = rankings[0] if len(rankings) == 1 else fused(rankings)
-    order = np.argsort(-score, kind="stable")
+    if words is not None:
+        rankings = [words.scores()]
+        if how.by == "both":
+            rankings.append(np.zeros(count))
+            rankings[1][list(score)] = list(score.values())
+        ranked = rankings[0] if len(rankings) == 1 else fused(rankings)
+        score = {int(i): float(ranked[i]) for i in np.flatnonzero(ranked > 0)}
     room, enough = sizes
     # A token has a byte at least: no more than so many can fit.
-    best = [int(i) for i in order[: room + 1] if score[i] > 0]
+    best = sorted(score, key=lambda i: (-score[i], i))[: room + 1]
     wanted = set(best)
     sources = how.again()
     fetched = {i: p for i, p in enumerate(pieces(sources)) if i in wanted}

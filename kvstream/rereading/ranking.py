@@ -18,15 +18,18 @@ _FUSION = 60
 """Reciprocal rank fusion: a piece gets 1 / (60 + rank) from each ranking (Cormack et al. 2009)."""
 
 
-def by_citations(parts: Sequence[tuple[int, int]], cited: Sequence[Passage]) -> np.ndarray:
-    """What the passages in each part (start, end) weigh together; float [n]."""
-    starts = np.array([start for start, _ in parts], dtype=np.int64)
-    weights = np.zeros(len(parts))
-    for passage in cited:
-        place = int(np.searchsorted(starts, passage.start, side="right")) - 1
-        if place >= 0 and passage.start < parts[place][1]:
-            weights[place] += passage.weight
-    return weights
+class Cited:
+    """What the cited passages in a piece weigh together."""
+
+    def __init__(self, cited: Sequence[Passage]) -> None:
+        ordered = sorted(cited, key=lambda passage: passage.start)
+        self._starts = np.array([passage.start for passage in ordered], dtype=np.int64)
+        self._sums = np.cumsum([0.0, *(passage.weight for passage in ordered)])
+
+    def weight(self, start: int, end: int) -> float:
+        """Of the passages that begin in the bytes from `start` to before `end`."""
+        low, high = np.searchsorted(self._starts, (start, end))
+        return float(self._sums[high] - self._sums[low])
 
 
 class Words:
