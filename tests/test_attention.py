@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -190,3 +192,34 @@ def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:
     assert columns is not None
     want = sum(0.9999 ** (2999 - t) / (t + 1) for t in range(3000))
     assert columns[0, 0].item() == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("new", "old"), [(1, 0), (1, 33), (32, 64), (45, 1), (70, 95)])
+def test_rounded_sizes_change_nothing(new: int, old: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(new + old)
+    q = torch.randn(4, new, 16, generator=generator).to(dtype)
+    k, v = torch.randn(2, 2, old + new, 16, generator=generator).to(dtype)
+    out, lse = attend(q, k, v, Shape(0.25), "split")
+    right, right_lse = reference(q.float(), k.float(), v.float(), Shape(0.25))
+    assert lse is not None
+    torch.testing.assert_close(out.float(), right, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(lse, right_lse, atol=0.01, rtol=0.01)
+
+
+def test_new_shapes_leave_nothing_behind() -> None:
+    """Compiled products of odd shapes used to stay: 250 KiB a call on some processors."""
+    process, lengths = psutil.Process(), random.Random(0)
+
+    def call() -> None:
+        new, old = lengths.randrange(100, 400), lengths.randrange(400, 800)
+        q = torch.randn(2, new, 64).bfloat16()
+        k = torch.randn(1, old + new, 64).bfloat16()
+        attend(q, k, k, Shape(0.125), "split")
+
+    for _ in range(150):
+        call()
+    before = process.memory_info().rss
+    for _ in range(150):
+        call()
+    assert process.memory_info().rss - before < 8 * 2**20

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kvstream.errors import UsageError
@@ -24,6 +25,8 @@ TILE = 1 << 21
 """Scores that are in memory at once where attention is summed up: what caches hold."""
 FEW = 64
 """Fewer queries are not worth that; their scores stay in float32."""
+STEP = 32
+"""Queries and keys go to the CPU's 16-bit kernel in multiples of this."""
 PADDING = 16
 """Dimensions added to queries and keys for that: three are used, products like round widths."""
 
@@ -222,12 +225,40 @@ def _flash_cpu(
     Grouped queries become a batch over the group with keys of stride 0: nothing is copied.
     """
     heads, groups = k.shape[0], q.shape[0] // k.shape[0]
+    new, mask = q.shape[1], None
+    if q.dtype in (torch.bfloat16, torch.float16):
+        # On processors with matrix tiles every new shape compiles a product that is never let go
+        # of (a quarter MiB a call), and shapes change with every chunk: sizes are rounded up.
+        q, k, v, mask = _rounded_up(q, k, v, causal=causal)
     grouped = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
     shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        grouped, shared_k, shared_v, 0.0, causal, scale=scale
+        grouped, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
     )
-    return out.transpose(0, 1).flatten(0, 1), lse.transpose(0, 1).flatten(0, 1)
+    return (
+        out[:, :, :new].transpose(0, 1).flatten(0, 1),
+        lse[:, :, :new].transpose(0, 1).flatten(0, 1),
+    )
+
+
+def _rounded_up(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The same with up to STEP - 1 more queries and keys of zero, and what hides those keys.
+
+    A causal mask hides them from the queries that count; else it is done by -inf [1, 1, T, N].
+    """
+    total, more_k = k.shape[1], -k.shape[1] % STEP
+    if q.shape[1] > 1:
+        q = F.pad(q, (0, 0, 0, -q.shape[1] % STEP))
+    if not more_k:
+        return q, k, v, None
+    k, v = F.pad(k, (0, 0, 0, more_k)), F.pad(v, (0, 0, 0, more_k))
+    if causal:
+        return q, k, v, None
+    hidden = q.new_zeros(k.shape[1])
+    hidden[total:] = -torch.inf
+    return q, k, v, hidden.expand(1, 1, q.shape[1], -1)
 
 
 def _flash_cuda(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
