@@ -505,7 +505,7 @@ class Reader:
                     self.stopped = "length"
                     return
                 if self.cache.used == self.sizes.budget and not (
-                    may_compress and self._squeeze(ends, len(question))
+                    may_compress and self.method.evicts and self._squeeze(ends, len(question))
                 ):
                     self.stopped = "budget"
                     return

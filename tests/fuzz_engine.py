@@ -111,7 +111,7 @@ def _check(event: Answered, size: int, *, whole: bool) -> None:
     assert result.peak_kv_tokens <= result.budget_tokens <= TRAINED
     assert result.peak_kv_bytes <= result.budget_bytes
     assert result.retained + result.evicted == result.read
-    assert result.read <= size
+    assert result.read <= 3 * size  # a byte that is no text may be three tokens
     told = json.loads(json.dumps(result.to_json(), allow_nan=False))
     for cited in _every_citation(told):
         assert 0 <= cited["byte_start"] < cited["byte_end"] <= size

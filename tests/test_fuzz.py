@@ -9,9 +9,13 @@ import pytest
 import torch
 from fuzz import GROUPS, fuzz
 from fuzz_parsers import altered
+from models import bounded, tokens
 
+from kvstream.engine import Piece, Reader
 from kvstream.errors import UsageError
+from kvstream.methods.registry import available
 from kvstream.settings import Budget, RunSettings, parse_count
+from kvstream.sizes import Sizes
 
 
 @pytest.mark.parametrize(("group", "cases"), [("parsers", 550), ("engine", 30)])
@@ -64,6 +68,17 @@ def test_a_number_that_no_machine_has() -> None:
         parse_count("9" * 400)
     with pytest.raises(UsageError):
         Budget.parse("9" * 400 + "GiB")
+
+
+def test_full_ends_an_answer_where_the_budget_is_full_and_loses_nothing() -> None:
+    model = bounded("llama")
+    sizes = Sizes(128, 0, 0, 8, 4)
+    reader = Reader(model, available()["full"](), RunSettings(), sizes, [], estimate=116)
+    reader.step(Piece(tokens(116), 0), last=True)
+    said = list(reader.answer(tokens(8, seed=1), lambda x: int(x.argmax()), frozenset(), 50))
+    assert reader.stopped == "budget"
+    assert len(said) == 128 - 116 - 8 + 1
+    assert reader.retained().tolist() == list(range(116))
 
 
 def test_a_temperature_that_is_no_number() -> None:
