@@ -35,16 +35,19 @@ class Angles:
     ) -> None:
         self._call = (module, args, kwargs, device)
         self._limit = limit
-        self._tables = (torch.empty(0), torch.empty(0))
+        self._tables = self._back = (torch.empty(0), torch.empty(0))
 
-    def at(self, start: int, count: int) -> tuple[Tensor, Tensor]:
-        """(cos, sin), each [count, rotary dims], of the positions from `start`."""
+    def at(self, start: int, count: int, *, back: bool = False) -> tuple[Tensor, Tensor]:
+        """(cos, sin), each [count, rotary dims], of the positions from `start`; or to undo them."""
         if self._tables[0].shape[0] < start + count:
             # More than asked for, so that growing memories do not recompute each time; but some
             # embeddings (dynamic, LongRoPE) change all their frequencies past the trained length.
             roomy = min(-(-(start + count) // 1024) * 1024, self._limit)
-            self._tables = self._compute(max(start + count, roomy))
-        cos, sin = self._tables
+            cos, sin = self._tables = self._compute(max(start + count, roomy))
+            # They carry the attention scaling of YaRN and the like: cos² + sin² is its square.
+            scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
+            self._back = cos / scale, -sin / scale
+        cos, sin = self._back if back else self._tables
         return cos[start : start + count], sin[start : start + count]
 
     def _compute(self, positions: int) -> tuple[Tensor, Tensor]:
@@ -72,6 +75,8 @@ class Rotary:
     apply: Callable[..., tuple[Tensor, Tensor]]
     angles: Angles
     width: int
+    queries: int = 0
+    """Heads of queries that are rotated for nothing beside the keys."""
 
     def rotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
         """Keys, any float dtype, at positions start, start + 1, ...; into `out`, or float32."""
@@ -80,10 +85,8 @@ class Rotary:
 
     def unrotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
         """The inverse of `rotate`, exact up to rounding; `out` may be `keys`."""
-        cos, sin = self.angles.at(start, keys.shape[-2])
-        # cos and sin carry the attention scaling of YaRN and the like: cos² + sin² is its square.
-        scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
-        return self._turn(keys, cos / scale, -sin / scale, out)
+        cos, sin = self.angles.at(start, keys.shape[-2], back=True)
+        return self._turn(keys, cos, sin, out)
 
     def _turn(self, keys: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None) -> Tensor:
         if out is None:
@@ -95,11 +98,19 @@ class Rotary:
         for first in range(0, count, block):
             rows = slice(first, first + block)
             turned = keys[None, :, rows, : self.width].float()
-            turned = self.apply(turned[:, :1], turned, cos[None, rows], sin[None, rows])[1][0]
-            out[:, rows, : self.width] = turned
+            out[:, rows, : self.width] = self._applied(turned, cos[None, rows], sin[None, rows])
             if self.width < dim:
                 out[:, rows, self.width :] = keys[:, rows, self.width :]
         return out
+
+    def _applied(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The model's function wants queries too: none, or one head where none will not do."""
+        if self.queries == 0:
+            try:
+                return self.apply(keys[:, :0], keys, cos, sin)[1][0]
+            except RuntimeError:
+                self.queries = 1
+        return self.apply(keys[:, :1], keys, cos, sin)[1][0]
 
 
 class RotaryRecorder:
