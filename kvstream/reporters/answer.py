@@ -28,9 +28,10 @@ class AnswerWriter(Reporter):
 
     def show(self, event: Event) -> None:
         if isinstance(event, AnswerToken):
-            if self.is_terminal and not self.as_json and event.text:
-                self.streamed.append(event.text)
-                self._write(event.text)
+            text = event.text if self.streamed else event.text.lstrip()
+            if self.is_terminal and not self.as_json and text:
+                self.streamed.append(text)
+                self._write(text)
         elif isinstance(event, Answered):
             if self.as_json:
                 self._write(self._json_line(event))
