@@ -79,9 +79,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     class Session(FakeSession):
         pass
 
-    monkeypatch.setattr(
-        "kvstream.cli.reading.open_session", lambda options: Session.open(options.model)
-    )
+    # There and not where it is opened: modules that are first imported now would keep a fake.
+    monkeypatch.setattr("kvstream.session.Session", Session)
     return Session
 
 

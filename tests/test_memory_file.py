@@ -332,7 +332,11 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
         assert ours.used == theirs.used
         torch.testing.assert_close(ours.keys[:, : ours.used], theirs.keys[:, : theirs.used])
     assert result(after).answer == result(both).answer
-    assert result(after).citations == result(both).citations
+    # The chunks were cut elsewhere, so sums differ in their last digits.
+    ours, theirs = result(after).citations, result(both).citations
+    assert [{**c, "weight": 0} for c in ours] == [{**c, "weight": 0} for c in theirs]
+    weights = [c["weight"] for c in theirs]
+    assert [c["weight"] for c in ours] == pytest.approx(weights, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", ["infinipot", "streaming", "cascade"])
