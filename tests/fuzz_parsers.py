@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from kvstream import config
-from kvstream.cli.app import COMMANDS
+from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.options import method_settings
 from kvstream.evaluation.datasets import load
 from kvstream.memory import file as memory_file
@@ -124,7 +124,9 @@ def command_line(rng: random.Random, _: Path) -> None:
     arguments = [a.replace("\0", "") for a in arguments]  # no system hands one over
     if {"-h", "--help", "--version"} & set(arguments):
         return
-    command.make_context("kvstream", arguments, resilient_parsing=False)
+    # Click keeps the help option of the first context that a command is given.
+    with cli.make_context("kvstream", ["--help"], resilient_parsing=True) as parent:
+        command.make_context("kvstream", arguments, parent, resilient_parsing=False)
 
 
 def config_files(rng: random.Random, folder: Path) -> None:
