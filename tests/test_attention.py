@@ -195,7 +195,9 @@ def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("new", "old"), [(1, 0), (1, 33), (32, 64), (45, 1), (70, 95)])
+@pytest.mark.parametrize(
+    ("new", "old"), [(1, 0), (1, 31), (1, 33), (32, 64), (45, 1), (63, 65), (70, 95)]
+)
 def test_rounded_sizes_change_nothing(new: int, old: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(new + old)
     q = torch.randn(4, new, 16, generator=generator).to(dtype)

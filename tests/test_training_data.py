@@ -176,3 +176,23 @@ def test_keys_of_a_ring_differ_in_name_and_are_asked_by_it():
         assert len({question for question, _ in first}) == 4
         for planted in ring:
             assert all(answer in planted.text for _, answer in planted.questions)
+
+
+def test_a_question_whose_sentence_was_taken_away_is_refused(data):
+    """Never one whose answer still stands in what is left, and the others keep their answers."""
+    maker = RowMaker(Corpus(data), seed=3)
+    text = PROSE * 2 + "The mill of Harl burned in May. Its owner, Dame Ulla, left for Brask. "
+    asked = [
+        ("When did the mill burn?", "May"),
+        ("Who owned the mill?", "Dame Ulla"),
+        ("Where did the owner go?", "Brask"),
+        ("Who closed the door?", "Captain Brenner"),
+    ]
+    refused = 0
+    for _ in range(40):
+        left, questions_left = maker._without_an_answer(text, asked)
+        for question, answer in questions_left:
+            before = dict(asked)[question]
+            assert answer == (before if before in left else REFUSAL)
+            refused += answer == REFUSAL
+    assert refused > 20

@@ -25,6 +25,7 @@ TILE = 1 << 20
 """Scores that are in memory at once where attention is summed up: what caches hold."""
 FEW = 64
 """Fewer queries are not worth that; their scores stay in float32."""
+HALF = (torch.bfloat16, torch.float16)
 STEP = 32
 """Queries and keys go to the CPU's 16-bit kernel in multiples of this."""
 PADDING = 16
@@ -209,8 +210,12 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
 
     The two kernels skip the masked half of the new tokens' square and read no mask.
     """
-    new, old = q.shape[1], k.shape[1] - q.shape[1]
-    out, lse = _flash_cpu(q, k[:, old:], v[:, old:], scale, causal=new > 1)
+    old = k.shape[1] - q.shape[1]
+    if q.dtype in HALF:
+        # The last few entries of memory go with the new tokens: what is left of it is a multiple
+        # of STEP, and is read where it lies.
+        old -= old % STEP
+    out, lse = _flash_cpu(q, k[:, old:], v[:, old:], scale, causal=True)
     if old == 0:  # an empty key tensor would kill the process inside the kernel
         return out, lse
     past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
@@ -224,43 +229,48 @@ def _flash_cpu(
 ) -> tuple[Tensor, Tensor]:
     """PyTorch's flash kernel for CPUs, which also returns the normaliser.
 
+    With `causal` the last query sees the last key; in float32 there must be as many of both.
     Grouped queries become a batch over the group with keys of stride 0: nothing is copied.
     """
     heads, groups = k.shape[0], q.shape[0] // k.shape[0]
-    new, mask = q.shape[1], None
-    if q.dtype in (torch.bfloat16, torch.float16):
+    rows, mask, causal = slice(q.shape[1]), None, causal and q.shape[1] > 1
+    if q.dtype in HALF:
         # On processors with matrix tiles every new shape compiles a product that is never let go
         # of (a quarter MiB a call), and shapes change with every chunk: sizes are rounded up.
-        q, k, v, mask = _rounded_up(q, k, v, causal=causal)
+        q, k, v, rows, mask = _rounded_up(q, k, v, causal=causal)
     grouped = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
     shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         grouped, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
     )
     return (
-        out[:, :, :new].transpose(0, 1).flatten(0, 1),
-        lse[:, :, :new].transpose(0, 1).flatten(0, 1),
+        out[:, :, rows].transpose(0, 1).flatten(0, 1),
+        lse[:, :, rows].transpose(0, 1).flatten(0, 1),
     )
 
 
 def _rounded_up(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """The same with up to STEP - 1 more queries and keys of zero, and what hides those keys.
+) -> tuple[Tensor, Tensor, Tensor, slice, Tensor | None]:
+    """The same with more queries and keys of zero, up to multiples of STEP.
 
-    A causal mask hides them from the queries that count; else it is done by -inf [1, 1, T, N].
+    Also which rows are those of the queries, and what hides the added keys: -inf [1, 1, T, N], or
+    None where the kernel's causal mask does. As that one lets the first query see the first key
+    alone, queries are then put in front for the keys that come before the first of them.
     """
-    total, more_k = k.shape[1], -k.shape[1] % STEP
-    if q.shape[1] > 1:
-        q = F.pad(q, (0, 0, 0, -q.shape[1] % STEP))
+    (new, total), more_k = (q.shape[1], k.shape[1]), -k.shape[1] % STEP
+    before = total - new if causal else 0
+    rows = slice(before, before + new)
+    if new > 1:
+        q = F.pad(q, (0, 0, before, -rows.stop % STEP))
     if not more_k:
-        return q, k, v, None
+        return q, k, v, rows, None
     k, v = F.pad(k, (0, 0, 0, more_k)), F.pad(v, (0, 0, 0, more_k))
     if causal:
-        return q, k, v, None
+        return q, k, v, rows, None
     hidden = q.new_zeros(k.shape[1])
     hidden[total:] = -torch.inf
-    return q, k, v, hidden.expand(1, 1, q.shape[1], -1)
+    return q, k, v, rows, hidden.expand(1, 1, q.shape[1], -1)
 
 
 def _flash_cuda(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:

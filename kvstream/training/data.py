@@ -135,6 +135,14 @@ class Corpus:
         return list(merged.values())
 
     @cached_property
+    def by_document(self) -> dict[str, list[HumanContext]]:
+        """The passages of each document."""
+        grouped: dict[str, list[HumanContext]] = defaultdict(list)
+        for passage in self.passages:
+            grouped[passage.doc_id].append(passage)
+        return grouped
+
+    @cached_property
     def sentences(self) -> list[HumanContext]:
         """QAMR's single sentences, each with many questions."""
         return self.human("qamr_sentences")
@@ -322,26 +330,56 @@ class RowMaker:
                 pieces.append(Piece("\n\n" + text))
             else:
                 passage = rng.choice(self.corpus.passages)
-                text = passage.text.strip()
-                if len(text) > max(900, budget * 4):
+                if len(passage.text) > max(900, budget * 4):
                     continue
-                asked = [
-                    qa
-                    for qa in rng.sample(passage.questions, min(len(passage.questions), 10))
-                    if qa[1] != REFUSAL or rng.random() < 4 * self.refusals
-                ]
-                rules = [
-                    qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)
-                ]
-                asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
-                foreign = rng.choice(self.corpus.passages)
-                if rng.random() < self.refusals and foreign.doc_id != passage.doc_id:
-                    asked.append((rng.choice(foreign.questions)[0], REFUSAL))
-                pieces.append(Piece("\n\n" + text, asked, planted=True))
+                pieces.append(self._passage(passage))
             size += len(pieces[-1].text)
         rng.shuffle(pieces)
         pieces[0].text = pieces[0].text.lstrip()
         return pieces
+
+    def _passage(self, passage: HumanContext) -> Piece:
+        """A passage with some of its questions, and perhaps some that it does not answer."""
+        rng = self.rng
+        asked = [
+            qa
+            for qa in rng.sample(passage.questions, min(len(passage.questions), 10))
+            if qa[1] != REFUSAL or rng.random() < 5 * self.refusals
+        ]
+        text = passage.text.strip()
+        if rng.random() < 5 * self.refusals:
+            text, asked = self._without_an_answer(text, asked)
+        rules = [qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)]
+        asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
+        if rng.random() < 3 * self.refusals:
+            # Of the same article, it is about what the passage is about.
+            near = self.corpus.by_document[passage.doc_id] if rng.random() < 0.7 else []
+            foreign = rng.choice(near or self.corpus.passages)
+            question, answer = rng.choice(foreign.questions)
+            if answer == REFUSAL or answer.lower() not in text.lower():
+                asked.append((question, REFUSAL))
+        return Piece("\n\n" + text, asked, planted=True)
+
+    def _without_an_answer(
+        self, text: str, asked: list[QuestionAnswer]
+    ) -> tuple[str, list[QuestionAnswer]]:
+        """The passage less the sentences that have one answer; what they answered is refused.
+
+        The same question stands elsewhere with its answer: such pairs teach to look, where a
+        question that nothing answers teaches which questions sound as if nothing did.
+        """
+        answers = [a for _, a in asked if a != REFUSAL]
+        if not answers:
+            return text, asked
+        gone = self.rng.choice(answers)
+        sentences = split_sentences(text)
+        kept = "".join(s for s in sentences if gone.lower() not in s.lower()).strip()
+        if len(kept) < 150 or gone.lower() in kept.lower():
+            return text, asked
+        left = [(q, a if a.lower() in kept.lower() else REFUSAL) for q, a in asked]
+        lost = [qa for qa, before in zip(left, asked, strict=True) if qa != before]
+        self.rng.shuffle(lost)
+        return kept, [qa for qa in left if qa not in lost] + lost[:2]
 
     # Rows ------------------------------------------------------------------------------------
 
