@@ -21,15 +21,11 @@ WAYS = ("auto", "split", "flash", "sdpa", "reference")
 PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
 BLOCK = 256
 """Queries whose scores are in memory at once where scores have to be written out."""
-TILE = 1 << 20
-"""Scores that are in memory at once where attention is summed up: what caches hold."""
 FEW = 64
-"""Fewer queries are not worth that; their scores stay in float32."""
+"""Fewer queries than this are summed up with their scores written out."""
 HALF = (torch.bfloat16, torch.float16)
 STEP = 32
 """Queries and keys go to the CPU's 16-bit kernel in multiples of this."""
-PADDING = 16
-"""Dimensions added to queries and keys for that: three are used, products like round widths."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +146,13 @@ def _attention_to(
     """[H, N] float32: attention of the queries from `first` to before `last`, summed per key.
 
     A query's weight is ``decay`` to the number of queries between it and `last`. With `lse` the
-    scores are plain ones, normalised and weighted as they are multiplied out.
+    scores are plain ones.
     """
     ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64)  # not on every device
     weights = (decay**ages).float().to(q.device)
-    if lse is not None and q.device.type == "cpu" and last - first >= FEW:
-        return _sums(q, k, lse[:, first:last] - weights.clamp_min(1e-30).log(), shape.scale, first)
+    if lse is not None and q.device.type == "cpu":
+        sums = _few_sums if last - first < FEW else _sums
+        return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
     for start in range(first, last, BLOCK):
         block = slice(start, min(start + BLOCK, last))
@@ -166,43 +163,54 @@ def _attention_to(
     return summed
 
 
-def _sums(q: Tensor, k: Tensor, minus: Tensor, scale: float, first: int) -> Tensor:
-    """[H, N]: ``sum_i exp(scale q_i k_j - minus_i)`` over the queries from `first` that see key j.
+def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tensor:
+    """[H, N]: ``sum_i exp(scale q_i k_j + plus_i)`` over the queries from `first` that see key j.
 
-    `minus` [H, n] is what the exponents of those n queries are lessened by. It goes through the
-    product itself, as three more dimensions (three, since one number in bfloat16 is too coarse):
-    scores are then touched only by the exponential and the sum, in the model's own precision.
+    The sum is a normaliser: that of attention in which keys ask and queries are asked, `plus`
+    [H, n] being added to the scores of those n. So the flash kernel hands out its logarithm, and
+    neither scores nor what is made of them are ever written out.
     """
-    (heads, new, width), (groups, total, _), count = q.shape, k.shape, minus.shape[1]
-    wide_q = q.new_zeros(heads, count, width + PADDING)
-    wide_q[..., :width] = q[:, first : first + count]
-    rest = -minus / scale
-    for i in range(3):
-        wide_q[..., width + i] = rest.to(q.dtype)
-        rest -= wide_q[..., width + i].float()
-    wide_q = wide_q.unflatten(0, (groups, -1))  # [K, G, n, D']
-    wide_k = k.new_zeros(groups, total, width + PADDING)
-    wide_k[..., :width] = k
-    wide_k[..., width : width + 3] = 1
-    step = max(16, min(BLOCK, TILE // (heads * total)))
-    hidden = torch.ones(step, step, dtype=torch.bool, device=q.device).tril(-1)[:, None]
-    summed = torch.zeros(groups, heads // groups, total, device=q.device)
-    none = q.new_empty(1, 1, 1)
-    for start in range(0, count, step):
-        block = wide_q[:, :, start : start + step]
-        size, seen = block.shape[2], total - new + first + start  # keys that the whole block sees
-        shares = torch.baddbmm(
-            none,
-            wide_k[:, : seen + size],
-            block.flatten(1, 2).transpose(1, 2),
-            beta=0,
-            alpha=scale,
-        ).unflatten(-1, (-1, size))  # [K, keys, G, size]
-        shares[:, seen:].masked_fill_(hidden[:size, :, :size], -torch.inf)
-        # Added up in float32 within the kernel and rounded once a block: asking for a float32
-        # result takes as long as all the rest (bfloat16 on a CPU).
-        summed[..., : seen + size] += shares.exp_().sum(-1).transpose(1, 2)
-    return summed.flatten(0, 1)
+    groups, total, count = k.shape[0], k.shape[1], plus.shape[1]
+    seen = total - q.shape[1] + first  # keys that all of these queries see
+    asked = q[:, first : first + count].unflatten(0, (groups, -1)).transpose(0, 1)  # [G, K, n, D]
+    plus = plus.unflatten(0, (groups, -1)).transpose(0, 1)
+    # Key `seen + j` is seen by the queries from `first + j` on: a causal mask, from end to start.
+    sums = torch.zeros(*asked.shape[:2], total, device=q.device)
+    own = _log_sums(
+        k[:, seen : seen + count].flip(1), asked.flip(2), plus.flip(2), scale, causal=True
+    )
+    sums[..., seen : seen + count] = own.flip(2)
+    if seen:  # an empty tensor would kill the process inside the kernel
+        sums[..., :seen] = _log_sums(k[:, :seen], asked, plus, scale)
+    sums[..., : seen + count].exp_()
+    return sums.transpose(0, 1).flatten(0, 1)
+
+
+def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tensor:
+    """The same with all scores written out, faster where queries are few."""
+    groups, count = k.shape[0], plus.shape[1]
+    end = k.shape[1] - q.shape[1] + first + count
+    asked = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
+    # Keys first: they are strided, and the product would copy them the other way round.
+    scores = (k[:, :end] @ asked.flatten(1, 2).transpose(1, 2)).float()
+    scores = scores.mul_(scale).unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
+    later = torch.ones(count, count, dtype=torch.bool, device=q.device).tril(-1)
+    scores[:, end - count :].masked_fill_(later[:, None], -torch.inf)  # [K, keys, G, n]
+    sums = F.pad(scores.exp_().sum(-1), (0, 0, 0, k.shape[1] - end))
+    return sums.transpose(1, 2).flatten(0, 1)
+
+
+def _log_sums(k: Tensor, q: Tensor, plus: Tensor, scale: float, *, causal: bool = False) -> Tensor:
+    """[G, K, N]: log of ``sum_i exp(scale q_i k_j + plus_i)``, q [G, K, n, D], k [K, N, D]."""
+    total = k.shape[1]
+    # Sizes are rounded up as in `_flash_cpu`; what is added to the queries counts for nothing.
+    k, more = F.pad(k, (0, 0, 0, -total % STEP)), -q.shape[2] % STEP
+    q, plus = F.pad(q, (0, 0, 0, more)), F.pad(plus, (0, more), value=-1e30)
+    rows = k.expand(q.shape[0], *k.shape)
+    _, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        rows, q, q, 0.0, causal, attn_mask=plus[:, :, None], scale=scale
+    )
+    return logs[..., :total]
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
