@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kvstream.compaction import NEWEST, Compactor
 from kvstream.errors import BudgetError
-from kvstream.methods.base import Method, Step
+from kvstream.methods.base import Method
 from kvstream.model.attention import Wanted
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
@@ -27,10 +28,6 @@ from kvstream.sizes import Sizes
 START_SHARE = 2
 """Memory starts at this part of m_max: the m_0 of IMDC, which the paper leaves open. With
 an eighth, what stands early in a long text was lost more often (docs/benchmarks.md)."""
-SQUEEZE_SHARE = 16
-"""Share of the budget that compressing memory in the middle of an answer frees."""
-NEWEST = 32
-"""Newest answer tokens that stay when memory is compressed in the middle of an answer."""
 
 
 @dataclass(frozen=True)
@@ -94,28 +91,38 @@ class Reader:
         self.cache: BoundedCache = model.new_cache(
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
-        self.compressible = [s for s in self.cache.layers if s.spec.window is None]
-        self._mixer = self.method.mixer(model.facts) if self.method.folds else None
+        self.generator = torch.Generator().manual_seed(run.seed)
+        mixer = self.method.mixer(model.facts) if self.method.folds else None
+        self.compactor = Compactor(self.cache, self.method, len(self.head), self.generator, mixer)
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)
-        self.generator = torch.Generator().manual_seed(run.seed)
         self.asked = self.method.evidence()
         self.measure_always = measure_always
         self.report_loss = False
         """Whether every step reports the loss of its tokens, given what memory held."""
         self.exact_times = False
         """Wait for a GPU around selection, so that `select_seconds` is what it takes there."""
-        self.seen = 0
         self.steps = 0
         self.stopped = "end"
         self.select_seconds = 0.0
         self._before: Tensor | None = None
-        self._ratios: list[float] | None = None
-        self._sinks: int | None = None
         self._begun = False
-        self._aside: dict[int, dict[str, Tensor]] = {}
-        """What heads remembered before tokens of an answer were folded into it."""
+
+    @property
+    def compressible(self) -> list[LayerStore]:
+        """Layers from which the method chooses what stays."""
+        return self.compactor.layers
+
+    @property
+    def seen(self) -> int:
+        """Source tokens so far."""
+        return self.compactor.seen
+
+    @property
+    def first_candidate(self) -> int:
+        """Entries at the beginning that never leave: the prompt and the source's sinks."""
+        return self.compactor.first_candidate
 
     def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | KeepAll:
         free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
@@ -172,7 +179,7 @@ class Reader:
     def step(self, piece: Piece, *, last: bool) -> StepReport:
         """Run one chunk and cut memory back; `last` says that nothing follows."""
         started = time.perf_counter()
-        self._remix()
+        self.compactor.remix()
         n, held = len(piece.ids), self.schedule.held
         targets = self._targets(n, last)
         evict = any(t < h + n for t, h in zip(targets, held, strict=True))
@@ -188,13 +195,13 @@ class Reader:
         self._before = hidden[n - 1 : n].clone()
         self.cache.drop_newest(len(catalyst))
         self.cache.tag(n, piece.first)
-        self.seen += n
+        self.compactor.seen += n
         self.steps += 1
         self._wait_if_exact()
         selecting = time.perf_counter()
-        self._absorb(n, loss)
+        self.compactor.absorb(n, loss)
         if evict:
-            self._compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+            self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
         self._wait_if_exact()
         spent = time.perf_counter() - selecting
         self.select_seconds += spent
@@ -208,11 +215,11 @@ class Reader:
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
         """Source entries that each compressible layer holds after this chunk."""
         held = self.schedule.held
-        sizes = self.schedule.memory(n, self._ratios, last=last)
+        sizes = self.schedule.memory(n, self.compactor.ratios, last=last)
         whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may shift entries between layers, but never past the schedule or what is there.
-        limit, least = max(sizes), self._sinks or 0  # the sinks are there already
+        limit, least = max(sizes), self.compactor.sinks or 0  # the sinks are there already
         sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
         if whole:
             targets = sizes
@@ -243,135 +250,6 @@ class Reader:
             return torch.cat((loss.mean()[None] if len(loss) else loss.new_zeros(1), loss))
         return self.model.loss(torch.cat((self._before, hidden[:-1])), targets)
 
-    # What stays
-
-    @property
-    def first_candidate(self) -> int:
-        """Entries at the beginning that never leave: the prompt and the source's sinks."""
-        return len(self.head) + (
-            min(self.method.sinks, self.seen) if self._sinks is None else self._sinks
-        )
-
-    def _absorb(self, new: int, loss: Tensor | None) -> None:
-        if not (self.method.tensors() or self.method.head_tensors()):
-            return
-        for group in self._groups({s: s.used for s in self.compressible}):
-            # All entries of the source take part: sinks may be asked for what they gathered.
-            step = self._view(group, slice(len(self.head), group[0].used), new, loss)
-            self.method.absorb(step)
-            self._write_back(group, step, slice(len(self.head), group[0].used))
-
-    def _compact(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
-        """Cut each layer back to its target (source entries, sinks included)."""
-        if self._sinks is None:  # for good: a sink that has left cannot come back
-            self._sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
-        first = self.first_candidate
-        protected = first - len(self.head)
-        self.cache.settle()
-        self._ratios = []
-        for group in self._groups(targets):
-            used, keep = group[0].used, targets[group[0]] - protected
-            candidates = used - first
-            if keep >= candidates:
-                self._ratios += [1.0] * len(group)
-                continue
-            step = self._view(group, slice(first, used), min(new, candidates), loss)
-            chosen = self.method.select(step, keep)
-            self._write_back(group, step, None)
-            old = (chosen < candidates - new).float().mean((1, 2))
-            self._ratios += old.nan_to_num(nan=1.0).tolist()  # nothing but sinks: all retained
-            for store, indices in zip(group, chosen, strict=True):
-                self._fold(store, slice(first, used), indices)
-                store.keep(first, indices.to(store.origin.device))
-        self._slide()
-        self.cache.rebase()
-
-    def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
-        """Let a method that folds have what leaves: all of `part` but `chosen` [K, m]."""
-        if not self.method.folds:
-            return
-        step = self._view([store], part, 0, None)
-
-        def as_read(first: int, end: int) -> tuple[Tensor, Tensor]:
-            entries = slice(part.start + first, part.start + end)
-            return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
-
-        step.as_read = as_read
-        self.method.fold(step, chosen[None])
-        self._write_back([store], step, None)
-        self.cache.mix = self._mixer
-
-    def _remix(self) -> None:
-        """Attention reads what was folded, be it in a run whose memory was loaded."""
-        if self._mixer is not None and self.cache.mix is None:
-            heads = (t for s in self.compressible for t in s.heads.values())
-            self.cache.mix = self._mixer if any(bool(t.any()) for t in heads) else None
-
-    def _slide(self) -> None:
-        """Sliding-window layers keep their newest entries, no more than the others hold."""
-        most = max((s.used for s in self.compressible), default=self.sizes.final)
-        for store in self.cache.layers:
-            if store.spec.window is not None:
-                keep = min(store.used, store.spec.window - 1, most)
-                newest = torch.arange(store.used - keep, store.used, device=store.origin.device)
-                store.keep(0, newest.expand(store.spec.heads, -1))
-
-    def _groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
-        """Neighbouring layers that can be handled together: same shape, same sizes, same place."""
-        group: list[LayerStore] = []
-        for store in sizes:
-            if group and (
-                self.method.needs_keys
-                or (store.used, sizes[store]) != (group[0].used, sizes[group[0]])
-                or (store.spec.heads, store.spec.device)
-                != (group[0].spec.heads, group[0].spec.device)
-            ):
-                yield group
-                group = []
-            group.append(store)
-        if group:
-            yield group
-
-    def _view(self, group: list[LayerStore], part: slice, new: int, loss: Tensor | None) -> Step:
-        """The entries `part` of some layers as a method sees them."""
-
-        def stacked(pick: Callable[[LayerStore], Tensor | None]) -> Tensor | None:
-            tensors = [pick(s) for s in group]
-            if tensors[0] is None:
-                return None
-            return torch.stack([t[:, part] for t in tensors if t is not None])
-
-        origin = stacked(lambda s: s.origin)
-        assert origin is not None
-        return Step(
-            layers=tuple(s.spec.index for s in group),
-            origin=origin,
-            new=new,
-            seen=self.seen,
-            state={
-                t.name: stacked(lambda s, name=t.name: s.state[name])  # type: ignore[misc]
-                for t in self.method.tensors()
-            },
-            heads={
-                t.name: torch.stack([s.heads[t.name] for s in group])
-                for t in self.method.head_tensors()
-            },
-            generator=self.generator,
-            keys=lambda: torch.stack([s.raw_keys(part, self.cache.base) for s in group]),
-            rows=stacked(lambda s: s.rows),
-            columns=stacked(lambda s: s.columns),
-            # Of a first chunk the sinks are no candidates.
-            loss=None if loss is None else loss[len(loss) - new :],
-        )
-
-    def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
-        for i, store in enumerate(group):
-            for name, value in step.heads.items():
-                store.heads[name].copy_(value[i])
-            if part is not None:
-                for name, value in step.state.items():
-                    store.state[name][:, part] = value[i]
-
     # Between two processes
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -379,8 +257,8 @@ class Reader:
         numbers = {
             "seen": self.seen,
             "steps": self.steps,
-            "sinks": self._sinks,
-            "ratios": self._ratios,
+            "sinks": self.compactor.sinks,
+            "ratios": self.compactor.ratios,
             "begun": self._begun,
             "planned": self.planned,
             "schedule": self.schedule.state(),
@@ -397,8 +275,8 @@ class Reader:
             value = numbers[name]
             if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
                 raise ValueError(f"{name} cannot be {value!r}")
-        self.seen, self.steps = numbers["seen"], numbers["steps"]
-        self._sinks, self._ratios = numbers["sinks"], numbers["ratios"]
+        self.compactor.seen, self.steps = numbers["seen"], numbers["steps"]
+        self.compactor.sinks, self.compactor.ratios = numbers["sinks"], numbers["ratios"]
         self._begun = numbers["begun"]
         try:
             self.generator.set_state(tensors["generator"])
@@ -447,11 +325,11 @@ class Reader:
         first = self.first_candidate
         chosen = []
         drawn = self.generator.get_state()
-        for group in self._groups({s: s.used for s in self.compressible}):
+        for group in self.compactor.groups({s: s.used for s in self.compressible}):
             candidates = group[0].used - first
             keep = max(1, int(share * candidates))
             if self.method.evicts and keep < candidates:
-                step = self._view(group, slice(first, group[0].used), 0, None)
+                step = self.compactor.view(group, slice(first, group[0].used), 0, None)
                 kept = self.method.select(step, keep).to(step.origin.device)
                 chosen.append(step.origin.gather(-1, kept).flatten().cpu())
             else:
@@ -489,7 +367,7 @@ class Reader:
         and memory may not be compressed. Memory is as before once the iterator is closed; where
         it had to be compressed, what is left of it.
         """
-        self._remix()
+        self.compactor.remix()
         ends = [s.used for s in self.cache.layers]
         self.stopped = "interrupted"
         try:
@@ -505,7 +383,9 @@ class Reader:
                     self.stopped = "length"
                     return
                 if self.cache.used == self.sizes.budget and not (
-                    may_compress and self.method.evicts and self._squeeze(ends, len(question))
+                    may_compress
+                    and self.method.evicts
+                    and self.compactor.squeeze(ends, len(question))
                 ):
                     self.stopped = "budget"
                     return
@@ -513,52 +393,9 @@ class Reader:
                 self.cache.tag(1, None)
         finally:
             self.cache.cut(ends)
-            for i, heads in self._aside.items():
-                self.cache.layers[i].heads.update(heads)
-            self._aside.clear()
+            self.compactor.unfold()
 
     def _wanted_if_full(self, count: int) -> Wanted:
         """Evidence of a pass over `count` tokens: for a compression that comes right after it."""
         full = self.cache.used + count == self.sizes.budget
         return Wanted((1,) if full else (), reduce=self.asked.reduce)
-
-    def _squeeze(self, memory_end: list[int], question: int) -> bool:
-        """Make room for more of the answer; False if nothing is left to give.
-
-        Memory is compressed by the method; when little of it is left, the oldest tokens of the
-        answer go. Adjusts `memory_end`, the end of memory in each layer.
-        """
-        first = self.first_candidate
-        level = self.sizes.budget - max(NEWEST, self.sizes.budget // SQUEEZE_SHARE)
-        self.cache.settle()
-        for i, store in enumerate(self.cache.layers):
-            end, used = memory_end[i], store.used
-            excess = used - level
-            if excess <= 0:
-                continue
-            if store.spec.window is not None:
-                store.keep(0, torch.arange(excess, used).expand(store.spec.heads, -1))
-                memory_end[i] = max(0, end - excess)
-                continue
-            tail = torch.arange(end - first, used - first)
-            spare = end - first - NEWEST
-            if spare >= excess:
-                step = self._view([store], slice(first, end), 0, None)
-                chosen = self.method.select(step, end - first - excess)[0]
-                self._write_back([store], step, None)
-                self._fold(store, slice(first, end), chosen)
-                memory_end[i] = end - excess
-            else:
-                answer = end + question
-                if used - answer - NEWEST < excess:
-                    return False
-                chosen = torch.arange(end - first).expand(store.spec.heads, -1)
-                tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
-                if self.method.folds and i not in self._aside:
-                    self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
-                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-            device = store.origin.device
-            rest = tail.expand(store.spec.heads, -1).to(device)
-            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
-        self.cache.rebase()
-        return True

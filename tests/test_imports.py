@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("sources", "sample", "methods", "pocket", "rolling"),
     ("tokens", "passages", "prompt"),
     ("model", "decoding"),
+    ("compaction",),
     ("engine",),
     ("feed",),
     ("preparation",),

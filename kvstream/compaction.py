@@ -1,0 +1,221 @@
+"""What stays: the layers of a cache shown to a method, and what it decides carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from kvstream.methods.base import Method, Mixer, Step
+from kvstream.model.cache import BoundedCache, LayerStore
+
+SQUEEZE_SHARE = 16
+"""Share of the budget that compressing memory in the middle of an answer frees."""
+NEWEST = 32
+"""Newest answer tokens that stay when memory is compressed in the middle of an answer."""
+
+
+class Compactor:
+    """Cuts the layers of `cache` back as `method` chooses.
+
+    Entries lie in order: `prompt` protected ones, the source's sinks, candidates. `mixer` is what
+    attention calls once a method that folds has folded something.
+    """
+
+    def __init__(
+        self,
+        cache: BoundedCache,
+        method: Method,
+        prompt: int,
+        generator: torch.Generator,
+        mixer: Mixer | None = None,
+    ) -> None:
+        self.cache, self.method, self.prompt = cache, method, prompt
+        self.generator, self._mixer = generator, mixer
+        self.layers = [s for s in cache.layers if s.spec.window is None]
+        """Those that are compressed; sliding-window layers keep their newest entries."""
+        self.seen = 0
+        """Source tokens so far."""
+        self.sinks: int | None = None
+        """Sinks that are protected, settled when entries leave for the first time."""
+        self.ratios: list[float] | None = None
+        """Share of older candidates that each layer kept the last time."""
+        self._aside: dict[int, dict[str, Tensor]] = {}
+        """What heads remembered before tokens of an answer were folded into it."""
+
+    @property
+    def first_candidate(self) -> int:
+        """Entries at the beginning that never leave: the prompt and the source's sinks."""
+        return self.prompt + (
+            min(self.method.sinks, self.seen) if self.sinks is None else self.sinks
+        )
+
+    def absorb(self, new: int, loss: Tensor | None) -> None:
+        if not (self.method.tensors() or self.method.head_tensors()):
+            return
+        for group in self.groups({s: s.used for s in self.layers}):
+            # All entries of the source take part: sinks may be asked for what they gathered.
+            step = self.view(group, slice(self.prompt, group[0].used), new, loss)
+            self.method.absorb(step)
+            self._write_back(group, step, slice(self.prompt, group[0].used))
+
+    def compact(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
+        """Cut each layer back to its target (source entries, sinks included)."""
+        if self.sinks is None:  # for good: a sink that has left cannot come back
+            self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
+        first = self.first_candidate
+        protected = first - self.prompt
+        self.cache.settle()
+        self.ratios = []
+        for group in self.groups(targets):
+            used, keep = group[0].used, targets[group[0]] - protected
+            candidates = used - first
+            if keep >= candidates:
+                self.ratios += [1.0] * len(group)
+                continue
+            step = self.view(group, slice(first, used), min(new, candidates), loss)
+            chosen = self.method.select(step, keep)
+            self._write_back(group, step, None)
+            old = (chosen < candidates - new).float().mean((1, 2))
+            self.ratios += old.nan_to_num(nan=1.0).tolist()  # nothing but sinks: all retained
+            for store, indices in zip(group, chosen, strict=True):
+                self._fold(store, slice(first, used), indices)
+                store.keep(first, indices.to(store.origin.device))
+        self._slide()
+        self.cache.rebase()
+
+    def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
+        """Let a method that folds have what leaves: all of `part` but `chosen` [K, m]."""
+        if not self.method.folds:
+            return
+        step = self.view([store], part, 0, None)
+
+        def as_read(first: int, end: int) -> tuple[Tensor, Tensor]:
+            entries = slice(part.start + first, part.start + end)
+            return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
+
+        step.as_read = as_read
+        self.method.fold(step, chosen[None])
+        self._write_back([store], step, None)
+        self.cache.mix = self._mixer
+
+    def remix(self) -> None:
+        """Attention reads what was folded, be it in a run whose memory was loaded."""
+        if self._mixer is not None and self.cache.mix is None:
+            heads = (t for s in self.layers for t in s.heads.values())
+            self.cache.mix = self._mixer if any(bool(t.any()) for t in heads) else None
+
+    def _slide(self) -> None:
+        """Sliding-window layers keep their newest entries, no more than the others hold."""
+        most = max(s.used for s in self.layers)
+        for store in self.cache.layers:
+            if store.spec.window is not None:
+                keep = min(store.used, store.spec.window - 1, most)
+                newest = torch.arange(store.used - keep, store.used, device=store.origin.device)
+                store.keep(0, newest.expand(store.spec.heads, -1))
+
+    def groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
+        """Neighbouring layers that can be handled together: same shape, same sizes, same place."""
+        group: list[LayerStore] = []
+        for store in sizes:
+            if group and (
+                self.method.needs_keys
+                or (store.used, sizes[store]) != (group[0].used, sizes[group[0]])
+                or (store.spec.heads, store.spec.device)
+                != (group[0].spec.heads, group[0].spec.device)
+            ):
+                yield group
+                group = []
+            group.append(store)
+        if group:
+            yield group
+
+    def view(self, group: list[LayerStore], part: slice, new: int, loss: Tensor | None) -> Step:
+        """The entries `part` of some layers as a method sees them."""
+
+        def stacked(pick: Callable[[LayerStore], Tensor | None]) -> Tensor | None:
+            tensors = [pick(s) for s in group]
+            if tensors[0] is None:
+                return None
+            return torch.stack([t[:, part] for t in tensors if t is not None])
+
+        origin = stacked(lambda s: s.origin)
+        assert origin is not None
+        return Step(
+            layers=tuple(s.spec.index for s in group),
+            origin=origin,
+            new=new,
+            seen=self.seen,
+            state={
+                t.name: stacked(lambda s, name=t.name: s.state[name])  # type: ignore[misc]
+                for t in self.method.tensors()
+            },
+            heads={
+                t.name: torch.stack([s.heads[t.name] for s in group])
+                for t in self.method.head_tensors()
+            },
+            generator=self.generator,
+            keys=lambda: torch.stack([s.raw_keys(part, self.cache.base) for s in group]),
+            rows=stacked(lambda s: s.rows),
+            columns=stacked(lambda s: s.columns),
+            # Of a first chunk the sinks are no candidates.
+            loss=None if loss is None else loss[len(loss) - new :],
+        )
+
+    def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
+        for i, store in enumerate(group):
+            for name, value in step.heads.items():
+                store.heads[name].copy_(value[i])
+            if part is not None:
+                for name, value in step.state.items():
+                    store.state[name][:, part] = value[i]
+
+    # In the middle of an answer
+
+    def squeeze(self, memory_end: list[int], question: int) -> bool:
+        """Make room for more of the answer; False if nothing is left to give.
+
+        Memory is compressed by the method; when little of it is left, the oldest tokens of the
+        answer go. Adjusts `memory_end`, the end of memory in each layer.
+        """
+        first = self.first_candidate
+        level = self.cache.capacity - max(NEWEST, self.cache.capacity // SQUEEZE_SHARE)
+        self.cache.settle()
+        for i, store in enumerate(self.cache.layers):
+            end, used = memory_end[i], store.used
+            excess = used - level
+            if excess <= 0:
+                continue
+            if store.spec.window is not None:
+                store.keep(0, torch.arange(excess, used).expand(store.spec.heads, -1))
+                memory_end[i] = max(0, end - excess)
+                continue
+            tail = torch.arange(end - first, used - first)
+            spare = end - first - NEWEST
+            if spare >= excess:
+                step = self.view([store], slice(first, end), 0, None)
+                chosen = self.method.select(step, end - first - excess)[0]
+                self._write_back([store], step, None)
+                self._fold(store, slice(first, end), chosen)
+                memory_end[i] = end - excess
+            else:
+                answer = end + question
+                if used - answer - NEWEST < excess:
+                    return False
+                chosen = torch.arange(end - first).expand(store.spec.heads, -1)
+                tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
+                if self.method.folds and i not in self._aside:
+                    self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
+                self._fold(store, slice(answer, answer + excess), chosen[:, :0])
+            device = store.origin.device
+            rest = tail.expand(store.spec.heads, -1).to(device)
+            store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
+        self.cache.rebase()
+        return True
+
+    def unfold(self) -> None:
+        """Let heads forget what was folded of an answer's own tokens."""
+        for i, heads in self._aside.items():
+            self.cache.layers[i].heads.update(heads)
+        self._aside.clear()
