@@ -9,8 +9,10 @@ import pytest
 
 from kvstream import pocket
 from kvstream.training import facts, keys, questions
-from kvstream.training.data import ANSWER, PAD, Corpus, RowMaker, split_sentences, write_shards
+from kvstream.training.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream.training.facts import REFUSAL
+from kvstream.training.rows import ANSWER, PAD, RowMaker
+from kvstream.training.shards import write_shards
 from kvstream.training.splits import is_heldout
 
 PROSE = (
@@ -31,8 +33,6 @@ def data(tmp_path_factory):
         (folder / "books" / f"author-book-{number}.txt.gz").write_bytes(
             gzip.compress(text.encode())
         )
-    from kvstream.training.data import HUMAN_FILES
-
     for name in (*HUMAN_FILES, "qamr_sentences"):
         records = [
             {
@@ -190,7 +190,7 @@ def test_a_question_whose_sentence_was_taken_away_is_refused(data):
     ]
     refused = 0
     for _ in range(40):
-        left, questions_left = maker._without_an_answer(text, asked)
+        left, questions_left = maker.documents._without_an_answer(text, asked)
         for question, answer in questions_left:
             before = dict(asked)[question]
             assert answer == (before if before in left else REFUSAL)

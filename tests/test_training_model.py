@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from kvstream.training import attention
 from kvstream.training import train as loop
-from kvstream.training.data import ANSWER, PAD, TEXT
 from kvstream.training.grow import idle_heads, make_copying
 from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.optim import MuonAdam, orthogonalise
+from kvstream.training.rows import ANSWER, PAD, TEXT
 
 
 def test_untrained_weights_copy_repeated_tokens():

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 from kvstream import pocket
-from kvstream.training.data import Corpus, RowMaker, write_shards
+from kvstream.training.corpus import Corpus
+from kvstream.training.rows import RowMaker
+from kvstream.training.shards import write_shards
 from kvstream.training.train import Recipe, parse_lengths, train
 
 

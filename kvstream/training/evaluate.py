@@ -17,8 +17,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.training import facts, keys, questions
-from kvstream.training.data import Corpus, HumanContext, RowMaker, split_sentences
+from kvstream.training.corpus import Corpus, HumanContext, split_sentences
 from kvstream.training.facts import REFUSAL
+from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)
 
@@ -75,7 +76,7 @@ class Trials:
         self.rng = self.maker.rng
 
     def _prose(self, length: int) -> list[str]:
-        text = self.maker.corpus.prose(self.rng, int(length * 4.6) + 200)
+        text = self.maker.documents.corpus.prose(self.rng, int(length * 4.6) + 200)
         ids = self.maker.encode(text)
         kept = self.maker.encoding.decode(ids[: length - 60])
         return split_sentences(kept)
@@ -147,7 +148,7 @@ class Trials:
     def _contexts(self, name: str) -> list[HumanContext]:
         cache: dict[str, list[HumanContext]] = self.__dict__.setdefault("_cache", {})
         if name not in cache:
-            cache[name] = self.maker.corpus.human(name)
+            cache[name] = self.maker.documents.corpus.human(name)
         return cache[name]
 
     def squadshifts(self, length: int) -> Trial:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvstream.training.data import ANSWER
 from kvstream.training.initial import initial_model, pocket_config
+from kvstream.training.rows import ANSWER
 
 HEAD = 64
 QUERIES = 2  # query heads a KV head
@@ -97,7 +97,7 @@ def idle_heads(
     Args:
         state: a saved training state.
         ids: rows of tokens, [rows, length].
-        codes: what they are, as in :mod:`kvstream.training.data`.
+        codes: what they are, as in :mod:`kvstream.training.rows`.
 
     Returns:
         The length of the residual stream before each layer over that of a normalised one, and the

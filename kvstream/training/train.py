@@ -20,10 +20,11 @@ from torch import Tensor, _dynamo
 from transformers import LlamaForCausalLM
 
 from kvstream.training import attention
-from kvstream.training.data import ANSWER, PAD, TEXT, read_shards
 from kvstream.training.grow import make_copying, parse_heads
 from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.optim import MuonAdam
+from kvstream.training.rows import ANSWER, PAD, TEXT
+from kvstream.training.shards import read_shards
 
 
 @dataclass(frozen=True)

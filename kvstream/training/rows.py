@@ -1,0 +1,185 @@
+"""Training rows: a document, questions about it, and which tokens are worth a loss.
+
+A row is ``[BOS] document (question answer [EOS])*`` cut to one length, so that one pass through
+the document trains many answers.  Each token carries a code: ``PAD`` (never a target), ``TEXT``
+(a target now and then) or ``ANSWER`` (nearly always).
+
+Part of the documents arrive as a bounded cache would leave them: longer ones of which only spans
+of tokens are kept, cut anywhere, at contiguous positions.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import tiktoken
+
+from kvstream import pocket
+from kvstream.training.corpus import Corpus, QuestionAnswer
+from kvstream.training.documents import DocumentMaker, Piece
+from kvstream.training.facts import REFUSAL
+
+PAD, TEXT, ANSWER = 0, 1, 2
+EVICTED_SHARE = 0.4
+"""Part of the rows whose document has gaps, as a bounded cache leaves them."""
+
+
+class RowMaker:
+    """Makes rows of token ids with codes, from one corpus and one seed.
+
+    Args:
+        corpus: the texts.
+        seed: of every choice.
+        human: share of the planted sentences that come with human questions.
+        refusals: share of questions that the text does not answer.  Few at first: before a model
+            can find anything, refusing is all it learns from them.
+    """
+
+    def __init__(
+        self, corpus: Corpus, seed: int, refusals: float = 0.12, human: float = 0.2
+    ) -> None:
+        self.refusals = refusals
+        self.rng = random.Random(seed)
+        self.documents = DocumentMaker(corpus, self.rng, refusals, human)
+        self.encoding: tiktoken.Encoding = pocket.encoding()
+        self.bos = self.encoding.encode_single_token(pocket.BOS)
+        self.eos = self.encoding.encode_single_token(pocket.EOS)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text``, special tokens in it taken as plain text."""
+        return self.encoding.encode_ordinary(text)
+
+    def question(self, asked: QuestionAnswer) -> tuple[list[int], list[int]]:
+        """Ids and codes of a question with its answer and EOS."""
+        prompt = self.encode(f"\nQuestion: {asked[0]}\nAnswer:")
+        answer = [*self.encode(f" {asked[1]}"), self.eos]
+        return prompt + answer, [TEXT] * len(prompt) + [ANSWER] * len(answer)
+
+    def _choose(self, pieces: list[Piece], budget: int) -> tuple[list[QuestionAnswer], set[int]]:
+        """Questions to fill about ``budget`` tokens, and the pieces they need."""
+        rng = self.rng
+        refuse = self.refusals * (0.7 if rng.random() < 0.85 else 2.7)
+        pool: list[tuple[int, QuestionAnswer]] = []
+        for index, piece in enumerate(pieces):
+            if not piece.questions:
+                continue
+            most = 8 if len(piece.questions) < 9 and piece.planted else 2
+            if piece.planted and len(piece.questions) > 8:
+                most = rng.choice([1, 1, 2, 3])
+            # Questions with the same answer teach little twice: different answers first.
+            order = rng.sample(piece.questions, len(piece.questions))
+            firsts = {answer: question for question, answer in reversed(order)}
+            order = [qa for qa in order if firsts[qa[1]] == qa[0]] + [
+                qa for qa in order if firsts[qa[1]] != qa[0]
+            ]
+            pool += [(index, asked) for asked in order[:most]]
+        rng.shuffle(pool)
+        pool.sort(key=lambda item: not pieces[item[0]].planted and rng.random() < 0.3)
+        chosen: list[QuestionAnswer] = []
+        needed: set[int] = set()
+        used = 0
+        refusing = any(a == REFUSAL for p in pieces for _, a in p.questions)
+        while pool and used < budget:
+            if not refusing and rng.random() < refuse:
+                asked = self.documents.unanswerable(pieces)
+            else:
+                index, asked = pool.pop()
+                needed.add(index)
+            chosen.append(asked)
+            used += len(self.question(asked)[0])
+        return chosen, needed
+
+    def _evict(self, parts: list[tuple[list[int], bool]], size: int) -> list[int]:
+        """Keep ``size`` tokens: those needed, the first and last ones, and random spans."""
+        rng = self.rng
+        ids = [i for part, _ in parts for i in part]
+        keep = np.zeros(len(ids), dtype=bool)
+        at = 0
+        for part, needed in parts:
+            if needed:
+                before, after = rng.choice([0, 3, 8, 15]), rng.choice([0, 3, 8, 15])
+                keep[max(0, at - before) : at + len(part) + after] = True
+            at += len(part)
+        keep[:4] = True
+        keep[-rng.choice([8, 32, 64]) :] = True
+        longest = rng.choice([3, 8, 20, 60])
+        for _ in range(100_000):
+            missing = size - int(keep.sum())
+            if missing <= 0:
+                break
+            start = rng.randrange(len(ids))
+            keep[start : start + min(rng.randrange(1, longest + 1), missing)] = True
+        return [i for i, k in zip(ids, keep, strict=True) if k]
+
+    def row(self, length: int, copying: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """One row: ids [length] uint16 and codes [length] uint8."""
+        rng = self.rng
+        for _ in range(100):
+            make = self._copying if rng.random() < copying else self._reading
+            made = make(length)
+            if made is not None:
+                ids, codes = made
+                ids = ids[:length] + [self.eos] * (length - len(ids))
+                codes = codes[:length] + [PAD] * (length - len(codes))
+                return np.array(ids, dtype=np.uint16), np.array(codes, dtype=np.uint8)
+        raise RuntimeError(f"no row of {length} tokens after 100 attempts: is the data complete?")
+
+    def _reading(self, length: int) -> tuple[list[int], list[int]] | None:
+        rng = self.rng
+        most = 0.65 if length <= 512 else 0.45 if length <= 1024 else 0.3
+        asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
+        evicted = rng.random() < EVICTED_SHARE
+        budget = length - asked_size
+        stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
+        human = rng.random() < {128: 0.0, 256: 0.15}.get(length, 0.27)
+        pieces = (self.documents.of_people if human else self.documents.of_a_book)(stretched)
+        asked, needed = self._choose(pieces, asked_size)
+        tail = [self.question(qa) for qa in asked]
+        parts = [(self.encode(p.text), i in needed) for i, p in enumerate(pieces)]
+        size = length - 1 - sum(len(ids) for ids, _ in tail)
+        must = sum(len(ids) for ids, need in parts if need)
+        if must > size or not asked:
+            return None
+        shorten = self._evict if evicted else self._trim
+        document = shorten(parts, size)
+        if len(document) > size:
+            return None
+        ids = [self.bos, *document]
+        codes = [PAD] + [TEXT] * len(document)
+        for more_ids, more_codes in tail:
+            ids += more_ids
+            codes += more_codes
+        return ids, codes
+
+    def _trim(self, parts: list[tuple[list[int], bool]], size: int) -> list[int]:
+        """Drop parts that no question needs, from either end, until ``size`` tokens are left."""
+        total = sum(len(ids) for ids, _ in parts)
+        kept = dict(enumerate(parts))
+        free = [i for i, (_, needed) in enumerate(parts) if not needed]
+        while total > size and free:
+            index = free.pop(0) if self.rng.random() < 0.5 else free.pop()
+            ids, _ = kept[index]
+            cut = min(len(ids), total - size)
+            kept[index] = (ids[: len(ids) - cut], False)
+            total -= cut
+        return [i for index in sorted(kept) for i in kept[index][0]]
+
+    def _copying(self, length: int) -> tuple[list[int], list[int]]:
+        """Prose or random tokens that come again: practice for the copying heads."""
+        rng = self.rng
+        ids, codes = [self.bos], [PAD]
+        while len(ids) < length:
+            size = rng.randrange(10, max(12, length // 2))
+            if rng.random() < 0.5:
+                span = [rng.randrange(256, self.bos) for _ in range(size)]
+            else:
+                span = self.encode(self.documents.corpus.prose(rng, size * 5))[:size]
+            ids += span
+            codes += [TEXT] * len(span)
+            for _ in range(rng.choice([1, 1, 2])):
+                start = rng.randrange(max(1, len(span) // 2))
+                again = span[start : start + rng.randrange(8, size + 8)]
+                ids += again
+                codes += [PAD] + [ANSWER] * (len(again) - 1)
+        return ids, codes

@@ -1,0 +1,67 @@
+"""Rows in files, made ahead of the training: text is slower to make than it looks.
+
+The model must never wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from kvstream.training.corpus import Corpus
+from kvstream.training.rows import RowMaker
+
+
+def write_shards(
+    corpus: Corpus,
+    folder: Path,
+    seed: int,
+    lengths: tuple[int, ...],
+    ahead: int = 3,
+    copying: float = 0.0,
+    tokens: int = 131_072,
+    forever: bool = True,
+    refusals: float = 0.12,
+) -> None:
+    """Keep ``ahead`` unread shards of every length in ``folder`` (``<length>-<number>.npz``)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    maker = RowMaker(corpus, seed, refusals)
+    while True:
+        short = {t: len(list(folder.glob(f"{t:05d}-*.npz"))) for t in lengths}
+        length = min(lengths, key=lambda t: short[t])
+        if short[length] >= ahead:
+            if not forever:
+                return
+            time.sleep(1.0)
+            continue
+        share = copying if length <= 512 else 0.0
+        rows = [maker.row(length, share) for _ in range(tokens // length)]
+        name = folder / f"{length:05d}-{time.time_ns():020d}-{seed}.npz"
+        part = name.with_suffix(".part")
+        with part.open("wb") as file:
+            np.savez(file, ids=np.stack([r[0] for r in rows]), codes=np.stack([r[1] for r in rows]))
+        os.replace(part, name)
+
+
+def read_shards(folder: Path, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows of one length, oldest shard first; a shard is deleted when it has been read.
+
+    When the makers fall behind, the last shard is read again rather than the training waiting.
+    """
+    last: tuple[np.ndarray, np.ndarray] | None = None
+    order = np.random.default_rng(seed)
+    while True:
+        files = sorted(folder.glob(f"{length:05d}-*.npz"))
+        if files:
+            with np.load(files[0]) as shard:
+                last = shard["ids"], shard["codes"]
+            files[0].unlink()
+        elif last is None:
+            time.sleep(1.0)
+            continue
+        for index in order.permutation(len(last[0])):
+            yield last[0][index], last[1][index]
