@@ -144,6 +144,22 @@ def test_stochastic_and_batched_reach_nearly_the_value_of_greedy(picks: int) -> 
     assert (values["random"] < 0.97 * values["lazy"]).all()  # the test can tell them apart
 
 
+def test_leaving_out_what_was_added_changes_nothing() -> None:
+    keys, weights = problem(3, 700, 6, dim=16)
+    added = torch.rand(3, 700, generator=torch.Generator().manual_seed(0)).argsort(1)
+    whole, narrow = (Mixture(keys, weights, 0.3, logarithm) for _ in range(2))
+    for g in (whole, narrow):
+        g.begin(added[:, :300])
+    narrow.narrow()
+    assert narrow.keys.shape[2] == 512 < whole.keys.shape[2]
+    rest = added[:, 300:]
+    gains = [g.gains(rest, g.rows(rest)) for g in (whole, narrow)]
+    torch.testing.assert_close(*gains, rtol=1e-4, atol=1e-7)
+    for g in (whole, narrow):
+        g.begin(rest[:, :50])
+    torch.testing.assert_close(whole.value(), narrow.value())
+
+
 @pytest.mark.parametrize(("samples", "picks"), [(1, 1), (7, 3), (50, 4), (8, 100)])
 def test_stochastic_greedy_takes_all_where_all_are_asked_for(samples: int, picks: int) -> None:
     keys, weights = problem(2, 40, 4)
