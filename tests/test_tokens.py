@@ -9,6 +9,7 @@ import time
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ import tiktoken
 import tokenizers as hf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from kvstream.errors import ModelError
 from kvstream.sources import open_sources
 from kvstream.text.embedded import TiktokenTokenizer
-from kvstream.text.hub import HubTokenizer
+from kvstream.text.hub import WORTH, HubTokenizer
 from kvstream.tokens import Tokenizer, TokenStream, load_tokenizer
 
 CORPUS = [
@@ -33,21 +34,49 @@ CORPUS = [
 ] * 3
 
 
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _cut_by_words(kind: str) -> pre_tokenizers.PreTokenizer:
+    """How the models of the hub cut text before they join bytes."""
+    if kind == "quick-digits":  # SmolLM, StarCoder
+        cut = pre_tokenizers.Digits(individual_digits=True)
+        return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    if kind in ("quick-llama3", "quick-qwen"):
+        pattern = WORDS if kind == "quick-llama3" else WORDS.replace("{1,3}", "")
+        cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+        rest = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([cut, rest])
+    # Tokens of bytes-whole may hold several words.
+    prefix, words = kind == "bytes-prefix", kind != "bytes-whole"
+    return pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=words)
+
+
+def _with_all_splits(model: dict[str, Any]) -> None:
+    """As converters write it: every way to make a token of two, by rank; whole words first."""
+    ranks = model["vocab"]
+    model["merges"] = [
+        [token[:i], token[i:]]
+        for token in sorted(ranks, key=ranks.__getitem__)
+        for i in range(1, len(token))
+        if token[:i] in ranks and token[i:] in ranks
+    ]
+    model["ignore_merges"] = True
+
+
 @cache
 def _trained(kind: str) -> hf.Tokenizer:
     bpe = kind != "unigram" and kind != "unigram-whole"
     fallback = {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
-    byte_level = kind.startswith("bytes")
-    if byte_level:
+    if kind.startswith(("bytes", "quick")):
         tokenizer = hf.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=kind == "bytes-prefix")
+        tokenizer.pre_tokenizer = _cut_by_words(kind)
         tokenizer.decoder = decoders.ByteLevel()
-        if kind == "bytes-nfc":
+        if kind in ("bytes-nfc", "quick-qwen"):
             tokenizer.normalizer = normalizers.NFC()
-        if kind == "bytes-whole":  # tokens may hold several words
-            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-                add_prefix_space=False, use_regex=False
-            )
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet)
     elif bpe:
@@ -78,6 +107,8 @@ def _trained(kind: str) -> hf.Tokenizer:
     tokenizer.train_from_iterator(CORPUS, trainer)
     whole = json.loads(tokenizer.to_str())
     whole["added_tokens"] = []  # the trainer makes <0x00> and <unk> special; no real one does
+    if kind == "quick-llama3":
+        _with_all_splits(whole["model"])
     tokenizer = hf.Tokenizer.from_str(json.dumps(whole))
     tokenizer.add_special_tokens(["<|user|>", "<|end|>"])
     tokenizer.add_tokens(["<tool>"])
@@ -87,6 +118,7 @@ def _trained(kind: str) -> hf.Tokenizer:
 KINDS = [
     "bytes", "bytes-prefix", "bytes-nfc", "bytes-whole", "metaspace", "metaspace-first", "llama",
     "unigram", "unigram-whole", "tiktoken", "pocket",
+    "quick-gpt2", "quick-llama3", "quick-qwen", "quick-digits",
 ]  # fmt: skip
 
 
@@ -111,7 +143,12 @@ def make(kind: str) -> Tokenizer:
             special_tokens={"<|user|>": 400, "<|end|>": 401},
         )  # fmt: skip
         return TiktokenTokenizer(encoding, eos="<|end|>")
-    return HubTokenizer(_trained(kind), name=kind)
+    tokenizer = HubTokenizer(_trained(kind), name=kind)
+    if kind.startswith("quick"):  # as if much had been read
+        tokenizer._encoded = WORTH - 1
+        tokenizer.encode("a")
+        assert tokenizer._quick is not None
+    return tokenizer
 
 
 def one_shot(kind: str, text: str) -> list[int]:
@@ -214,7 +251,7 @@ def test_starts_are_the_bytes_of_the_tokens(kind: str) -> None:
         text = tokenizer.decode([token])
         if (
             "\ufffd" in text
-            or kind in ("bytes-nfc", "unigram", "unigram-whole")
+            or kind in ("bytes-nfc", "quick-qwen", "unigram", "unigram-whole")
             or not text.strip()
         ):
             continue  # a part of a character, or changed by a normaliser
@@ -283,7 +320,7 @@ def test_byte_tokens_decode_across_pushes() -> None:
     assert decoder.flush() == "\ufffd"
 
 
-@pytest.mark.parametrize("kind", ["pocket", "tiktoken", "bytes", "llama", "unigram"])
+@pytest.mark.parametrize("kind", ["pocket", "tiktoken", "bytes", "llama", "unigram", "quick-qwen"])
 @pytest.mark.parametrize("unit", ["a", "漢字仮名交", " ", "\n", "x1é!?"])
 def test_one_line_without_words_stays_cheap(kind: str, unit: str) -> None:
     text = unit * (400_000 // len(unit.encode()))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstream.text.blocks import utf8_starts
+from kvstream.text.tiktoken_bpe import TiktokenBPE, byte_alphabet, convert
 from kvstream.text.tokenizer import (
     ByteDecoder,
     Decoder,
@@ -22,12 +23,16 @@ from kvstream.text.tokenizer import (
 if TYPE_CHECKING:
     import tokenizers
 
+WORTH = 1 << 22
+"""Characters that took the library as long as it takes to look for a faster way."""
+
 
 class HubTokenizer(Tokenizer):
     """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
 
     The backend itself is left as it is: light copies that share its model encode, ``_plain`` for
-    documents and ``_control`` for template text.
+    documents and ``_control`` for template text.  Long documents are encoded by tiktoken where that
+    gives the same.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
@@ -56,6 +61,8 @@ class HubTokenizer(Tokenizer):
         self.longest = int(lengths.max(initial=1))
         self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
         self._lengths = lengths if self._pieces else None
+        self._encoded = 0  # characters
+        self._quick: TiktokenBPE | None = None
 
     @property
     def has_template(self) -> bool:
@@ -66,24 +73,40 @@ class HubTokenizer(Tokenizer):
         return text
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        return self._plain.ids(without_surrogates(text), continuing)
+        text = without_surrogates(text)
+        ids = self._quickly(text, continuing)
+        return self._plain.ids(text, continuing) if ids is None else ids.tolist()
 
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
         return self._control.ids(without_surrogates(text), continuing)
 
     def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        if self._lengths is not None and self._unchanged(text):
-            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
-            lengths = self._lengths[ids]
-            ends = np.cumsum(lengths)
-            size = len(text) if text.isascii() else len(text.encode())
-            if (int(ends[-1]) if len(ends) else 0) == size:
-                return ids, ends - lengths
+        if self._lengths is not None:
+            ids = self._quickly(text, continuing)
+            if ids is None and self._unchanged(text):
+                ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+            if ids is not None:
+                lengths = self._lengths[ids]
+                ends = np.cumsum(lengths)
+                size = len(text) if text.isascii() else len(text.encode())
+                if (int(ends[-1]) if len(ends) else 0) == size:
+                    return ids, ends - lengths
         # A prefix, a normaliser or an unknown token: only the library knows what came from where.
         ids, chars = self._plain.offsets(text, continuing)
         if text.isascii():
             return ids, chars
         return ids, utf8_starts(text)[chars]
+
+    def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
+        """Ids by tiktoken; None where they may be others, or few were encoded so far."""
+        if self._encoded < WORTH:
+            self._encoded += len(text)
+            if self._encoded < WORTH or self._lengths is None:
+                return None
+            self._quick = self._plain.stand_in()
+        if self._quick is None or (self._plain.prefixed and not continuing):
+            return None
+        return self._quick.encode(text)
 
     def _unchanged(self, text: str) -> bool:
         """Whether the normaliser leaves ``text`` alone."""
@@ -108,15 +131,22 @@ class _Pair:
         self._later = _copy(backend, first=False, control=control)
         for copy in (self._first, self._later):
             copy.encode_special_tokens = bool(control)
-        self._inner: re.Pattern[str] | None = None
-        added = backend.get_added_tokens_decoder().values()
-        active = [token for token in added if token.content not in control]
-        if active and any(
+        self.prefixed = any(
             _state(part, first=True) != _state(part, first=False)
             for part in (backend.normalizer, backend.pre_tokenizer)
-        ):
-            patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in active]
+        )
+        """Whether the two differ."""
+        added = backend.get_added_tokens_decoder().values()
+        self._active = [token for token in added if token.content not in control]
+        self._inner: re.Pattern[str] | None = None
+        if self._active and self.prefixed:
+            patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in self._active]
             self._inner = re.compile("|".join(patterns))
+
+    def stand_in(self) -> TiktokenBPE | None:
+        """What does the same faster for text that goes on, if that is certain."""
+        added = [token.content for token in self._active]
+        return convert(self._later, lambda text: self.ids(text, True), added)
 
     def ids(self, text: str, continuing: bool) -> list[int]:
         return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
@@ -229,7 +259,7 @@ def _byte_pieces(backend: tokenizers.Tokenizer) -> list[bytes] | None:
     decoder = _state(backend.decoder, first=True)
     if decoder is None or decoder["type"] != "ByteLevel":
         return None
-    back = {char: byte for byte, char in _byte_alphabet().items()}
+    back = byte_alphabet()
     vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
@@ -239,12 +269,3 @@ def _byte_pieces(backend: tokenizers.Tokenizer) -> list[bytes] | None:
         else:
             pieces[number] = bytes(back[char] for char in token)
     return pieces
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """The visible character that stands for each byte in byte-level vocabularies."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    return {byte: chr(byte) for byte in visible} | {
-        byte: chr(256 + place) for place, byte in enumerate(hidden)
-    }
