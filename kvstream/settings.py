@@ -84,6 +84,10 @@ class ModelSettings:
     """Attention backend: ``auto``, ``split``, ``flash``, ``sdpa``, ``reference``."""
     threads: int | None = None
     """CPU threads; None leaves torch's own choice."""
+    quantize: str | None = None
+    """``8bit`` or ``4bit``: quantize the weights while they are loaded."""
+    max_weights: int | None = None
+    """Most bytes of weights on a device; what is over goes to the CPU, and then stays on disk."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless you ask for it."""
 

@@ -154,6 +154,14 @@ model_options = stack(
         help="How attention is computed.",
     ),
     option(
+        "--quantize", type=click.Choice(["8bit", "4bit"]), section="Model",
+        help="Quantize the weights while they are loaded (needs bitsandbytes).",
+    ),
+    option(
+        "--max-weights", type=BytesType(), metavar="SIZE", section="Model",
+        help="Memory that weights may take; the rest is read from disk at every chunk. Slow.",
+    ),
+    option(
         "--threads", type=click.IntRange(min=1), metavar="N", section="Model",
         help="CPU threads; default: torch's choice.",
     ),
@@ -346,6 +354,8 @@ class ReadingOptions:
             dtype=values["dtype"],
             attn=values["attn"],
             threads=values["threads"],
+            quantize=values["quantize"],
+            max_weights=values["max_weights"],
             trust_remote_code=values["trust_remote_code"],
         )
         methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
@@ -416,7 +426,8 @@ def reading_options(command: Command) -> Command:
 
 
 _VALUES = (
-    "model", "device", "dtype", "attn", "threads", "revision", "offline", "trust_remote_code",
+    "model", "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
+    "trust_remote_code",
     "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
     "system", "max_tokens", "temp", "top_p", "top_k", "seed", "extract", "passages",
     "strict", "reread",

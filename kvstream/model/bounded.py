@@ -46,7 +46,7 @@ class BoundedModel:
 
     @property
     def device(self) -> torch.device:
-        return self.model.get_input_embeddings().weight.device
+        return _runs_on(self.model.get_input_embeddings())
 
     @property
     def facts(self) -> ModelFacts:
@@ -164,8 +164,9 @@ def _kind(model: Any) -> str:
 
 
 def _probe_ids(model: Any) -> Tensor:
-    table = model.get_input_embeddings().weight
-    return (torch.arange(PROBE_TOKENS, device=table.device) * 7 + 11)[None] % table.shape[0]
+    table = model.get_input_embeddings()
+    ids = torch.arange(PROBE_TOKENS, device=_runs_on(table)) * 7 + 11
+    return ids[None] % table.weight.shape[0]
 
 
 @torch.inference_mode()
@@ -350,11 +351,19 @@ def _distance(a: Tensor, b: Tensor) -> float:
     return float(((a - b).pow(2).mean(1).sqrt() / (size + 1e-12)).median())
 
 
+def _runs_on(module: nn.Module) -> torch.device:
+    """Where a module computes, be its weights on disk until then."""
+    device: torch.device = module.weight.device  # type: ignore[assignment]
+    if device.type == "meta":
+        return torch.device(module._hf_hook.execution_device)  # type: ignore[union-attr,arg-type]
+    return device
+
+
 def _head(model: Any, hidden: Tensor) -> Tensor:
     """The output layer with the caps and scales that are known of some families."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
-    logits = head(hidden.to(head.weight.device))
+    logits = head(hidden.to(_runs_on(head)))
     if getattr(config, "logit_scale", None):  # Cohere
         logits = logits * config.logit_scale
     if getattr(config, "logits_scaling", None):  # Granite

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 WHOLE = 1 << 20
 """Tensors of up to so many bytes are taken in whole."""
@@ -23,10 +24,19 @@ def fingerprint(model: Any) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters(), key=lambda pair: pair[0]):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
-        if weight.device.type != "meta":  # what is on disk alone is known by name and shape
-            for part in _parts(weight.detach()):
-                digest.update(part)
+        for tensor in _plain(weight.detach()):
+            if tensor.device.type != "meta":  # what is on disk alone is known by name and shape
+                for part in _parts(tensor):
+                    digest.update(part)
     return digest.hexdigest()[:16]
+
+
+def _plain(weight: Tensor) -> list[Tensor]:
+    """What a quantized weight consists of, where it is several tensors in one."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [tensor for name in names for tensor in _plain(getattr(weight, name))]
 
 
 def _parts(weight: Tensor) -> list[bytes]:

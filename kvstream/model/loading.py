@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from kvstream import pocket
-from kvstream.errors import ModelError, UsageError
+from kvstream.errors import ModelError
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.placement import (
+    device_map,
+    device_of,
+    dtype_of,
+    quantization,
+    refuse_too_large,
+)
 from kvstream.settings import ModelSettings
 
 POCKET = "pocket"
-DTYPES = {
-    "float32": torch.float32, "fp32": torch.float32,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
-    "float16": torch.float16, "fp16": torch.float16,
-}  # fmt: skip
-HEADROOM = 1.1
-"""Loading needs a little more than the weights alone."""
 
 
 def folder(settings: ModelSettings) -> str:
@@ -46,84 +46,30 @@ def load(settings: ModelSettings) -> BoundedModel:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     where = folder(settings)
-    device = _device(settings.device)
+    device = device_of(settings.device)
     common: dict[str, Any] = {
         "revision": settings.revision,
         "local_files_only": settings.offline or settings.name == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
-    _refuse_too_large(where, settings, device)
+    refuse_too_large(where, settings, device)
+    placement = {**device_map(settings, device), **quantization(settings)}
+    dtype = dtype_of(settings, device, embedded=settings.name == POCKET)
     _quiet()
     from transformers import AutoModelForCausalLM
 
-    placement: dict[str, Any] = {}
-    if settings.device == "auto" and device.type == "cuda":
-        placement["device_map"] = "auto"  # accelerate spreads it over what there is
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=_dtype(settings, device), use_safetensors=True, **placement, **common
+            where, dtype=dtype, use_safetensors=True, **placement, **common
         )
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         raise _explained(settings, error) from error
-    if not placement:
-        model.to(device)  # type: ignore[arg-type]
     model.requires_grad_(False)
     bounded = bound(model, settings.name)
     bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
     return bounded
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise UsageError(
-            f"The device {name!r} cannot be used here ({first}); `kvstream doctor` lists those "
-            "that can."
-        ) from error
-    return device
-
-
-def _dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | str:
-    if settings.dtype != "auto":
-        if settings.dtype not in DTYPES:
-            raise UsageError(
-                f"Unknown dtype {settings.dtype!r}; choose one of {', '.join(DTYPES)}."
-            )
-        return DTYPES[settings.dtype]
-    if settings.name == POCKET and device.type == "cpu" and not _fast_bfloat16():
-        return torch.float32
-    return "auto"
-
-
-def _fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware; without that it is slower than float32."""
-    check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return bool(check and check())
-
-
-def _refuse_too_large(where: str, settings: ModelSettings, device: torch.device) -> None:
-    """Compare the weights' size on disk with the memory there is, before minutes of loading."""
-    path = Path(where)
-    if not path.is_dir() or device.type != "cpu":
-        return
-    import psutil
-
-    size = sum(f.stat().st_size for f in path.glob("*.safetensors"))
-    if DTYPES.get(settings.dtype) == torch.float32:
-        size *= 2  # nearly all checkpoints are stored in 16 bits
-    free = psutil.virtual_memory().available
-    if size * HEADROOM > free:
-        raise ModelError(
-            f"{settings.name} needs about {size * HEADROOM / 1e9:.1f} GB and {free / 1e9:.1f} GB "
-            "of memory are free; choose a smaller model, --dtype bfloat16, or a machine with more."
-        )
 
 
 def _quiet() -> None:
@@ -132,7 +78,8 @@ def _quiet() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
+    for library in ("transformers", "accelerate", "bitsandbytes"):
+        logging.getLogger(library).setLevel(logging.ERROR)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

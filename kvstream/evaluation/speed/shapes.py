@@ -10,7 +10,8 @@ import torch
 from kvstream.errors import UsageError
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import bound
-from kvstream.model.loading import DTYPES, POCKET
+from kvstream.model.loading import POCKET
+from kvstream.model.placement import DTYPES
 from kvstream.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokens import load_tokenizer
