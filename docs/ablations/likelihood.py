@@ -1,0 +1,146 @@
+"""How likely memory makes the right words, where exact answers are all wrong (docs/methods.md).
+
+    python docs/ablations/likelihood.py streaming cascade:cascades=2 cascade:cascades=4 \\
+        --text ../shared/data/books/*.gz --heldout --kind passage --depths 0.7,0.75
+
+A document is read as in ``kvstream bench needle``; then the loss of the right words is taken, with
+the model being given each before it has to say the next (nats a token, less is better). Kinds:
+``passkey`` and ``fact``, a planted needle's answer behind its question, which methods that look at
+questions know while they read; ``passage``, 64 tokens of the text itself behind the 32 in front of
+them, which nobody knew before. A document holds one for each depth. Every case reads the same;
+after the first, cases are told by what they differ from it, with the 95% interval of the paired
+differences. The row "-" is what the model says with nothing read.
+
+A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.needle import Plan, make_needles
+from kvstream.evaluation.reading import IdFeed, open_reader
+from kvstream.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.training.splits import is_heldout
+
+ASKED, SAID = 32, 64
+"""Tokens of a passage that are shown, and that have to be said."""
+APART = 40
+"""Tokens between needles that say the same."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is read, and for each depth what is asked and the right words."""
+
+    ids: list[int]
+    questions: list[str]
+    """Of needles."""
+    asked: list[list[int]]
+    """Of passages."""
+    said: list[list[int]]
+
+
+def document(
+    session: Session, filler: Filler, kind: str, tokens: int, depths: list[float], repeat: int,
+    trial: int,
+) -> Document:  # fmt: skip
+    rng = random.Random(f"{kind} {tokens} {depths} {trial}")
+    encode = session.tokenizer.encode
+    if kind == "passage":
+        ids = encode(filler.cut(session.tokenizer, tokens, rng))
+        starts = [round(depth * len(ids)) for depth in depths]
+        said = [ids[at + ASKED : at + ASKED + SAID] for at in starts]
+        return Document(ids, [], [ids[at : at + ASKED] for at in starts], said)
+    needles = make_needles(Plan(kind, (tokens,), (), needles=len(depths)), rng, trial)
+    taken = sum(len(encode(n.sentence)) for n in needles) * repeat
+    text = filler.cut(session.tokenizer, tokens - taken, rng)
+    places = [
+        (depth + APART * i / tokens, n.sentence)
+        for depth, n in zip(depths, needles, strict=True)
+        for i in range(repeat)
+    ]
+    ids = encode(insert(text, session.tokenizer, places))
+    said = [encode(f" {n.answers[0]}", continuing=True) for n in needles]
+    return Document(ids, [n.question for n in needles], [], said)
+
+
+def losses(session: Session, doc: Document, run: RunSettings, *, read: bool = True) -> list[float]:
+    """Mean loss of the right words of each depth after the document was read."""
+    reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
+    reader.begin()
+    if read:
+        for _ in reader.read(IdFeed(doc.ids)):
+            pass
+    asked = doc.asked or [prompt.tail(question) for question in doc.questions]
+    pairs = zip(asked, doc.said, strict=True)
+    return [float(reader.score(question, said).mean()) for question, said in pairs]
+
+
+def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
+    text, _, schedule = text.partition("@")
+    method, _, settings = text.partition(":")
+    pairs = (s.partition("=") for s in settings.split("+") if s)
+    return RunSettings(
+        Budget(tokens=asked.budget), method, {name: value for name, _, value in pairs},
+        keep=asked.keep, start=asked.start, growth=schedule or asked.schedule, chunk=asked.chunk,
+        chunk_size=asked.chunk_size, max_tokens=ASKED + SAID,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--depths", default="0.5,0.75")
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
+    parser.add_argument("--text", nargs="*", default=[])
+    parser.add_argument("--heldout", action="store_true")
+    parser.add_argument("--model", default="pocket")
+    parser.add_argument("--budget", type=int, default=1024)
+    parser.add_argument("--keep", type=int)
+    parser.add_argument("--start", type=int)
+    parser.add_argument("--schedule", default="fixed")
+    parser.add_argument("--chunk", default="fixed")
+    parser.add_argument("--chunk-size", type=int)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    session = Session.open(ModelSettings(name=asked.model, threads=1))
+    texts = [
+        t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
+    ]
+    filler = Filler.of(texts)
+    cases = {text: case_of(text, asked) for text in asked.cases}
+    depths = [float(d) for d in asked.depths.split(",")]
+    found: dict[tuple[float, str], list[float]] = {}
+    for trial in range(asked.trials):
+        doc = document(session, filler, asked.kind, asked.tokens, depths, asked.repeat, trial)
+        nothing = losses(session, doc, next(iter(cases.values())), read=False)
+        told = {"-": nothing, **{text: losses(session, doc, run) for text, run in cases.items()}}
+        for text, values in told.items():
+            for depth, value in zip(depths, values, strict=True):
+                found.setdefault((depth, text), []).append(value)
+    print(f"{asked.kind}, {asked.tokens:,} tokens, {asked.trials} documents, nats a token")
+    base = next(iter(cases))
+    for depth in depths:
+        for text in ("-", *cases):
+            values = found[depth, text]
+            line = f"depth {depth:<5} {text:45} {sum(values) / len(values):6.3f}"
+            if text != base:
+                change = [a - b for a, b in zip(values, found[depth, base], strict=True)]
+                line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*mean_interval(change))
+            print(line)
+
+
+if __name__ == "__main__":
+    main()
