@@ -23,6 +23,7 @@ from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.options import method_settings
 from kvstream.evaluation.datasets import load
 from kvstream.memory import file as memory_file
+from kvstream.methods.registry import available
 from kvstream.passages import Passages
 from kvstream.prompt import build_prompt
 from kvstream.reporters.format import for_terminal
@@ -40,17 +41,20 @@ _ALPHABETS = (
     "<|im_start|>user</s>[INST]<bos>{}%\\\"'`$;&",
 )
 
+_CHOSEN = (*_ALPHABETS, "".join(_ALPHABETS))
+
 
 def some_text(rng: random.Random, most: int = 300) -> str:
-    """Anything, from one alphabet or from all of them."""
-    alphabet = rng.choice([*_ALPHABETS, "".join(_ALPHABETS)])
-    return "".join(rng.choices(alphabet, k=rng.randrange(most + 1)))
+    """Anything, from one alphabet or from all of them; most are short."""
+    alphabet = rng.choice(_CHOSEN)
+    short = most > 300 and rng.random() < 0.85
+    return "".join(rng.choices(alphabet, k=rng.randrange((most // 10 if short else most) + 1)))
 
 
 def some_bytes(rng: random.Random, most: int = 2000) -> bytes:
     """Text, noise, or a mixture."""
     text = some_text(rng, most).encode("utf-8", "surrogatepass")
-    noise = rng.randbytes(rng.randrange(most + 1))
+    noise = rng.randbytes(rng.randrange(rng.choice([most, most // 10 + 1, 40]) + 1))
     return rng.choice([text, noise, text + noise, noise[:20] + text])
 
 
@@ -91,19 +95,26 @@ def _number(rng: random.Random) -> str:
 
 def settings(rng: random.Random, _: Path) -> None:
     """Settings of a run, and of methods."""
-    anything: list[Any] = [None, 0, 1, -1, 7, 10**12, 0.0, 0.5, float("nan"), float("inf"), -0.1]
+
+    def one(good: list[Any], bad: list[Any]) -> Any:
+        return rng.choice(bad if rng.random() < 0.08 else good)
+
+    no_number = [float("nan"), float("inf"), -0.1, -1]
     run = RunSettings(
-        growth=rng.choice(["linear", "sqrt", "", "x"]),
-        keep=rng.choice([None, 0, 1, -5, 10**9]),
-        chunk_size=rng.choice([None, 0, 1, 10**9]),
-        max_tokens=rng.choice([0, 1, 256]),
-        temperature=rng.choice([v for v in anything if v is not None]),
-        top_p=rng.choice([v for v in anything if v is not None]),
+        growth=one(["linear", "sqrt", "fixed"], ["", "x"]),
+        keep=one([None, 1, 10**9], [0, -5]),
+        chunk_size=one([None, 1, 10**9], [0, -1]),
+        max_tokens=one([1, 256], [0, -7]),
+        temperature=one([0.0, 1, 0.5, 10**12], no_number),
+        top_p=one([1, 0.5], [0, 7, *no_number]),
     )
     assert run.max_tokens >= 1
-    assert run.temperature >= 0
-    given = tuple(some_text(rng, 20) for _ in range(rng.randrange(3)))
-    method_settings((*given, "infinipot.alpha=" + some_text(rng, 5)), ("infinipot",), strict=True)
+    assert 0 <= run.temperature < float("inf")
+    assert 0 < run.top_p <= 1
+    name = rng.choice([*available(), some_text(rng, 6)])
+    setting = rng.choice(["alpha", "pool", "sinks", some_text(rng, 8)])
+    value = rng.choice([_number(rng), some_text(rng, 5), "0.25", "3"])
+    method_settings((f"{name}.{setting}={value}",), (name,), strict=rng.random() < 0.5)
 
 
 @cache
@@ -131,10 +142,12 @@ def command_line(rng: random.Random, _: Path) -> None:
 
 def config_files(rng: random.Random, folder: Path) -> None:
     """The user's defaults."""
-    lines = ['model = "pocket"', 'budget = "8k"', "[summarize]", "max-tokens = 600", "set = []"]
-    rng.shuffle(lines)
+    lines = ['model = "pocket"', 'budget = "8k"', "set = []", "[ask]", "max-tokens = 600"]
+    if rng.random() < 0.3:
+        rng.shuffle(lines)
     path = folder / "config.toml"
-    path.write_bytes(altered(rng, "\n".join(lines).encode()))
+    data = "\n".join(lines).encode()
+    path.write_bytes(altered(rng, data) if rng.random() < 0.8 else data)
     values = config.load(path)
     config.for_command(values, "ask", {"ask": ["model", "budget", "set", "max_tokens"]}, path)
 
@@ -158,10 +171,14 @@ def decoding(rng: random.Random, _: Path) -> None:
     assert end <= len(data)
 
 
+def _xz(data: bytes) -> bytes:
+    return lzma.compress(data, preset=0)
+
+
 def archives(rng: random.Random, folder: Path) -> None:
     """Compressed files, whole and damaged, as files and through a pipe, with a limit."""
     data = some_bytes(rng)
-    packed = rng.choice([gzip.compress, bz2.compress, lzma.compress, bytes])(data)
+    packed = rng.choice([gzip.compress, bz2.compress, _xz, bytes])(data)
     packed = altered(rng, packed) if rng.random() < 0.8 else packed
     limit, text = rng.choice([None, 100, 10**6]), rng.random() < 0.5
     if rng.random() < 0.5:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fuzz import GROUPS, fuzz
+from fuzz_documents import MISSING, epub
 from fuzz_parsers import altered
 from models import bounded, tokens
 
@@ -16,12 +17,18 @@ from kvstream.errors import UsageError
 from kvstream.methods.registry import available
 from kvstream.settings import Budget, RunSettings, parse_count
 from kvstream.sizes import Sizes
+from kvstream.sources import open_sources
 
 
 @pytest.mark.parametrize(("group", "cases"), [("parsers", 550), ("engine", 30)])
 def test_no_crash_no_hang_and_no_bound_passed(group: str, cases: int) -> None:
     torch.set_num_threads(1)
     assert fuzz(GROUPS[group], range(cases), seed=1) == 0
+
+
+@pytest.mark.skipif(MISSING is not None, reason="needs kvstream[documents]")
+def test_documents_are_read_or_refused() -> None:
+    assert fuzz(["documents"], range(100), seed=1) == 0
 
 
 @pytest.mark.long
@@ -84,3 +91,10 @@ def test_full_ends_an_answer_where_the_budget_is_full_and_loses_nothing() -> Non
 def test_a_temperature_that_is_no_number() -> None:
     with pytest.raises(UsageError, match="temperature"):
         RunSettings(temperature=float("nan"))
+
+
+@pytest.mark.skipif(MISSING is not None, reason="needs kvstream[documents]")
+def test_a_chapter_in_utf_16_is_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "book.epub"
+    path.write_bytes(epub("<html><body><p>It rained.</p></body></html>".encode("utf-16")))
+    assert "".join(block.text for block in open_sources([str(path)])).strip() == "It rained."

@@ -8,6 +8,7 @@ import io
 import lzma
 import os
 import threading
+import time
 import zipfile
 from itertools import pairwise
 from pathlib import Path
@@ -255,6 +256,23 @@ def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SourceError, match=r"kvstream\[documents\]"):
         open_sources([str(page)])
+
+
+def test_html_shows_no_comments_and_keeps_what_is_preformatted() -> None:
+    pytest.importorskip("bs4")
+    page = b"<p>It  <!-- not\n this -->rained.<pre>a  b \n  c</pre><svg><p>x</p></svg>"
+    assert documents.html_text(page) == "It rained.\na  b\nc\n"
+
+
+@pytest.mark.parametrize(
+    "page", [b"<div>x" * 20_000, b"<p>x</p>" * 20_000, b"<pre>" + b" " * 10**5]
+)
+def test_html_takes_time_that_grows_with_the_page_alone(page: bytes) -> None:
+    """Fuzzing by hand found minutes where there are tenths of a second."""
+    pytest.importorskip("bs4")
+    began = time.process_time()
+    assert documents.html_text(page).count("x") == page.count(b"x")
+    assert time.process_time() - began < 10
 
 
 def test_documents_from_a_pipe_are_refused() -> None:

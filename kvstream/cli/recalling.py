@@ -73,7 +73,8 @@ def open_memory(
     reporter.loading(options.model.name)
     session = open_session(options)
     memory = session.recall(kind, options.run)
-    memory.prefill_s = 0.0  # nothing was read now; what it took is told with the file
+    # Nothing was read now; what it took is told with the file.
+    memory.prefill_s = memory.reader.select_seconds = 0.0
     if not options.quiet:
         reporter.tell(kind.told())
     return session, memory, kind

@@ -7,21 +7,28 @@ extracted text.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kvstream.errors import SourceError
 
 LIBRARIES = {"pdf": ("pypdf",), "epub": ("ebooklib", "bs4"), "html": ("bs4",)}
 MAX_BYTES = 256 * 1024**2
-_DROPPED = ["script", "style", "template", "noscript", "head", "svg"]
-_BLOCKS = [
+_DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
+_APART = frozenset(["p", "h1", "h2", "h3", "h4"])
+_BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption",
     "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
     "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
-]  # fmt: skip
+])  # fmt: skip
+
+# What these libraries say of a broken file goes to whoever wants it, and not to stderr.
+for _library in ("pypdf", "bs4", "ebooklib"):
+    logging.getLogger(_library).addHandler(logging.NullHandler())
 
 
 def missing_extra(kind: str, name: str) -> str | None:
@@ -77,19 +84,35 @@ def _unpacked(path: Path) -> int:
 
 
 def html_text(markup: bytes) -> str:
-    """The visible text of a page; blocks become lines, white space within them one space."""
-    from bs4 import BeautifulSoup
+    """The visible text of a page; blocks become lines, white space within them one space.
 
+    One walk, whose time grows with the page alone: pages may be as deep or as wide as they like.
+    """
+    from bs4 import BeautifulSoup
+    from bs4.element import CData, NavigableString, Tag
+
+    found: list[str] = []
+    pre = 0
     soup = BeautifulSoup(markup, "html.parser")
-    for tag in soup(_DROPPED):
-        tag.decompose()
-    for string in soup.find_all(string=True):
-        if string.find_parent("pre") is None:
-            string.replace_with(re.sub(r"\s+", " ", str(string)))
-    for tag in soup(_BLOCKS):
-        tag.insert_before("\n\n" if tag.name in ("p", "h1", "h2", "h3", "h4") else "\n")
-        tag.insert_after("\n")
-    text = re.sub(r"[ \t]*\n[ \t]*", "\n", soup.get_text())
+    open_tags: list[tuple[Tag, Iterator[Any]]] = [(soup, iter(soup.contents))]
+    while open_tags:
+        tag, rest = open_tags[-1]
+        node = next(rest, None)
+        if node is None:
+            open_tags.pop()
+            pre -= tag.name == "pre"
+            found.append("\n" if tag.name in _BLOCKS else "")
+        elif isinstance(node, Tag):
+            if node.name in _DROPPED:
+                continue
+            if node.name in _BLOCKS:
+                found.append("\n\n" if node.name in _APART else "\n")
+            pre += node.name == "pre"
+            open_tags.append((node, iter(node.contents)))
+        elif type(node) in (NavigableString, CData):  # no comments and the like
+            found.append(str(node) if pre else re.sub(r"\s+", " ", node))
+    lines = "".join(found).split("\n")
+    text = "\n".join(line.strip(" \t") for line in lines)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
@@ -105,7 +128,7 @@ def _epub(path: Path) -> Iterator[str]:
     for entry in book.spine:
         item = book.get_item_with_id(entry[0] if isinstance(entry, tuple) else entry)
         if item is not None and item.get_type() == ebooklib.ITEM_DOCUMENT:
-            yield html_text(item.get_content()) + "\n"
+            yield html_text(item.content) + "\n"
 
 
 def _pdf(path: Path) -> Iterator[str]:
