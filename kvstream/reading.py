@@ -139,7 +139,8 @@ class Reading:
             )
         self.sources.follow_on(trace.records, ended_line=trace.ended_line)
         trace.names, trace.bases = self.sources.names, self.sources.bases
-        trace.passages = trace.passages or Passages()
+        if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
+            trace.passages = Passages()
         after = trace.read, trace.end
         stream = open_stream(self.tokenizer, self.sources, trace.passages.feed, after)
         feed = TokenFeed(stream, trace.origins)

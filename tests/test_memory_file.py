@@ -18,6 +18,7 @@ from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError,
 from kvstream.events import Answered
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
+from kvstream.passages import Passages
 from kvstream.sample import generate
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -361,6 +362,14 @@ def test_reading_on_stays_in_the_bound_and_counts_on(
     assert newest == memory.trace.read - 1
     cited = result(memory).citations
     assert all(c["source"] in memory.trace.names and c["byte_start"] >= 0 for c in cited)
+
+
+def test_reading_on_goes_on_with_passages_that_are_empty(session: Session, story: Path) -> None:
+    memory = read(session, story, run_of(300))
+    memory.trace.passages = empty = Passages("lines")
+    after = read(session, story, run_of(300), after=memory)
+    assert after.trace.passages is empty
+    assert len(empty)
 
 
 def test_truncate_cannot_be_read_on(session: Session, story: Path) -> None:
