@@ -1,11 +1,12 @@
 """Regions by citation, by words and by both, and how much to read again (docs/citations.md).
 
-    python docs/ablations/second_look.py --kind fact --tokens 32768 --documents 4 --text BOOKS...
-    python docs/ablations/second_look.py --kind rule --tokens 16384 --documents 38 --text BOOKS...
+    python docs/ablations/second_look.py --kind fact --tokens 32768 --documents 4 --text BOOKS
+    python docs/ablations/second_look.py --kind rule --tokens 16384 --documents 38 --text BOOKS
 
 Each document is read once under the budget for all of its questions (eight, so 38 documents ask
 304); every way to look again starts from that same memory. Told is, of the questions asked: how
-many answers are right, and how often what is read again has the sentence that answers.
+many answers are right, and how often what is read has the sentence that answers. ``bm25`` reads
+nothing but what BM25 finds, as much as the budget holds: what the whole has to be compared with.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import argparse
 import random
 from collections import defaultdict
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from kvstream.cli.bench.options import text_files
 from kvstream.evaluation.filler import Filler, around
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
@@ -38,14 +39,15 @@ parser.add_argument("--documents", type=int, default=4)
 parser.add_argument("--questions", type=int, default=8, help="in each document")
 parser.add_argument("--budget", type=int, default=1024)
 parser.add_argument("--most", type=int, nargs="+", default=[256], help="tokens to read again")
-parser.add_argument("--text", nargs="+", type=Path, default=[])
+parser.add_argument("--text", nargs="+", default=[], help="files or directories")
+parser.add_argument("--heldout", action="store_true", help="only what pocket has not been shown")
 parser.add_argument("--model", default="pocket")
 parser.add_argument("--seed", type=int, default=0)
 given = parser.parse_args()
 
 torch.set_num_threads(1)
 session = Session.open(ModelSettings(name=given.model))
-filler = Filler.of([str(path) for path in given.text], seed=given.seed)
+filler = Filler.of(text_files(given.text, heldout=given.heldout), seed=given.seed)
 plan = Plan(
     given.kind, (given.tokens,), (0.5,), needles=given.questions, seed=given.seed,
     rule=from_sentence,
@@ -96,17 +98,18 @@ for number in range(given.documents):
             tell("surroundings alone", ask(session, near, [fact.question], run)[0].answer)
             setting = session.settle([fact.question], whole)
             room = min(setting.sizes.free, setting.sizes.final)
-            for by in BY:
-                for most in given.most:
-                    how, sizes = Reread(by, again), (room, most)
-                    parts = choose(how, fact.question, regions, sizes, session.tokenizer)
-                    text = plain("".join(block.text for block in parts))
-                    found[f"{by} {most}, has it", rare].append(plain(fact.sentence) in text)
-                    if not len(parts):
-                        tell(f"{by} {most}", "")
-                        continue
-                    second = finished(session.read(parts, setting, whole, passages=parts.passages))
-                    tell(f"{by} {most}", answer(second, fact.question).answer)
+            looks = [(f"{by} {most}", by, most) for by in BY for most in given.most]
+            for name, by, most in [*looks, ("bm25", "words", given.budget)]:
+                parts = choose(
+                    Reread(by, again), fact.question, regions, (room, most), session.tokenizer
+                )
+                text = plain("".join(block.text for block in parts))
+                found[f"{name}, has it", rare].append(plain(fact.sentence) in text)
+                if not len(parts):
+                    tell(name, "")
+                    continue
+                second = finished(session.read(parts, setting, whole, passages=parts.passages))
+                tell(name, answer(second, fact.question).answer)
     print(f"{number + 1} of {given.documents} documents", flush=True)
 
 print(f"{'':28} {'all':>9} {'rare word':>12} {'no rare word':>14}")
