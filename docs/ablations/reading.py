@@ -1,0 +1,103 @@
+"""How fast text becomes tokens with a large byte-level vocabulary, and what of it a run waits for.
+
+    python docs/ablations/reading.py books/*.gz
+    python docs/ablations/reading.py books/*.gz --tokenizer tokenizer.json
+
+Without a tokenizer one is trained on the beginning of the files, with Llama 3's pattern.  The speed
+is that of files to ids, per second of processor time, the library's beside kvstream's.  Then a
+device that reads 50,000 tokens a second without the processor (it sleeps) is given chunks from
+ids in memory, from files in its own thread, and from files that a thread reads ahead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from kvstream.sources import open_sources
+from kvstream.text import hub
+from kvstream.text.hub import HubTokenizer
+from kvstream.tokens import ReadAhead, TokenStream
+
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CHUNK = 1024
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("files", nargs="+")
+parser.add_argument("--tokenizer", help="a tokenizer.json")
+parser.add_argument("--vocabulary", type=int, default=32_768)
+parser.add_argument("--train", type=int, default=100, metavar="BLOCKS", help="of 64k characters")
+parser.add_argument("--tokens-per-second", type=int, default=50_000)
+parser.add_argument("--chunks", type=int, default=400)
+options = parser.parse_args()
+
+
+def texts() -> Iterator[str]:
+    return (block.text for block in open_sources(options.files, text=True))
+
+
+def trained() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocabulary, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(islice(texts(), options.train), trainer)
+    return tokenizer
+
+
+def speed(label: str, tokenizer: HubTokenizer) -> list[int]:
+    begun = time.process_time()
+    stream = TokenStream(tokenizer, open_sources(options.files, text=True))
+    ids: list[int] = []
+    while chunk := stream.read(CHUNK):
+        ids += chunk.ids.tolist()
+        end = chunk.end
+    seconds = time.process_time() - begun
+    print(f"{label:<34} {end / seconds / 1e6:5.1f} MB/s, {1e6 * seconds / len(ids):.2f} µs a token")
+    return ids
+
+
+def waited(label: str, source: TokenStream | ReadAhead | None) -> None:
+    work = CHUNK / options.tokens_per_second
+    idle, begun = 0.0, time.perf_counter()
+    for _ in range(options.chunks):
+        if source is not None:
+            source.read(CHUNK)
+        asleep = time.perf_counter()
+        time.sleep(work)
+        idle += time.perf_counter() - asleep
+    seconds = time.perf_counter() - begun
+    print(f"{label:<34} {seconds:5.2f} s, {1 - idle / seconds:.2%} of it spent waiting for tokens")
+
+
+backend = Tokenizer.from_file(options.tokenizer) if options.tokenizer else trained()
+hub.WORTH = 1 << 60
+slow = HubTokenizer(backend)
+expected = speed("tokenizers", slow)
+hub.WORTH = 1 << 22
+quick = HubTokenizer(backend)
+assert speed("tiktoken, and finding that it may", quick) == expected
+assert speed("tiktoken", quick) == expected
+waited("device alone", None)
+for label, tokenizer in (("tokenizers", slow), ("tiktoken", quick)):
+    files = open_sources(options.files, text=True)
+    waited(f"{label}, in turns", TokenStream(tokenizer, files))
+    files = open_sources(options.files, text=True)
+    with closing(ReadAhead(tokenizer, files)) as ahead:
+        waited(f"{label}, ahead", ahead)
