@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,20 +123,21 @@ def main() -> None:
     filler = Filler.of(texts)
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
-    found: dict[tuple[float, str], list[float]] = {}
+    found: dict[tuple[str, str], list[float]] = {}
     for trial in range(asked.trials):
         doc = document(session, filler, asked.kind, asked.tokens, depths, asked.repeat, trial)
         nothing = losses(session, doc, next(iter(cases.values())), read=False)
         told = {"-": nothing, **{text: losses(session, doc, run) for text, run in cases.items()}}
         for text, values in told.items():
-            for depth, value in zip(depths, values, strict=True):
+            labelled = zip(asked.depths.split(","), values, strict=True)
+            for depth, value in (*labelled, ("all", statistics.fmean(values))):
                 found.setdefault((depth, text), []).append(value)
     print(f"{asked.kind}, {asked.tokens:,} tokens, {asked.trials} documents, nats a token")
     base = next(iter(cases))
-    for depth in depths:
+    for depth in (*asked.depths.split(","), "all"):
         for text in ("-", *cases):
             values = found[depth, text]
-            line = f"depth {depth:<5} {text:45} {sum(values) / len(values):6.3f}"
+            line = f"depth {depth:4}  {text:45} {statistics.fmean(values):6.3f}"
             if text != base:
                 change = [a - b for a, b in zip(values, found[depth, base], strict=True)]
                 line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*mean_interval(change))
