@@ -191,8 +191,10 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
     groups, count = k.shape[0], plus.shape[1]
     end = k.shape[1] - q.shape[1] + first + count
     asked = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
-    # Keys first: they are strided, and the product would copy them the other way round.
-    scores = (k[:, :end] @ asked.flatten(1, 2).transpose(1, 2)).float()
+    # Keys first: they are strided, and the product would copy them the other way round. Rounded up,
+    # as memory that grows would have a product compiled with every step (see `_flash_cpu`).
+    wide = F.pad(k[:, :end], (0, 0, 0, -end % BLOCK))
+    scores = (wide @ asked.flatten(1, 2).transpose(1, 2))[:, :end].float()
     scores = scores.mul_(scale).unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
     later = torch.ones(count, count, dtype=torch.bool, device=q.device).tril(-1)
     scores[:, end - count :].masked_fill_(later[:, None], -torch.inf)  # [K, keys, G, n]
