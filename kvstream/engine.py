@@ -97,6 +97,7 @@ class Reader:
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)
+        self._shrinking = run.chunk == "decremental"
         self.asked = self.method.evidence()
         self.measure_always = measure_always
         self.report_loss = False
@@ -152,7 +153,7 @@ class Reader:
         """Read the feed to its end, or until `interrupted`; yields after every chunk."""
         self.begin()
         while not interrupted():
-            room = self.schedule.chunk()
+            room = self._room()
             if room == 0 and not feed.exhausted():
                 raise BudgetError(
                     f"The text is longer than the {self.sizes.final} tokens that "
@@ -168,6 +169,16 @@ class Reader:
             if length is not None and not last:
                 self._revise(length)
             yield report  # all of the step is done: who saves a memory saves it here
+
+    def _room(self) -> int:
+        """Tokens to read now: what the schedule says, or a few less for a round width of the pass.
+
+        Some processors compile their products anew for every width (`BoundedModel.round_width`),
+        and a decremental chunk brings a new one with every step.
+        """
+        room, width = self.schedule.chunk(), self.model.round_width
+        over = (room + sum(map(len, self.catalysts))) % width
+        return room - over if self._shrinking and room - over >= 2 * width else room
 
     def begin(self) -> None:
         """Run the protected prompt; done once, before the first chunk."""

@@ -15,6 +15,7 @@ from test_engine_evicted import Uneven
 
 from kvstream.engine import Piece, Reader
 from kvstream.errors import BudgetError
+from kvstream.evaluation.reading import IdFeed
 from kvstream.methods.registry import available
 from kvstream.model.bounded import BoundedModel, bound
 from kvstream.settings import CHUNKS, GROWTHS, RunSettings
@@ -209,3 +210,22 @@ def test_a_text_that_full_cannot_hold_is_refused() -> None:
     reader = Reader(smallest("llama"), METHODS["full"](), RunSettings(), sizes, [])
     with pytest.raises(BudgetError, match="231 tokens"):
         list(reader.read(Feed()))
+
+
+@pytest.mark.parametrize("chunk", ["decremental", "fixed"])
+@pytest.mark.parametrize("length", [1500, 3001])
+def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chunk: str) -> None:
+    """A new width a step would have the processor compile its products anew each time."""
+    model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
+    run = RunSettings(chunk=chunk, growth="linear")
+    reader = Reader(
+        model, METHODS["infinipot"](), run, Sizes(400, 4, 5, 5, 20), tokens(4, 1), [tokens(5, 2)],
+        estimate=length,
+    )  # fmt: skip
+    widths = [report.chunk + 5 for report in reader.read(IdFeed(tokens(length)))]
+    assert sum(widths) == length + 5 * len(widths)
+    assert reader.cache.peak.tokens <= 400
+    if chunk == "decremental":  # but chunks are not made smaller than a schedule makes them
+        assert all(w % model.round_width == 0 or w < 3 * model.round_width for w in widths[:-1])
+    else:
+        assert len(set(widths[1:-1])) == 1

@@ -19,7 +19,7 @@ from transformers.cache_utils import get_layer_types_and_kwargs
 from kvstream.errors import BudgetError, UnboundedError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import HALF, STEP, Wanted
 from kvstream.model.cache import BoundedCache, LayerSpec
 from kvstream.model.fingerprint import fingerprint
 from kvstream.model.rotary import Rotary, RotaryRecorder
@@ -47,6 +47,12 @@ class BoundedModel:
     @property
     def device(self) -> torch.device:
         return _runs_on(self.model.get_input_embeddings())
+
+    @property
+    def round_width(self) -> int:
+        """Passes of a multiple of this many tokens run best; 1: all alike."""
+        tiles = self.device.type == "cpu" and self.layers[0].dtype in HALF
+        return STEP if tiles else 1
 
     @property
     def facts(self) -> ModelFacts:
