@@ -22,7 +22,7 @@ COMMANDS = (
 )  # fmt: skip
 """Each is an attribute ``command`` of the module kvstream.cli.<name>."""
 
-KERNELS = "32"
+KERNELS = "12"
 """Compiled CPU kernels that are kept: more than one step needs."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5

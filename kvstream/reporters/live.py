@@ -331,7 +331,8 @@ class PanelView:
         return f"{sizes} entries after step {f.number(step.step)}"
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
-        of = f" of ~{f.number(started.estimated_steps)}" if started.estimated_steps else ""
+        expected = started.estimated_steps or 0  # passed by some: chunks are rounded down
+        of = f" of ~{f.number(expected)}" if expected >= step.step else ""
         return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
 
     def _strip(self, step: StepDone) -> Text:
