@@ -150,8 +150,10 @@ def _attention_to(
     """
     ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64)  # not on every device
     weights = (decay**ages).float().to(q.device)
-    if lse is not None and q.device.type == "cpu":
-        sums = _few_sums if last - first < FEW else _sums
+    many = last - first >= FEW
+    # Few queries in float32 go the slow way below: it takes the least memory beside the keys.
+    if lse is not None and q.device.type == "cpu" and (many or q.dtype in HALF):
+        sums = _sums if many else _few_sums
         return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
     for start in range(first, last, BLOCK):
