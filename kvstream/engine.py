@@ -174,11 +174,14 @@ class Reader:
         """Tokens to read now: what the schedule says, or a few less for a round width of the pass.
 
         Some processors compile their products anew for every width (`BoundedModel.round_width`),
-        and a decremental chunk brings a new one with every step.
+        and a decremental chunk brings a new one with every step. A text that fits must not lose
+        anything for it, so the first chunk stays as it is.
         """
         room, width = self.schedule.chunk(), self.model.round_width
+        if not self._shrinking or self.schedule.first:
+            return room
         over = (room + sum(map(len, self.catalysts))) % width
-        return room - over if self._shrinking and room - over >= 2 * width else room
+        return room - over if room - over >= 2 * width else room
 
     def begin(self) -> None:
         """Run the protected prompt; done once, before the first chunk."""

@@ -222,8 +222,13 @@ class Schedule:
         """Expected steps in all, those done included; None for a stream without a known end."""
         return None if self.length is None else self.done + self._left
 
+    @property
+    def first(self) -> bool:
+        """Whether the next chunk is the first, into which a text that fits has to go whole."""
+        return self._fresh
+
     def chunk(self) -> int:
-        """The most tokens to read now; read fewer only where the source ends."""
+        """The most tokens to read now; fewer may be read after the first step, or where it ends."""
         held = max(self.held)
         if self._fresh:
             return (self.free if self.whole else self._first) - held
@@ -501,6 +506,9 @@ class KeepAll:
         self.held: tuple[int, ...] = (0,) * layers
         self.steps: int | None = None
         self.whole = True
+
+    first = True
+    """Nothing ever leaves, so that every chunk is like a first one."""
 
     def chunk(self) -> int:
         """Tokens to read now; 0 when the room is used up."""

@@ -226,6 +226,21 @@ def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chun
     assert sum(widths) == length + 5 * len(widths)
     assert reader.cache.peak.tokens <= 400
     if chunk == "decremental":  # but chunks are not made smaller than a schedule makes them
-        assert all(w % model.round_width == 0 or w < 3 * model.round_width for w in widths[:-1])
+        assert all(w % model.round_width == 0 or w < 3 * model.round_width for w in widths[1:-1])
     else:
         assert len(set(widths[1:-1])) == 1
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_just_fits_a_16_bit_model_is_held_whole(told: bool) -> None:
+    """Round widths are for later chunks: the first takes a text that fits to the last token."""
+    model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
+    sizes = Sizes(400, 4, 5, 5, 20)
+    most = min(sizes.free, sizes.final)
+    for length in range(most - 40, most + 1):
+        reader = Reader(
+            model, METHODS["infinipot"](), RunSettings(), sizes, tokens(4, 1), [tokens(5, 2)],
+            estimate=length if told else None,
+        )  # fmt: skip
+        list(reader.read(IdFeed(tokens(length))))
+        assert len(reader.retained()) == length
