@@ -11,7 +11,7 @@ from kvstream.errors import UsageError
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import bound
 from kvstream.model.loading import POCKET
-from kvstream.model.placement import DTYPES
+from kvstream.model.placement import device_of, dtype_of
 from kvstream.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokens import load_tokenizer
@@ -85,31 +85,16 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     if settings.threads:
         torch.set_num_threads(settings.threads)
     shape = config(name, layers)
-    device = _device(settings.device)
-    dtype = settings.dtype
+    device = device_of(settings.device)
+    dtype = dtype_of(settings, device, embedded=False)
     if dtype == "auto":
-        dtype = "bfloat16" if device.type == "cuda" else "float32"
-    if dtype not in DTYPES:
-        raise UsageError(f"Unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}.")
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(0)
     with device:
-        model = AutoModelForCausalLM.from_config(shape, dtype=DTYPES[dtype])
+        model = AutoModelForCausalLM.from_config(shape, dtype=dtype)
     model.requires_grad_(False)
     whole = config(name).num_hidden_layers
     label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
     bounded = bound(model, label)
     bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
     return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UsageError(
-            f"The device {name!r} cannot be used here; see kvstream doctor."
-        ) from error
-    return device
