@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -166,6 +168,20 @@ def test_shards_are_made_ahead_and_no_further(data, tmp_path):
     assert len(files) == 2
     with np.load(files[0]) as shard:
         assert shard["ids"].shape == shard["codes"].shape == (8, 128)
+
+
+def test_one_command_goes_from_data_to_weights(data, tmp_path):
+    """Through a process of its own: the makers of the rows are processes that it starts."""
+    lengths = ["--lengths", "128:1", "--late-lengths", "128:1", "--step-tokens", "256"]
+    small = ["--layers", "2", "--width", "256", "--heads", "4", "--inner", "64", "--tokens", "512"]
+    command = [sys.executable, "-m", "kvstream.training", "pocket", "--data", str(data)]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path), *lengths, *small],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["tokens"] >= 512
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_keys_of_a_ring_differ_in_name_and_are_asked_by_it():

@@ -12,19 +12,13 @@ from pathlib import Path
 from kvstream import pocket
 from kvstream.training.corpus import Corpus
 from kvstream.training.rows import RowMaker
-from kvstream.training.shards import write_shards
+from kvstream.training.shards import make_shards
 from kvstream.training.train import Recipe, parse_lengths, train
 
 
 def _lengths(recipe: Recipe) -> tuple[int, ...]:
     both = {**parse_lengths(recipe.lengths), **parse_lengths(recipe.late_lengths)}
     return tuple(sorted(both))
-
-
-def _make(
-    data: Path, out: Path, seed: int, lengths: tuple[int, ...], copying: float, refusals: float
-) -> None:
-    write_shards(Corpus(data), out, seed, lengths, copying=copying, refusals=refusals)
 
 
 def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
@@ -99,7 +93,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "shards":
         lengths = tuple(int(part) for part in options.lengths.split(","))
-        _make(options.data, options.out, options.seed, lengths, options.copying, options.refusals)
+        make_shards(
+            options.data, options.out, options.seed, lengths, options.copying, options.refusals
+        )
         return 0
     if options.command == "refit":
         return _refit(options.data, options.state, options.out, options.heads)
@@ -118,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     context = multiprocessing.get_context("spawn")
     workers = [
         context.Process(
-            target=_make,
+            target=make_shards,
             args=(
                 options.data,
                 shards,

@@ -132,7 +132,7 @@ class RowMaker:
         evicted = rng.random() < EVICTED_SHARE
         budget = length - asked_size
         stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
-        human = rng.random() < {128: 0.0, 256: 0.15}.get(length, 0.27)
+        human = rng.random() < {128: 0.0, 256: 0.2}.get(length, 0.38)
         pieces = (self.documents.of_people if human else self.documents.of_a_book)(stretched)
         asked, needed = self._choose(pieces, asked_size)
         tail = [self.question(qa) for qa in asked]

@@ -47,6 +47,13 @@ def write_shards(
         os.replace(part, name)
 
 
+def make_shards(
+    data: Path, folder: Path, seed: int, lengths: tuple[int, ...], copying: float, refusals: float
+) -> None:
+    """`write_shards` from a data folder, in a form that a new process can be given."""
+    write_shards(Corpus(data), folder, seed, lengths, copying=copying, refusals=refusals)
+
+
 def read_shards(folder: Path, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Rows of one length, oldest shard first; a shard is deleted when it has been read.
 
