@@ -8,11 +8,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from fakes import FakeSession
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from kvstream.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -72,8 +76,31 @@ class Ran:
     stderr: str
 
 
+@pytest.fixture(scope="module")
+def session() -> Session:
+    """The embedded model, in numbers that are the same on every machine."""
+    from kvstream.session import Session
+    from kvstream.settings import ModelSettings
+
+    torch.set_num_threads(1)
+    return Session.open(ModelSettings(dtype="float32"))
+
+
+@pytest.fixture(scope="module")
+def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a made-up text with facts; takes what `kvstream.sample.generate` takes."""
+    from kvstream.sample import generate
+
+    def write(**how: int) -> Path:
+        path = tmp_path_factory.mktemp("story") / "story.txt"
+        path.write_text("".join(generate(**how)))
+        return path
+
+    return write
+
+
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
+def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     """A fresh class of sessions without a model, which the command line opens."""
 
     class Session(FakeSession):

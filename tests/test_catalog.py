@@ -88,7 +88,7 @@ def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_alias_stands_for_a_model_wherever_one_is_named(
-    config_file: Path, cli: Any, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config_file: Path, cli: Any, fake_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = tmp_path / "book.txt"
     book.write_text("A line of text.\n")

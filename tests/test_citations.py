@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,17 @@ from kvstream.memory.base import NOT_SUPPORTED
 from kvstream.memory.citations import LEAST_CONFIDENCE, attended
 from kvstream.model import hook
 from kvstream.passages import Passage
-from kvstream.sample import generate, make_facts
+from kvstream.sample import make_facts
 from kvstream.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.sources import open_sources
 
 SEED, FACTS = 3, 6
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cited") / "story.txt"
-    path.write_text("".join(generate(tokens=3000, seed=SEED, facts=FACTS)))
-    return path
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=3000, seed=SEED, facts=FACTS)
 
 
 def finished(generator: Any) -> Any:

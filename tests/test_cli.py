@@ -17,26 +17,26 @@ def book(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_last_argument_is_the_question(cli, session, book) -> None:
+def test_the_last_argument_is_the_question(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Where is the key?", "-q")
     assert ran.code == 0
     assert ran.stdout == "It is 51234.\n"
-    assert session.last["questions"] == ["Where is the key?"]
+    assert fake_session.last["questions"] == ["Where is the key?"]
 
 
-def test_with_q_every_argument_is_a_source(cli, session, book) -> None:
+def test_with_q_every_argument_is_a_source(cli, fake_session, book) -> None:
     ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?", "-q", "--json")
     assert ran.code == 0
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [a["question"] for a in answers] == ["Where?", "Who?"]
 
 
-def test_standard_input_is_the_source_when_none_is_named(cli, session) -> None:
+def test_standard_input_is_the_source_when_none_is_named(cli, fake_session) -> None:
     assert cli("ask", "Where?", "-q", stdin=b"some text").code == 0
     assert cli("summarize", "-q", stdin=b"some text").stdout == "It is 51234.\n"
 
 
-def test_every_option_reaches_its_setting(cli, session, book) -> None:
+def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
     ran = cli(
         "ask", book, "Q?", "-q", "--budget", "512MB", "--method", "streaming", "--keep", "1k",
         "--schedule", "fixed", "--chunk", "fixed", "--chunk-size", "128", "-n", "7", "--temp",
@@ -44,26 +44,26 @@ def test_every_option_reaches_its_setting(cli, session, book) -> None:
         "--set", "streaming.sinks=8", "--extract", "--passages", "4",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
-    run = session.last["run"]
+    run = fake_session.last["run"]
     assert run.budget == Budget(bytes=512_000_000)
     assert (run.method, run.method_settings) == ("streaming", {"sinks": "8"})
     assert (run.keep, run.growth, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
     assert (run.max_tokens, run.temperature, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
     assert run.seed == 3
-    assert session.last["system"] == "Be brief."
-    assert session.last["extract"] == 4
+    assert fake_session.last["system"] == "Be brief."
+    assert fake_session.last["extract"] == 4
 
 
-def test_summarize_extracts_by_default_only_where_the_model_should(cli, session, book) -> None:
+def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_session, book) -> None:
     assert cli("summarize", book, "-q").code == 0
-    assert session.last["extract"] == 10
+    assert fake_session.last["extract"] == 10
     assert cli("summarize", book, "-q", "--no-extract").code == 0
-    assert session.last["extract"] == 0
-    session.default_extract = False
+    assert fake_session.last["extract"] == 0
+    fake_session.default_extract = False
     assert cli("summarize", book, "-q").code == 0
-    assert session.last["extract"] == 0
+    assert fake_session.last["extract"] == 0
     assert cli("ask", book, "Q?", "-q").code == 0
-    assert session.last["extract"] == 0
+    assert fake_session.last["extract"] == 0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, session,
     ],
 )
 def test_usage_errors_are_code_2_and_say_what_would_be_right(
-    cli, session, book, arguments, says
+    cli, fake_session, book, arguments, says
 ) -> None:
     ran = cli(*[book if a == "BOOK" else a for a in arguments])
     assert ran.code == 2
@@ -92,7 +92,9 @@ def test_usage_errors_are_code_2_and_say_what_would_be_right(
     assert "Traceback" not in ran.stderr
 
 
-def test_environment_and_config_file_and_their_order(cli, session, book, tmp_path, monkeypatch):
+def test_environment_and_config_file_and_their_order(
+    cli, fake_session, book, tmp_path, monkeypatch
+):
     config = tmp_path / "config.toml"
     config.write_text(
         'budget = "2k"\nmax-tokens = 99\nseed = 5\nset = ["streaming.sinks=2"]\n'
@@ -101,14 +103,14 @@ def test_environment_and_config_file_and_their_order(cli, session, book, tmp_pat
     monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
     monkeypatch.setenv("KVSTREAM_BUDGET", "3k")
     assert cli("ask", book, "Q?", "-q").code == 0
-    run = session.last["run"]
+    run = fake_session.last["run"]
     assert run.budget == Budget(tokens=3072)
     assert (run.max_tokens, run.seed) == (99, 6)
     assert run.method_settings == {}, "a setting for another method is no error in the file"
     assert cli("ask", book, "Q?", "-q", "--budget", "1k").code == 0
-    assert session.last["run"].budget == Budget(tokens=1024)
+    assert fake_session.last["run"].budget == Budget(tokens=1024)
     assert cli("summarize", book, "-q").code == 0
-    assert session.last["run"].seed == 7
+    assert fake_session.last["run"].seed == 7
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_environment_and_config_file_and_their_order(cli, session, book, tmp_pat
         ('budget = "lots"', "'lots' is not a budget"),
     ],
 )
-def test_a_wrong_config_file_is_told(cli, session, book, tmp_path, monkeypatch, text, says):
+def test_a_wrong_config_file_is_told(cli, fake_session, book, tmp_path, monkeypatch, text, says):
     config = tmp_path / "config.toml"
     config.write_text(text)
     monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
@@ -130,13 +132,13 @@ def test_a_wrong_config_file_is_told(cli, session, book, tmp_path, monkeypatch, 
     assert says in ran.stderr
 
 
-def test_a_config_file_that_is_named_must_exist(cli, session, book, monkeypatch) -> None:
+def test_a_config_file_that_is_named_must_exist(cli, fake_session, book, monkeypatch) -> None:
     monkeypatch.setenv("KVSTREAM_CONFIG", "/nowhere/config.toml")
     assert cli("ask", book, "Q?").code == 2
     assert cli("ask", "--help").code == 0, "help is there whatever the file says"
 
 
-def test_dry_run_tells_sizes_and_answers_nothing(cli, session, book) -> None:
+def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Q?", "--dry-run", "--budget", "1k")
     assert ran.code == 0
     assert "1,024 tokens (4.5 MiB)" in ran.stdout

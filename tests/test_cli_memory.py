@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvstream.memory import file
-from kvstream.sample import generate
 
 QUESTION = "What is the passkey for the old mill?"
 FEW = ("--budget", "300", "--threads", "1", "-n", "6")
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("story") / "story.txt"
-    path.write_text("".join(generate(tokens=1500, seed=3, facts=4)))
-    return path
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=1500, seed=3, facts=4)
 
 
 @pytest.fixture(scope="module")

@@ -53,8 +53,8 @@ def on_terminal(*arguments: str, stderr: bool = True, stdout: bool = True, **env
     return received.decode()
 
 
-def test_stdout_is_the_answer_and_stderr_the_rest(cli, session, book) -> None:
-    session.notices = ("3 bytes were not UTF-8.",)
+def test_stdout_is_the_answer_and_stderr_the_rest(cli, fake_session, book) -> None:
+    fake_session.notices = ("3 bytes were not UTF-8.",)
     ran = cli("ask", book, "Q?")
     assert ran.stdout == "It is 51234.\n"
     assert "Loading pocket" in ran.stderr
@@ -64,13 +64,13 @@ def test_stdout_is_the_answer_and_stderr_the_rest(cli, session, book) -> None:
     assert "\x1b" not in ran.stdout + ran.stderr
 
 
-def test_quiet_leaves_warnings_only(cli, session, book) -> None:
+def test_quiet_leaves_warnings_only(cli, fake_session, book) -> None:
     assert cli("ask", book, "Q?", "-q").stderr == ""
-    session.notices = ("3 bytes were not UTF-8.",)
+    fake_session.notices = ("3 bytes were not UTF-8.",)
     assert cli("ask", book, "Q?", "-q").stderr == "Warning: 3 bytes were not UTF-8.\n"
 
 
-def test_json_is_one_object_a_line_with_the_keys_of_the_contract(cli, session, book) -> None:
+def test_json_is_one_object_a_line_with_the_keys_of_the_contract(cli, fake_session, book) -> None:
     ran = cli("ask", book, "-Q", "A?", "-Q", "B?", "--json")
     records = [json.loads(line) for line in ran.stdout.splitlines()]
     assert len(records) == 2
@@ -81,24 +81,24 @@ def test_json_is_one_object_a_line_with_the_keys_of_the_contract(cli, session, b
     assert records[0]["budget"] == {"tokens": 1024, "bytes": 1024 * 4608}
 
 
-def test_output_file_is_complete_or_not_there(cli, session, book, tmp_path) -> None:
+def test_output_file_is_complete_or_not_there(cli, fake_session, book, tmp_path) -> None:
     out = tmp_path / "answer.txt"
     ran = cli("ask", book, "Q?", "-o", str(out))
     assert (ran.code, ran.stdout) == (0, "")
     assert out.read_text() == "It is 51234.\n"
     out.write_text("earlier")
-    session.fails = ValueError("broken")
+    fake_session.fails = ValueError("broken")
     assert cli("ask", book, "Q?", "-o", str(out)).code == 1
     assert out.read_text() == "earlier"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
 
 
-def test_the_output_may_be_the_source(cli, session, book) -> None:
+def test_the_output_may_be_the_source(cli, fake_session, book) -> None:
     assert cli("ask", book, "Q?", "-o", book).code == 0
     assert Path(book).read_text() == "It is 51234.\n"
 
 
-def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, session, book) -> None:
+def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Q?", "-o", "/dev/full")
     assert ran.code == 1
     assert "Cannot write /dev/full: No space left on device" in ran.stderr
@@ -106,12 +106,12 @@ def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, session, book) -> N
 
 
 @pytest.mark.parametrize("option", ["-o", "--stats"])
-def test_an_unwritable_file_is_found_before_the_work(cli, session, book, option) -> None:
-    session.last = None
+def test_an_unwritable_file_is_found_before_the_work(cli, fake_session, book, option) -> None:
+    fake_session.last = None
     ran = cli("ask", book, "Q?", option, "/nowhere/answer.txt")
     assert ran.code == 1
     assert "Cannot write /nowhere/answer.txt: No such file or directory" in ran.stderr
-    assert session.last is None
+    assert fake_session.last is None
 
 
 def test_stdout_on_a_full_disk(book) -> None:
@@ -136,7 +136,7 @@ def test_a_closed_pipe_is_quiet(book) -> None:
     assert done.returncode == 0
 
 
-def test_stats_are_one_line_an_event(cli, session, book, tmp_path) -> None:
+def test_stats_are_one_line_an_event(cli, fake_session, book, tmp_path) -> None:
     stats = tmp_path / "stats.ndjson"
     assert cli("ask", book, "Q?", "-q", "--stats", str(stats)).code == 0
     records = [json.loads(line) for line in stats.read_text().splitlines()]
@@ -159,8 +159,8 @@ def test_stats_are_one_line_an_event(cli, session, book, tmp_path) -> None:
         (ValueError("a bug"), 1, "Unexpected ValueError: a bug"),
     ],
 )
-def test_failures_end_with_a_message_and_a_code(cli, session, book, error, code, says) -> None:
-    session.fails = error
+def test_failures_end_with_a_message_and_a_code(cli, fake_session, book, error, code, says) -> None:
+    fake_session.fails = error
     ran = cli("ask", book, "Q?")
     assert ran.code == code
     assert ran.stdout == ""
@@ -168,14 +168,14 @@ def test_failures_end_with_a_message_and_a_code(cli, session, book, error, code,
     assert "Traceback" not in ran.stderr
 
 
-def test_torch_out_of_memory_is_code_5(cli, session, book) -> None:
+def test_torch_out_of_memory_is_code_5(cli, fake_session, book) -> None:
     torch = pytest.importorskip("torch")
-    session.fails = torch.OutOfMemoryError("CUDA out of memory.")
+    fake_session.fails = torch.OutOfMemoryError("CUDA out of memory.")
     assert cli("ask", book, "Q?").code == 5
 
 
-def test_verbose_shows_the_traceback(cli, session, book) -> None:
-    session.fails = ValueError("a bug")
+def test_verbose_shows_the_traceback(cli, fake_session, book) -> None:
+    fake_session.fails = ValueError("a bug")
     ran = cli("ask", book, "Q?", "-qv")
     assert ran.code == 1
     assert "Traceback" in ran.stderr

@@ -5,19 +5,18 @@ from __future__ import annotations
 import io
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from kvstream.cli.app import run
 from kvstream.cli.compare import spread
-from kvstream.sample import generate
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("story") / "story.txt"
-    path.write_text("".join(generate(tokens=3000, seed=5, facts=2)))
-    return str(path)
+def story(write_story: Callable[..., Path]) -> str:
+    return str(write_story(tokens=3000, seed=5, facts=2))
 
 
 def rows(text: str) -> list[dict]:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from kvstream.events import Answered
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.passages import Passages
-from kvstream.sample import generate
 from kvstream.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.sources import open_sources
 
 QUESTION = "What is the passkey for the old mill?"
@@ -29,16 +29,8 @@ OTHER = "Who lives in the castle?"
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("story") / "story.txt"
-    path.write_text("".join(generate(tokens=2500, seed=3, facts=4)))
-    return path
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2500, seed=3, facts=4)
 
 
 def drain(events: Any) -> Memory:

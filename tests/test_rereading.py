@@ -6,12 +6,12 @@ import gzip
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from kvstream.rereading.pieces import PIECE, Excerpts, pieces
 from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.sample import generate, make_facts
 from kvstream.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.sources import open_sources
 from kvstream.text.sentences import MOST_CHARS
 
@@ -33,16 +33,8 @@ FACT = make_facts(FACTS, SEED)[5]
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("again") / "story.txt"
-    path.write_text("".join(generate(tokens=3000, seed=SEED, facts=FACTS)))
-    return path
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=3000, seed=SEED, facts=FACTS)
 
 
 def passage(start: int, weight: float) -> Passage:

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
-from kvstream.sample import generate
 from kvstream.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.sources import open_sources
 
 QUESTION = "What is the passkey for the old mill?"
@@ -30,16 +28,8 @@ KILLS = int(os.environ.get("KVSTREAM_KILLS", "200"))
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("resume") / "story.txt"
-    path.write_text("".join(generate(tokens=2500, seed=3, facts=4)))
-    return path
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2500, seed=3, facts=4)
 
 
 class Drops(io.RawIOBase):

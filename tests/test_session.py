@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvstream import pocket
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
-from kvstream.sample import generate
 from kvstream.session import Session
-from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.sources import open_sources
 
 QUESTION = "What is the passkey for the old mill?"
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    torch.set_num_threads(1)
-    return Session.open(ModelSettings(dtype="float32"))
-
-
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def story(write_story: Callable[..., Path]) -> Path:
     """About 6,000 tokens."""
-    path = tmp_path_factory.mktemp("story") / "story.txt"
-    path.write_text("".join(generate(tokens=6000, seed=3, facts=4)))
-    return path
+    return write_story(tokens=6000, seed=3, facts=4)
 
 
 def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> list[Any]:
