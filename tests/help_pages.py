@@ -17,22 +17,24 @@ What `kvstream COMMAND --help` prints. Made by `make docs`; a test compares it w
 """
 
 
-def names() -> list[str]:
-    """Every command, those of a group behind it."""
-    found = [""]
+def commands() -> dict[str, click.Command]:
+    """Every command by its name, those of a group behind it."""
+    found: dict[str, click.Command] = {"": cli}
     with cli.make_context("kvstream", ["--help"], resilient_parsing=True) as context:
         for name in COMMANDS:
-            found.append(name)
             command = cli.get_command(context, name)
+            assert command is not None
+            found[name] = command
             if isinstance(command, click.Group):
-                found += [f"{name} {inner}" for inner in command.list_commands(context)]
+                for inner in command.list_commands(context):
+                    found[f"{name} {inner}"] = command.get_command(context, inner)  # type: ignore
     return found
 
 
 def pages() -> str:
     """All help pages as one Markdown text."""
     text = [HEADER]
-    for command in names():
+    for command in commands():
         arguments = command.split()
         title = " ".join(["kvstream", *arguments])
         result = CliRunner().invoke(
