@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvstream import pocket
-from kvstream.training import facts, keys, questions
+from kvstream.training import facts, keys, questions, rows
 from kvstream.training.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream.training.facts import REFUSAL
 from kvstream.training.rows import ANSWER, PAD, RowMaker
@@ -129,7 +129,9 @@ def test_sentences_add_up_to_the_text():
 
 
 @pytest.mark.parametrize("length", [128, 256, 1024])
-def test_rows_are_documents_and_answered_questions(data, length):
+def test_rows_are_documents_and_answered_questions(data, length, monkeypatch):
+    # What is thinned out may lose words of an answer, and shall.
+    monkeypatch.setattr(rows, "THINNED_SHARE", 0.0)
     maker = RowMaker(Corpus(data), seed=3)
     encoding = pocket.encoding()
     for _ in range(15):
@@ -152,7 +154,8 @@ def test_rows_depend_on_the_seed_alone(data):
     assert not np.array_equal(first, other)
 
 
-def test_evicted_documents_keep_what_is_needed(data):
+def test_evicted_documents_keep_what_is_needed(data, monkeypatch):
+    monkeypatch.setattr(rows, "THINNED_SHARE", 0.0)
     maker = RowMaker(Corpus(data), seed=7)
     needed = maker.encode(" The pass key is 71785.")
     parts = [(maker.encode(PROSE), False), (needed, True), (maker.encode(PROSE * 3), False)]
@@ -160,6 +163,22 @@ def test_evicted_documents_keep_what_is_needed(data):
     assert len(kept) <= 130
     text = maker.encoding.decode(kept)
     assert "The pass key is 71785." in text
+
+
+@pytest.mark.parametrize("stretch", [1.0, 1.3, 2.0, 3.0, 9.0])
+def test_thinned_documents_are_the_sparser_the_older(data, stretch):
+    maker = RowMaker(Corpus(data), seed=1)
+    ids = list(range(int(200 * stretch)))
+    kept = maker._thin(ids, 200)
+    assert kept == sorted(set(kept))
+    assert len(kept) <= 200
+    if stretch == 1:
+        assert kept == ids
+    else:
+        gaps = np.diff([-1, *kept, len(ids)])
+        assert gaps[-30:].max() == 1
+        assert gaps[:40].mean() > 1.3
+        assert kept[0] < 2**8
 
 
 def test_shards_are_made_ahead_and_no_further(data, tmp_path):

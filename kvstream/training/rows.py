@@ -5,7 +5,8 @@ the document trains many answers.  Each token carries a code: ``PAD`` (never a t
 (a target now and then) or ``ANSWER`` (nearly always).
 
 Part of the documents arrive as a bounded cache would leave them: longer ones of which only spans
-of tokens are kept, cut anywhere, at contiguous positions.
+of tokens are kept, cut anywhere, or which are the sparser the older they are, at contiguous
+positions.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from kvstream.training.facts import REFUSAL
 PAD, TEXT, ANSWER = 0, 1, 2
 EVICTED_SHARE = 0.4
 """Part of the rows whose document has gaps, as a bounded cache leaves them."""
+THINNED_SHARE = 0.15
+"""Part of those that are thinned out as by a cascade, answers included; the others keep spans."""
 
 
 class RowMaker:
@@ -94,6 +97,8 @@ class RowMaker:
         """Keep ``size`` tokens: those needed, the first and last ones, and random spans."""
         rng = self.rng
         ids = [i for part, _ in parts for i in part]
+        if rng.random() < THINNED_SHARE and len(ids) > size:
+            return self._thin(ids, size)
         keep = np.zeros(len(ids), dtype=bool)
         at = 0
         for part, needed in parts:
@@ -111,6 +116,24 @@ class RowMaker:
             start = rng.randrange(len(ids))
             keep[start : start + min(rng.randrange(1, longest + 1), missing)] = True
         return [i for i, k in zip(ids, keep, strict=True) if k]
+
+    def _thin(self, ids: list[int], size: int) -> list[int]:
+        """At most ``size`` tokens: each older stretch twice as long, and half as dense.
+
+        This is what the method `cascade` leaves, in as few sub-caches as reach over all of ``ids``.
+        """
+        caches = 1
+        while size // caches * (2**caches - 1) < len(ids):
+            caches += 1
+        kept: list[int] = []
+        end = len(ids)
+        for stride in (2**cache for cache in range(caches)):
+            start = max(0, end - size // caches * stride)
+            firsts = range(start, end, stride)
+            chosen = [self.rng.randrange(first, min(first + stride, end)) for first in firsts]
+            kept = [ids[i] for i in chosen] + kept
+            end = start
+        return kept
 
     def row(self, length: int, copying: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """One row: ids [length] uint16 and codes [length] uint8."""
