@@ -108,7 +108,8 @@ class Reader:
         self.stopped = "end"
         self.select_seconds = 0.0
         self._before: Tensor | None = None
-        self._begun = False
+        self._due = list(head)
+        """The prompt until it goes through the model, with the first chunk."""
 
     @property
     def compressible(self) -> list[LayerStore]:
@@ -151,7 +152,6 @@ class Reader:
         self, feed: Feed, interrupted: Callable[[], bool] = lambda: False
     ) -> Iterator[StepReport]:
         """Read the feed to its end, or until `interrupted`; yields after every chunk."""
-        self.begin()
         while not interrupted():
             room = self._room()
             if room == 0 and not feed.exhausted():
@@ -184,11 +184,9 @@ class Reader:
         return room - over if room - over >= 2 * width else room
 
     def begin(self) -> None:
-        """Run the protected prompt; done once, before the first chunk."""
-        if not self._begun and self.head:
-            self._before = self.model.forward(self.head, self.cache)[-1:]
-            self.cache.tag(len(self.head), None)
-        self._begun = True
+        """Run the protected prompt by itself, where no chunk is to take it along."""
+        if self._due:
+            self._forward(())
 
     def step(self, piece: Piece, *, last: bool) -> StepReport:
         """Run one chunk and cut memory back; `last` says that nothing follows."""
@@ -202,7 +200,7 @@ class Reader:
         wanted = self._wanted(n, bool(catalyst)) if measure else None
         for store in self.compressible:  # evidence is of the latest pass alone
             store.rows = store.columns = None
-        hidden = self.model.forward([*piece.ids, *catalyst], self.cache, wanted)
+        hidden = self._forward([*piece.ids, *catalyst], wanted)
         in_flight = self.cache.used
         asked = self.report_loss or (measure and self.asked.loss)
         loss = self._loss(hidden[:n], piece.ids) if asked else None
@@ -221,6 +219,18 @@ class Reader:
         self.select_seconds += spent
         shown = loss if self.report_loss else None
         return StepReport(n, targets, in_flight, time.perf_counter() - started, spent, shown)
+
+    def _forward(self, ids: Sequence[int], wanted: Wanted | None = None) -> Tensor:
+        """Hidden states [n, d] of `ids`; the first pass takes the prompt in front of them.
+
+        A pass over a few tokens has to read all weights too, so the prompt has none of its own.
+        """
+        head, self._due = self._due, []
+        hidden = self.model.forward([*head, *ids], self.cache, wanted)
+        if head:
+            self.cache.tag(len(head) + len(ids), None)
+            self._before = hidden[len(head) - 1 : len(head)]
+        return hidden[len(head) :]
 
     def _wait_if_exact(self) -> None:
         if self.exact_times and self.model.device.type == "cuda":
@@ -254,7 +264,9 @@ class Reader:
             segments = tuple(len(c) for c in self.catalysts)
         else:
             segments = (min(self.asked.rows, n),) if self.asked.rows else ()
-        return Wanted(segments, self.asked.columns, n, self.asked.decay, self.asked.reduce)
+        return Wanted(
+            segments, self.asked.columns, n, self.asked.decay, self.asked.reduce, len(self._due)
+        )
 
     def _loss(self, hidden: Tensor, ids: Sequence[int]) -> Tensor:
         """Cross-entropy [n] of every token of the chunk, the first by what stood before it."""
@@ -273,7 +285,7 @@ class Reader:
             "steps": self.steps,
             "sinks": self.compactor.sinks,
             "ratios": self.compactor.ratios,
-            "begun": self._begun,
+            "begun": not self._due,
             "planned": self.planned,
             "schedule": self.schedule.state(),
         }
@@ -291,7 +303,7 @@ class Reader:
                 raise ValueError(f"{name} cannot be {value!r}")
         self.compactor.seen, self.steps = numbers["seen"], numbers["steps"]
         self.compactor.sinks, self.compactor.ratios = numbers["sinks"], numbers["ratios"]
-        self._begun = numbers["begun"]
+        self._due = [] if numbers["begun"] else list(self.head)
         try:
             self.generator.set_state(tensors["generator"])
         except (RuntimeError, TypeError) as error:
@@ -357,6 +369,7 @@ class Reader:
 
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
         """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
+        self.begin()
         before = [s.used for s in self.cache.layers]
         try:
             hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
@@ -381,6 +394,7 @@ class Reader:
         and memory may not be compressed. Memory is as before once the iterator is closed; where
         it had to be compressed, what is left of it.
         """
+        self.begin()
         self.compactor.remix()
         ends = [s.used for s in self.cache.layers]
         self.stopped = "interrupted"

@@ -72,7 +72,6 @@ def main(method: str) -> None:
     reader = Reader(model, make(method), run, sizes, tokens(4), [tokens(4)], estimate=None)
     watch = Watch()
     watch.start()
-    reader.begin()
     first = None
     while reader.seen < TIMES * BUDGET:
         piece = Piece(tokens(reader.schedule.chunk(), seed=reader.seen), reader.seen)

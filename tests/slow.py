@@ -210,7 +210,9 @@ class CheckedModel(BoundedModel):
         labels = [OUTSIDE] * len(ids)
         if self.piece is not None:
             first, count = self.piece.first, len(self.piece.ids)
-            labels = [*range(first, first + count), *[CATALYST] * (len(ids) - count)]
+            prompt = 0 if self.compared else self.slow.prompt
+            rest = len(ids) - prompt - count
+            labels = [*[OUTSIDE] * prompt, *range(first, first + count), *[CATALYST] * rest]
         if self.compared:
             self.slow.follow([s.origin[:, : s.used] for s in cache.layers])
         want = self.slow.run(ids, labels)

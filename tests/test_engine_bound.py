@@ -71,7 +71,6 @@ def read(case: dict[str, Any]) -> Reader:
         smallest(case["family"]), case["method"], run, sizes, head, catalysts, estimate=told
     )
     text = tokens(length, seed=2)
-    reader.begin()
     while reader.seen < length:
         held = reader.schedule.held
         room = reader.schedule.chunk()
@@ -167,7 +166,6 @@ def test_the_same_seed_gives_the_same_memory(method: str) -> None:
             Sizes(256, 4, 5, 5, 20), tokens(4, 1), [tokens(5, 2)], estimate=700,
         )  # fmt: skip
         text = tokens(700, seed=3)
-        reader.begin()
         while reader.seen < 700:
             piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
             reader.step(piece, last=reader.seen + len(piece.ids) == 700)

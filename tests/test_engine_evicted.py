@@ -59,7 +59,6 @@ def read_and_ask(
     model.slow.question = len(question)
     reader = Reader(model, method, run, sizes, head, catalysts, estimate=length)
     text = tokens(length, seed=5)
-    reader.begin()
     while reader.seen < length:
         piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         model.piece = piece

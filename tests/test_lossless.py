@@ -47,7 +47,6 @@ def ours(
     sizes = Sizes(len(head) + length + len(question) + count + 40, len(head), 8, len(question), 20)
     catalysts = [tokens(8, seed=9)]
     reader = Reader(model, method, RunSettings(), sizes, head, catalysts, estimate=length)
-    reader.begin()
     for i, chunk in enumerate(chunks):
         reader.step(Piece(chunk, reader.seen), last=i + 1 == len(chunks))
     seen = []

@@ -126,7 +126,6 @@ def test_append_under_a_growing_memory_is_spread_and_under_a_fixed_one_full_at_o
         method = Append()
         run = RunSettings(growth=growth, chunk="fixed", chunk_size=64, keep=120)
         read = Reader(bounded("llama"), method, run, Sizes(256, 4, 0, 4, 4), tokens(4), (), 900)
-        read.begin()
         text, before = tokens(900, seed=1), None
         while read.seen < 900:
             piece = Piece(text[read.seen :][:64], read.seen)
@@ -168,7 +167,6 @@ def test_pyramid_in_the_engine_holds_less_in_upper_layers_and_all_while_all_fits
         bounded("smollm3"), PyramidKV(), run, Sizes(256, 4, 0, 4, 4), tokens(4), (), 900
     )
     text = tokens(900, seed=1)
-    reader.begin()
     while reader.seen < 900:
         fits = reader.schedule.held[0] == reader.seen
         piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)

@@ -44,7 +44,6 @@ def test_a_million_tokens_take_no_more_memory_than_a_tenth_of_them(name: str) ->
     sizes = Sizes(2000, 4, 8, 8, 16)
     reader = Reader(model, method, RunSettings(), sizes, tokens(4), [tokens(8)], None)
     text, settled = tokens(4096, seed=1), 0
-    reader.begin()
     while reader.seen < TOKENS:
         room = reader.schedule.chunk()
         at = reader.seen % (len(text) - room)

@@ -169,7 +169,6 @@ def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> No
         run = RunSettings(**settings, keep=m_max, chunk_size=c, start=start)
         sizes = Sizes(300, prompt, 0, 4, 4)
         reader = Reader(bounded("llama"), SnapKV(), run, sizes, tokens(prompt), (), n * c)
-        reader.begin()
         text = tokens(n * c, seed=1)
         while reader.seen < n * c:
             piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)

@@ -41,7 +41,6 @@ def sizes(growth: str, n: int, m_max: int) -> list[float]:
 def read(session: Session, ids: list[int], run: RunSettings) -> tuple[float, int]:
     """Seconds of processor time, and the most entries that a head held."""
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
-    reader.begin()
     started = time.process_time()
     for _ in reader.read(IdFeed(ids)):
         pass

@@ -77,7 +77,6 @@ def document(
 def losses(session: Session, doc: Document, run: RunSettings, *, read: bool = True) -> list[float]:
     """Mean loss of the right words of each depth after the document was read."""
     reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
-    reader.begin()
     if read:
         for _ in reader.read(IdFeed(doc.ids)):
             pass

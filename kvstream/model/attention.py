@@ -49,11 +49,13 @@ class Wanted:
     """Lengths of groups of queries at the end, in order; a group's attention is summed, the
     groups are combined by their maximum."""
     columns: bool = False
-    """Attention that each key gets from the first `queries` queries."""
+    """Attention that each key gets from `queries` queries."""
     queries: int = 0
     decay: float = 1.0
     reduce: str = "mean"
     """How query heads become KV heads: ``mean`` or ``max``."""
+    first: int = 0
+    """Where those queries begin; the ones before are a prompt's."""
 
 
 def attend(
@@ -129,7 +131,8 @@ def evidence(
         summed = parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
         rows = _reduce(summed, k.shape[0], wanted.reduce)
     if wanted.columns:
-        summed = _attention_to(q, k, known, shape, 0, wanted.queries, wanted.decay)
+        first, end = wanted.first, wanted.first + wanted.queries
+        summed = _attention_to(q, k, known, shape, first, end, wanted.decay)
         columns = _reduce(summed, k.shape[0], wanted.reduce)
     return rows, columns
 

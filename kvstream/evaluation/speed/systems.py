@@ -125,7 +125,6 @@ def _kvstream(system: System, task: Task) -> Record:
     model = task.session.model
     reader, _ = open_reader(task.session, [QUESTION], system.case.run, len(task.ids))
     reader.exact_times = task.exact_times
-    reader.begin()
     watch = Stopwatch(model.device)
     reports = list(reader.read(IdFeed(task.ids)))
     watch.has_read()
