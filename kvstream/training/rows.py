@@ -24,7 +24,7 @@ from kvstream.training.facts import REFUSAL
 PAD, TEXT, ANSWER = 0, 1, 2
 EVICTED_SHARE = 0.4
 """Part of the rows whose document has gaps, as a bounded cache leaves them."""
-THINNED_SHARE = 0.15
+THINNED_SHARE = 0.25
 """Part of those that are thinned out as by a cascade, answers included; the others keep spans."""
 
 
