@@ -208,8 +208,9 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert {"bench", "kind", "method", "budget", "low", "high"} <= set(first)
     assert first["low"] == 0
     assert first["high"] == pytest.approx(0.5615, abs=1e-3)
+    assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [(0, 0, 0), (1, 1, 1)]
     pooled = needle.pooled(rows)
-    assert [(r["right"], r["trials"]) for r in pooled] == [(3, 6), (3, 6)]
+    assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 
 
 def test_what_does_not_fit_is_left_out(found: Any) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
-from kvstream.evaluation.intervals import wilson
-from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match
+from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.reading import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.records import Record, Trial
@@ -191,6 +191,7 @@ def _score(needle: Fact, answer: str) -> dict[str, Any]:
     score: dict[str, Any] = {
         "right": any(contains(answer, a) for a in needle.answers),
         "exact": max(exact_match(answer, a) for a in needle.answers),
+        "f1": round(max(f1(answer, a) for a in needle.answers), 4),
     }
     if expected.isdigit():
         score["digits"] = digit_accuracy(answer, expected)
@@ -247,6 +248,10 @@ def _row(group: list[Record]) -> Record:
     digits = [r["digits"] for r in done if r.get("digits") is not None]
     if digits:
         row["digits"] = round(sum(digits) / len(digits), 4)
+    overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
+    if overlap:
+        names = ("f1", "f1_low", "f1_high")
+        row |= {k: round(v, 4) for k, v in zip(names, mean_interval(overlap), strict=True)}
     return row
 
 
@@ -267,7 +272,7 @@ def _together(group: list[Record]) -> Record:
     trials, right = sum(r["trials"] for r in group), sum(r["right"] for r in group)
     low, high = wilson(right, trials)
     out = {
-        **group[0],
+        **{k: v for k, v in group[0].items() if k not in ("f1_low", "f1_high")},
         "depth": None,
         "trials": trials,
         "right": right,
@@ -281,7 +286,7 @@ def _together(group: list[Record]) -> Record:
     cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
     if cited:
         out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)
-    for key in ("digits", "retained", "seconds"):
+    for key in ("digits", "f1", "retained", "seconds"):
         values = [r[key] for r in group if r.get(key) is not None]
         if values:
             out[key] = sum(values) / len(values)

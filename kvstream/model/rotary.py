@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -95,22 +96,54 @@ class Rotary:
         # In blocks that stay in the processor's cache: the model's function makes several float32
         # copies of what it is given, which for a whole layer would be many times its keys.
         block = max(16, BLOCK_ELEMENTS // (heads * dim))
+        room = (2, heads, min(block, count), self.width)
+        work = torch.empty(room, device=keys.device) if self._by_halves else None
         for first in range(0, count, block):
-            rows = slice(first, first + block)
-            turned = keys[None, :, rows, : self.width].float()
-            out[:, rows, : self.width] = self._applied(turned, cos[None, rows], sin[None, rows])
+            rows = slice(first, min(first + block, count))
+            part, angles = keys[:, rows, : self.width], (cos[rows], sin[rows])
+            if work is None:
+                turned = self._applied(part.float(), *angles)
+            else:
+                turned = _turned(part, *angles, work[:, :, : rows.stop - first])
+            out[:, rows, : self.width] = turned
             if self.width < dim:
                 out[:, rows, self.width :] = keys[:, rows, self.width :]
         return out
 
+    @cached_property
+    def _by_halves(self) -> bool:
+        """Whether `apply` computes what `_turned` does, bit for bit, as in most models."""
+        keys, cos, sin = torch.arange(3.0 * 8 * self.width).sin().view(3, 1, 8, self.width)
+        try:
+            theirs = self._applied(keys, cos[0], sin[0])
+        except RuntimeError:  # tables of another width
+            return False
+        return torch.equal(theirs, _turned(keys, cos[0], sin[0], torch.empty(2, *keys.shape)))
+
     def _applied(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """The model's function wants queries too: none, or one head where none will not do."""
+        keys, cos, sin = keys[None], cos[None], sin[None]
         if self.queries == 0:
             try:
                 return self.apply(keys[:, :0], keys, cos, sin)[1][0]
             except RuntimeError:
                 self.queries = 1
         return self.apply(keys[:, :1], keys, cos, sin)[1][0]
+
+
+def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
+    """Keys [K, n, D] with each dimension of one half turned with its fellow in the other, float32.
+
+    What most models do, in a third of the memory and half of the time: in `work` [2, K, n, D].
+    """
+    turned, crossed = work
+    half = keys.shape[-1] // 2
+    turned.copy_(keys)
+    torch.mul(turned, sin, out=crossed)
+    turned.mul_(cos)
+    turned[..., :half] -= crossed[..., half:]
+    turned[..., half:] += crossed[..., :half]
+    return turned
 
 
 class RotaryRecorder:

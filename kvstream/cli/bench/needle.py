@@ -193,6 +193,7 @@ def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
             ("right", lambda r: f"{r['right']}/{r['trials']}"),
             ("share", lambda r: f"{r['share']:.0%}"),
             ("95% interval", lambda r: f"{r['low']:.0%} to {r['high']:.0%}"),
+            ("F1", lambda r: f"{r['f1']:.0%}" if "f1" in r else None),
             ("digits", lambda r: None if r.get("digits") is None else f"{r['digits']:.0%}"),
             ("cited", lambda r: None if r.get("cited") is None else f"{r['cited']:.0%}"),
             ("kept tokens", lambda r: f"{r['retained']:,}" if "retained" in r else None),
