@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream import pocket
 from kvstream.training import facts, keys, questions, rows
@@ -195,12 +196,20 @@ def test_one_command_goes_from_data_to_weights(data, tmp_path):
     small = ["--layers", "2", "--width", "256", "--heads", "4", "--inner", "64", "--tokens", "512"]
     command = [sys.executable, "-m", "kvstream.training", "pocket", "--data", str(data)]
     done = subprocess.run(
-        [*command, "--out", str(tmp_path), *lengths, *small],
+        [*command, "--out", str(tmp_path), *lengths, *small, "--trials", "0"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["tokens"] >= 512
-    assert (tmp_path / "model" / "model.safetensors").is_file()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.config.num_hidden_layers == 2
+    text = "It goes by itself: 12,345."
+    ids = AutoTokenizer.from_pretrained(tmp_path / "model").encode(text, add_special_tokens=False)
+    assert ids == pocket.encoding().encode(text)
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert all(digest in card for digest in Corpus(data).hashes().values())
+    assert '"width": 256' in card
+    assert "| Began from | initial weights" in card
 
 
 def test_keys_of_a_ring_differ_in_name_and_are_asked_by_it():

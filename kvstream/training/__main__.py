@@ -13,6 +13,7 @@ from kvstream import pocket
 from kvstream.training.corpus import Corpus
 from kvstream.training.rows import RowMaker
 from kvstream.training.shards import make_shards
+from kvstream.training.shipping import add_tokenizer, card
 from kvstream.training.train import Recipe, parse_lengths, train
 
 
@@ -37,6 +38,20 @@ def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
         refit(saved, parse_heads(heads), scales)
         torch.save(saved, out)
     return 0
+
+
+def _finish(options: argparse.Namespace, recipe: Recipe, totals: dict[str, float]) -> None:
+    """Make the folder of the weights whole: tokenizer, scores, card."""
+    from kvstream.training.evaluate import evaluate
+
+    folder = options.out / "model"
+    add_tokenizer(folder)
+    trials = options.trials
+    scores = list(evaluate(folder, options.data, (256, 1024), trials)) if trials else []
+    log = [json.loads(line) for line in (options.out / "log.jsonl").read_text().splitlines()]
+    start = str(options.resume or options.start or "initial weights with an induction circuit")
+    text = card(recipe, totals, start, Corpus(options.data).hashes(), log, scores)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--resume", type=Path, help="a state.pt to go on from")
         command.add_argument("--start", type=Path, help="a model folder to start from")
         command.add_argument("--shards", type=Path, help="folder of shards (default: OUT/shards)")
+        command.add_argument("--trials", type=int, default=100, help="of each score of the card")
         command.add_argument("--workers", type=int, default=1, help="processes that make shards")
         for field in dataclasses.fields(Recipe):
             option = "--" + field.name.replace("_", "-")
@@ -132,6 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     totals = train(recipe, shards, options.out, options.resume, options.start)
     for worker in workers:
         worker.terminate()
+    _finish(options, recipe, totals)
     print(json.dumps(totals))
     return 0
 
