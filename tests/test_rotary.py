@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from models import EVERY_RUN, FAMILIES, bounded, fresh
@@ -74,6 +76,30 @@ def test_blocks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     within = whole.clone()
     rotary.unrotate(within, 5, within)
     torch.testing.assert_close(within, raw, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", EVERY_RUN)
+def test_the_short_way_gives_the_very_bits_of_the_models_own(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rotated() -> list[Tensor]:
+        raw = keys(name, 70).bfloat16()
+        return [replace(layer).rotate(raw, 30) for layer in rotary_layers(name)]
+
+    short = rotated()
+    monkeypatch.setattr(Rotary, "_by_halves", False)
+    for a, b in zip(short, rotated(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_short_way_is_for_those_that_turn_by_halves() -> None:
+    assert rotary_layers("llama")[0]._by_halves
+    own = rotary_layers("llama")[0].apply
+
+    def backwards(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        return own(q, k, cos, -sin)
+
+    assert not replace(rotary_layers("llama")[0], apply=backwards)._by_halves
 
 
 def test_thousands_of_rotations_do_not_drift() -> None:

@@ -139,10 +139,11 @@ def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
     turned, crossed = work
     half = keys.shape[-1] // 2
     turned.copy_(keys)
-    torch.mul(turned, sin, out=crossed)
+    torch.mul(turned[..., half:], sin[..., :half], out=crossed[..., :half])
+    torch.mul(turned[..., :half], sin[..., half:], out=crossed[..., half:])
     turned.mul_(cos)
-    turned[..., :half] -= crossed[..., half:]
-    turned[..., half:] += crossed[..., :half]
+    turned[..., :half] -= crossed[..., :half]
+    turned[..., half:] += crossed[..., half:]
     return turned
 
 
