@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvstream import pocket
 from kvstream.training.corpus import Corpus
-from kvstream.training.rows import RowMaker
+from kvstream.training.rows import Mixture, RowMaker
 from kvstream.training.shards import make_shards
 from kvstream.training.shipping import add_tokenizer, card
 from kvstream.training.train import Recipe, parse_lengths, train
@@ -40,7 +40,13 @@ def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
     return 0
 
 
-def _finish(options: argparse.Namespace, recipe: Recipe, totals: dict[str, float]) -> None:
+def _mixture(options: argparse.Namespace) -> Mixture:
+    return Mixture(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Mixture)})
+
+
+def _finish(
+    options: argparse.Namespace, recipe: Recipe, mixture: Mixture, totals: dict[str, float]
+) -> None:
     """Make the folder of the weights whole: tokenizer, scores, card."""
     from kvstream.training.evaluate import evaluate
 
@@ -50,7 +56,7 @@ def _finish(options: argparse.Namespace, recipe: Recipe, totals: dict[str, float
     scores = list(evaluate(folder, options.data, (256, 1024), trials)) if trials else []
     log = [json.loads(line) for line in (options.out / "log.jsonl").read_text().splitlines()]
     start = str(options.resume or options.start or "initial weights with an induction circuit")
-    text = card(recipe, totals, start, Corpus(options.data).hashes(), log, scores)
+    text = card(recipe, mixture, totals, start, Corpus(options.data).hashes(), log, scores)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -85,10 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--out", type=Path, required=True)
         if name == "tokenizer":
             continue
-        command.add_argument("--copying", type=float, default=0.0, help="share of copying rows")
-        command.add_argument(
-            "--refusals", type=float, default=0.12, help="share of unanswerable questions"
-        )
+        for field in dataclasses.fields(Mixture):
+            command.add_argument(f"--{field.name}", type=float, default=field.default)
         if name == "shards":
             command.add_argument("--seed", type=int, default=0)
             command.add_argument("--lengths", default="128,256,512,1024,2048,4096")
@@ -109,9 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "shards":
         lengths = tuple(int(part) for part in options.lengths.split(","))
-        make_shards(
-            options.data, options.out, options.seed, lengths, options.copying, options.refusals
-        )
+        make_shards(options.data, options.out, options.seed, lengths, _mixture(options))
         return 0
     if options.command == "refit":
         return _refit(options.data, options.state, options.out, options.heads)
@@ -126,19 +128,13 @@ def main(arguments: list[str] | None = None) -> int:
             print(json.dumps(row), flush=True)
         return 0
     recipe = Recipe(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Recipe)})
+    mixture = _mixture(options)
     shards = options.shards or options.out / "shards"
     context = multiprocessing.get_context("spawn")
     workers = [
         context.Process(
             target=make_shards,
-            args=(
-                options.data,
-                shards,
-                recipe.seed + 1 + i,
-                _lengths(recipe),
-                options.copying,
-                options.refusals,
-            ),
+            args=(options.data, shards, recipe.seed + 1 + i, _lengths(recipe), mixture),
             daemon=True,
         )
         for i in range(options.workers)
@@ -148,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     totals = train(recipe, shards, options.out, options.resume, options.start)
     for worker in workers:
         worker.terminate()
-    _finish(options, recipe, totals)
+    _finish(options, recipe, mixture, totals)
     print(json.dumps(totals))
     return 0
 

@@ -12,6 +12,7 @@ positions.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import tiktoken
@@ -22,10 +23,26 @@ from kvstream.training.documents import DocumentMaker, Piece
 from kvstream.training.facts import REFUSAL
 
 PAD, TEXT, ANSWER = 0, 1, 2
-EVICTED_SHARE = 0.4
-"""Part of the rows whose document has gaps, as a bounded cache leaves them."""
 THINNED_SHARE = 0.25
 """Part of those that are thinned out as by a cascade, answers included; the others keep spans."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What rows are about; all are shares."""
+
+    refusals: float = 0.12
+    """Of questions that the text does not answer.  Few at first: before a model can find anything,
+    refusing is all it learns from them."""
+    human: float = 0.2
+    """Of planted sentences that come with human questions."""
+    gaps: float = 0.4
+    """Of rows whose document has gaps, as a bounded cache leaves them."""
+    copying: float = 0.0
+    """Of rows of up to 512 tokens that only repeat what they said."""
+
+
+USUAL = Mixture()
 
 
 class RowMaker:
@@ -34,17 +51,13 @@ class RowMaker:
     Args:
         corpus: the texts.
         seed: of every choice.
-        human: share of the planted sentences that come with human questions.
-        refusals: share of questions that the text does not answer.  Few at first: before a model
-            can find anything, refusing is all it learns from them.
+        mixture: what they are about.
     """
 
-    def __init__(
-        self, corpus: Corpus, seed: int, refusals: float = 0.12, human: float = 0.2
-    ) -> None:
-        self.refusals = refusals
+    def __init__(self, corpus: Corpus, seed: int, mixture: Mixture = USUAL) -> None:
+        self.mixture = mixture
         self.rng = random.Random(seed)
-        self.documents = DocumentMaker(corpus, self.rng, refusals, human)
+        self.documents = DocumentMaker(corpus, self.rng, mixture.refusals, mixture.human)
         self.encoding: tiktoken.Encoding = pocket.encoding()
         self.bos = self.encoding.encode_single_token(pocket.BOS)
         self.eos = self.encoding.encode_single_token(pocket.EOS)
@@ -62,7 +75,7 @@ class RowMaker:
     def _choose(self, pieces: list[Piece], budget: int) -> tuple[list[QuestionAnswer], set[int]]:
         """Questions to fill about ``budget`` tokens, and the pieces they need."""
         rng = self.rng
-        refuse = self.refusals * (0.7 if rng.random() < 0.85 else 2.7)
+        refuse = self.mixture.refusals * (0.7 if rng.random() < 0.85 else 2.7)
         pool: list[tuple[int, QuestionAnswer]] = []
         for index, piece in enumerate(pieces):
             if not piece.questions:
@@ -135,9 +148,10 @@ class RowMaker:
             end = start
         return kept
 
-    def row(self, length: int, copying: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def row(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """One row: ids [length] uint16 and codes [length] uint8."""
         rng = self.rng
+        copying = self.mixture.copying if length <= 512 else 0.0
         for _ in range(100):
             make = self._copying if rng.random() < copying else self._reading
             made = make(length)
@@ -152,7 +166,7 @@ class RowMaker:
         rng = self.rng
         most = 0.65 if length <= 512 else 0.45 if length <= 1024 else 0.3
         asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
-        evicted = rng.random() < EVICTED_SHARE
+        evicted = rng.random() < self.mixture.gaps
         budget = length - asked_size
         stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
         human = rng.random() < {128: 0.0, 256: 0.2}.get(length, 0.38)

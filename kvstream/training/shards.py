@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kvstream.training.corpus import Corpus
-from kvstream.training.rows import RowMaker
+from kvstream.training.rows import USUAL, Mixture, RowMaker
 
 
 def write_shards(
@@ -21,15 +21,14 @@ def write_shards(
     folder: Path,
     seed: int,
     lengths: tuple[int, ...],
+    mixture: Mixture = USUAL,
     ahead: int = 3,
-    copying: float = 0.0,
     tokens: int = 131_072,
     forever: bool = True,
-    refusals: float = 0.12,
 ) -> None:
     """Keep ``ahead`` unread shards of every length in ``folder`` (``<length>-<number>.npz``)."""
     folder.mkdir(parents=True, exist_ok=True)
-    maker = RowMaker(corpus, seed, refusals)
+    maker = RowMaker(corpus, seed, mixture)
     while True:
         short = {t: len(list(folder.glob(f"{t:05d}-*.npz"))) for t in lengths}
         length = min(lengths, key=lambda t: short[t])
@@ -38,8 +37,7 @@ def write_shards(
                 return
             time.sleep(1.0)
             continue
-        share = copying if length <= 512 else 0.0
-        rows = [maker.row(length, share) for _ in range(tokens // length)]
+        rows = [maker.row(length) for _ in range(tokens // length)]
         name = folder / f"{length:05d}-{time.time_ns():020d}-{seed}.npz"
         part = name.with_suffix(".part")
         with part.open("wb") as file:
@@ -48,10 +46,10 @@ def write_shards(
 
 
 def make_shards(
-    data: Path, folder: Path, seed: int, lengths: tuple[int, ...], copying: float, refusals: float
+    data: Path, folder: Path, seed: int, lengths: tuple[int, ...], mixture: Mixture
 ) -> None:
     """`write_shards` from a data folder, in a form that a new process can be given."""
-    write_shards(Corpus(data), folder, seed, lengths, copying=copying, refusals=refusals)
+    write_shards(Corpus(data), folder, seed, lengths, mixture)
 
 
 def read_shards(folder: Path, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kvstream import pocket
+from kvstream.training.rows import Mixture
 from kvstream.training.train import Recipe
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "pocket.tiktoken")
@@ -40,6 +41,7 @@ def hardware(device: str) -> str:
 
 def card(
     recipe: Recipe,
+    mixture: Mixture,
     totals: Mapping[str, float],
     start: str,
     hashes: Mapping[str, str],
@@ -50,6 +52,7 @@ def card(
 
     Args:
         recipe: what was run.
+        mixture: on which rows.
         totals: ``tokens``, ``minutes``, ``steps`` and ``runs``, as `train` returns them.
         start: what it began from.
         hashes: SHA-256 of the data's files, by name.
@@ -79,14 +82,8 @@ def card(
     for row in (log[i] for i in picked if log):
         shown = ("tokens", "run_minutes", "rate", "answer_loss", "text_loss")
         lines.append("| " + " | ".join(str(row[k]) for k in shown) + " |")
-    lines += [
-        "",
-        "## Recipe",
-        "",
-        "```json",
-        json.dumps(dataclasses.asdict(recipe), indent=2),
-        "```",
-    ]
+    settings = {**dataclasses.asdict(recipe), **dataclasses.asdict(mixture)}
+    lines += ["", "## Recipe", "", "```json", json.dumps(settings, indent=2), "```"]
     lines += ["", "## Data", "", "| file | SHA-256 (first 16 digits) |", "|---|---|"]
     lines += [f"| `{name}` | `{digest}` |" for name, digest in hashes.items()]
     return "\n".join(lines) + "\n"
