@@ -23,7 +23,7 @@ from kvstream.training.documents import DocumentMaker, Piece
 from kvstream.training.facts import REFUSAL
 
 PAD, TEXT, ANSWER = 0, 1, 2
-THINNED_SHARE = 0.25
+THINNED_SHARE = 0.12
 """Part of those that are thinned out as by a cascade, answers included; the others keep spans."""
 
 
