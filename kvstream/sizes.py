@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from kvstream.errors import BudgetError
 
@@ -23,6 +23,8 @@ class Sizes:
     """Q: the longest question with what its template puts around it."""
     answer: int
     """R: kept free for the answer before memory would have to be compressed again."""
+    need: InitVar[int | None] = None
+    """The smallest budget that would do, where it is known; told if this one does not."""
 
     @property
     def free(self) -> int:
@@ -34,20 +36,28 @@ class Sizes:
         """The most that memory may hold when the question comes."""
         return self.budget - self.prompt - self.question - self.answer
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, need: int | None) -> None:
         least = min(self.free, self.final)
         if least < SMALLEST_FREE:
-            need = self.budget + SMALLEST_FREE - least
+            need = need or self.budget + SMALLEST_FREE - least
             raise BudgetError(
-                f"A budget of {self.budget} tokens leaves {least} for the text: the prompt takes "
-                f"{self.prompt}, the question {self.question}, its answer at least {self.answer}, "
-                f"the catalyst {self.catalyst}. Use --budget {need} or more, or a shorter question."
+                f"A budget of {self.budget} tokens leaves {max(0, least)} of the {SMALLEST_FREE} "
+                f"that a text needs: the prompt takes {self.prompt}, the question {self.question}, "
+                f"its answer at least {self.answer}, the catalyst {self.catalyst}. "
+                f"Use --budget {need} or more, or a shorter question."
             )
 
 
 def share_out(
     budget: int, prompt: int, catalyst: int, question: int, max_tokens: int, *, whole_answer: bool
 ) -> Sizes:
-    """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need."""
-    room = max(8, (budget - prompt - question) // (2 if whole_answer else 8))
-    return Sizes(budget, prompt, catalyst, question, min(max_tokens, room))
+    """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need.
+
+    Raises BudgetError, which names the smallest budget that would do.
+    """
+    part = 2 if whole_answer else 8
+    room = max(8, (budget - prompt - question) // part)
+    # Where the text gets the least that it needs, the answer's part is this (it grows with both).
+    smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
+    need = prompt + SMALLEST_FREE + max(catalyst, question + smallest)
+    return Sizes(budget, prompt, catalyst, question, min(max_tokens, room), need)
