@@ -76,9 +76,10 @@ class Session:
         *,
         command: str = "ask",
         system: str | None = None,
+        **more: bool,
     ) -> Started:
-        """Sizes, steps and memory of a run, without running it."""
-        setting = self.settle(questions, run, command=command, system=system)
+        """Sizes, steps and memory of a run, without running it; `more` as in `Setting.of`."""
+        setting = self.settle(questions, run, command=command, system=system, **more)
         size = sources.size_hint()
         estimate = None if size is None else int(size / BYTES_A_TOKEN)
         return started(setting.reader(self.model, run, estimate), run)

@@ -48,8 +48,8 @@ class FakeSession:
         return cls(model)
 
     def plan(
-        self, sources: Any, questions: list[str], run: RunSettings, *, command: str,
-        system: str | None,
+        self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
+        system: str | None, **more: bool,
     ) -> Started:  # fmt: skip
         budget = run.budget.tokens if run.budget and run.budget.tokens else 1024
         steps = math.ceil(self.tokens / self.chunk) if self.tokens else None

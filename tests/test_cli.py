@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from kvstream.errors import BudgetError
 from kvstream.settings import Budget
+from kvstream.sizes import share_out
 
 
 @pytest.fixture
@@ -170,3 +174,47 @@ def test_version_and_help(cli) -> None:
     ran = cli()
     assert ran.code == 2
     assert "Usage: kvstream" in ran.stderr
+
+
+def test_compare_has_a_plan_for_each_method_and_runs_none(cli, fake_session, book) -> None:
+    fake_session.last = None
+    ran = cli("compare", book, "Q?", "--method", "streaming,random", "--dry-run", "--json")
+    assert ran.code == 0, ran.stderr
+    assert [json.loads(line)["method"] for line in ran.stdout.splitlines()] == [
+        "streaming",
+        "random",
+    ]
+    assert fake_session.last is None
+
+
+def test_compare_extracts_where_it_is_asked_to(cli, fake_session, book) -> None:
+    assert cli("compare", book, "Q?", "--extract", "--passages", "3", "-q").code == 0
+    assert fake_session.last["extract"] == 3
+    assert cli("compare", book, "Q?", "--extract", "--with", "bm25").code == 2
+
+
+def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None:
+    memory = tmp_path / "book.kvs"
+    memory.touch()
+    assert cli("ask", "--memory", str(memory), "Q?", "--dry-run").code == 2
+    assert cli("chat", book, "--dry-run").code == 2
+    assert cli("remember", "--memory", str(memory), book, "--dry-run").code == 2
+
+
+def test_remember_tells_its_sizes_and_writes_nothing(cli, fake_session, book, tmp_path) -> None:
+    ran = cli("remember", book, "-o", str(tmp_path / "book.kvs"), "--dry-run")
+    assert ran.code == 0, ran.stderr
+    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert not (tmp_path / "book.kvs").exists()
+
+
+def test_the_budget_that_an_error_names_is_the_smallest() -> None:
+    for whole_answer in (False, True):
+        for catalyst, question, most in itertools.product((0, 40), (4, 30), (1, 8, 20, 300)):
+            how = (5, catalyst, question, most)
+            with pytest.raises(BudgetError) as refused:
+                share_out(20, *how, whole_answer=whole_answer)
+            need = int(re.search(r"--budget (\d+) or more", str(refused.value))[1])
+            share_out(need, *how, whole_answer=whole_answer)
+            with pytest.raises(BudgetError):
+                share_out(need - 1, *how, whole_answer=whole_answer)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -123,6 +124,14 @@ def test_stdout_on_a_full_disk(book) -> None:
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_that_is_closed_is_no_error(book, closed) -> None:
+    command = shlex.join([*PROGRAM, "ask", book, "Q?", "-q"])
+    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.returncode == 0
 
 
 def test_a_closed_pipe_is_quiet(book) -> None:

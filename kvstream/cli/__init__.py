@@ -15,6 +15,8 @@ def main() -> None:
     # others then burn theirs until it is done: with one core taken, reading was over 10 times
     # slower. It is read when torch is loaded, so it has to be set before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from kvstream.cli.app import run
-
+    try:
+        from kvstream.cli.app import run
+    except KeyboardInterrupt:  # so early that nobody is there to tell it
+        sys.exit(130)
     sys.exit(run(sys.argv[1:]))

@@ -210,7 +210,12 @@ def _bound_kernel_caches() -> None:
 
 
 def _tolerate_any_text() -> None:
-    """File names and answers may hold characters that the terminal's encoding has not."""
+    """File names and answers may hold characters that the terminal's encoding has not.
+
+    A stream that is closed (``>&-``) is None; what goes there goes nowhere.
+    """
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

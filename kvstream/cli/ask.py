@@ -63,6 +63,5 @@ def command(
         return ask(ctx, memory, questions, options)
     reading = Reading("ask", sources_or_usage(ctx, paths), questions, follow=follow, every=every)
     if len(options.runs) > 1:
-        compare(reading, options)
-        return 0
+        return compare(reading, options)
     return read(reading, options)

@@ -52,6 +52,11 @@ def command(
         raise click.UsageError(
             "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
         )
+    if options.dry_run:
+        raise click.UsageError(
+            "--dry-run tells what a reading would take; remember, which reads the same, has it.",
+            ctx,
+        )
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))
         kind = None

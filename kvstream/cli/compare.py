@@ -19,12 +19,14 @@ from kvstream.cli.interrupts import Interrupts
 from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
 from kvstream.cli.output import OutputFile
 from kvstream.cli.reading import (
+    WITHHELD,
     Reading,
     answer_events,
     open_session,
     open_sources,
     prepared,
     second_thoughts,
+    show_plan,
 )
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, Result, StepDone
@@ -32,6 +34,7 @@ from kvstream.reporters.format import for_terminal
 
 if TYPE_CHECKING:
     from kvstream.session import Session
+    from kvstream.settings import RunSettings
 
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
@@ -66,7 +69,7 @@ def command(
     question: tuple[str, ...],
     baseline: str | None,
     options: ReadingOptions,
-) -> None:
+) -> int:
     """Answer the same question by several methods under the same budget, a row for each.
 
     The model is loaded once and the text is read once for each of --method a,b,c; a pipe is kept
@@ -77,19 +80,24 @@ def command(
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    compare(Reading("compare", sources_or_usage(ctx, paths), questions), options, baseline)
+    return compare(Reading("compare", sources_or_usage(ctx, paths), questions), options, baseline)
 
 
-def compare(reading: Reading, options: ReadingOptions, baseline: str | None = None) -> None:
+def compare(reading: Reading, options: ReadingOptions, baseline: str | None = None) -> int:
     """Run every method of `options.runs` over the same sources and show a row for each.
 
-    With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else.
+    With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else. Returns
+    the exit code.
     """
     if options.checkpoint is not None or reading.follow or reading.every is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
+    if baseline and options.extract:
+        raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         times = 2 if baseline or options.reread else len(options.runs)
+        if options.dry_run:
+            times = 1
         paths = stack.enter_context(_replayable(reading.paths, times, interrupts))
         reading = replace(reading, paths=paths)
         reporter.loading(options.model.name)
@@ -98,6 +106,10 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
+            if options.dry_run:
+                if run is not None:
+                    _plan(session, reading, options, run, interrupts, output)
+                continue
             if run is None:
                 events = _by_words(session, reading, options, interrupts)
             else:
@@ -107,6 +119,7 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                     run,
                     command=reading.command,
                     system=options.system,
+                    extract=options.passages if options.extract else 0,
                     interrupted=interrupts,
                     **second_thoughts(reading, options, interrupts),
                 )
@@ -131,10 +144,43 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             if interrupts():
                 break
         reporter.close()
+        if options.dry_run:
+            return 0
         if not options.as_json:
             _table(output, rows, several=len(reading.questions) > 1)
         if not any(row.result for row in rows):
             raise BudgetError(rows[-1].problem)
+        withheld = any(row.result and row.result.withheld is not None for row in rows)
+        return WITHHELD if withheld else 0
+
+
+def _plan(
+    session: Session,
+    reading: Reading,
+    options: ReadingOptions,
+    run: RunSettings,
+    stop: Callable[[], bool],
+    output: TextIO | OutputFile,
+) -> None:
+    """One method's line of --dry-run; a method that cannot is told in its place."""
+    try:
+        started = session.plan(
+            open_sources(reading.paths, options, stop),
+            list(reading.questions),
+            run,
+            command=reading.command,
+            system=options.system,
+            extract=bool(options.extract),
+        )
+    except BudgetError as error:
+        if len(options.runs) == 1:
+            raise
+        if options.as_json:
+            _print_json(output, Row(run.method, None, 0.0, str(error)))
+        else:
+            output.write(f"{run.method}: {error}\n")
+        return
+    show_plan(started, output, as_json=options.as_json)
 
 
 def _by_words(

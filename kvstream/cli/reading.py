@@ -95,9 +95,11 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 options.run,
                 command=reading.command,
                 system=options.system,
+                extract=bool(extract),
+                whole_answers=rolling is not None,
             )
             reporter.close()
-            _show_plan(started, output, as_json=options.as_json)
+            show_plan(started, output, as_json=options.as_json)
             return code
         events = session.ask(
             sources,
@@ -295,7 +297,8 @@ def _extract(reading: Reading, options: ReadingOptions, session: Session) -> int
     return options.passages if wanted else 0
 
 
-def _show_plan(started: Started, output: TextIO | OutputFile, *, as_json: bool) -> None:
+def show_plan(started: Started, output: TextIO | OutputFile, *, as_json: bool) -> None:
+    """What --dry-run prints of a run."""
     if as_json:
         output.write(json.dumps({"dry_run": True, **vars(started)}) + "\n")
         return

@@ -28,6 +28,8 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     """Answer from a memory file; returns the exit code."""
     if options.reread is not None:
         raise UsageError("--reread needs the sources; a memory file is asked without them.")
+    if options.dry_run:
+        raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
     code = 0
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))

@@ -18,6 +18,7 @@ from kvstream.cli.reading import (
     open_session,
     open_sources,
     prepared,
+    show_plan,
 )
 from kvstream.cli.recalling import open_memory
 from kvstream.reporters.format import size
@@ -65,6 +66,10 @@ def command(
         raise click.UsageError(
             "What a memory was made for cannot change: -Q goes with the first reading.", ctx
         )
+    if memory is not None and options.dry_run:
+        raise click.UsageError(
+            "--dry-run tells what a first reading would take; that of a memory is settled.", ctx
+        )
     if any(not text.strip() for text in question):
         raise click.UsageError("A question is empty.", ctx)
     paths = sources_or_usage(ctx, sources)
@@ -92,14 +97,19 @@ def remember(
             checkpoint = open_checkpoint(options, reporter)
             reporter.loading(options.model.name)
             session = open_session(options)
+            if options.dry_run:
+                plan = session.plan(
+                    sources, list(questions), options.run, system=options.system, asked_later=True
+                )
+                reporter.close()
+                show_plan(plan, output, as_json=options.as_json)
+                return
             run, after = options.run, None
             setting = session.settle(list(questions), run, system=options.system, asked_later=True)
         else:
             session, after, kind = open_memory(ctx, base, options, reporter)
             checkpoint = open_checkpoint(options, reporter, kind.content.digest)
             run, setting = after.run, after.setting
-        if options.dry_run:
-            raise click.UsageError("--dry-run shows a reading; use it with ask or summarize.", ctx)
         events = session.read(
             sources,
             setting,

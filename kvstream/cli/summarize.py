@@ -25,7 +25,7 @@ def command(
     follow: bool,
     every: str | None,
     options: ReadingOptions,
-) -> None:
+) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
 
     With --extract nothing is written by the model: the sentences or log lines that its memory held
@@ -40,4 +40,4 @@ def command(
     if len(options.runs) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
     reading = Reading("summarize", sources_or_usage(ctx, sources), (), True, follow, every)
-    read(reading, options)
+    return read(reading, options)
