@@ -48,8 +48,9 @@ def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) ->
     assert all(r.keys() >= FIELDS for r in rows)
     assert {r["model"] for r in rows} == {"tiny, 1 of 2 layers"}
     ours, floor, _, full, whole, reading, token_by_token = rows
-    assert reading["text_mb_per_s"] > 0.5
     assert reading["text_bytes"] > 1200
+    rate = reading["text_bytes"] / reading["cpu_s"] / 1e6  # of so little text it says nothing
+    assert reading["text_mb_per_s"] == pytest.approx(rate, rel=0.1, abs=0.01)
     assert ours["peak_kv_tokens"] <= 256
     # The same chunks behind the same memory; the prompt is no part of the floor's.
     assert floor["peak_kv_tokens"] == pytest.approx(ours["peak_kv_tokens"], abs=8)
