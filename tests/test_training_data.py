@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream import pocket
-from kvstream.training import facts, keys, questions, rows
+from kvstream.training import facts, keys, questions
 from kvstream.training.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream.training.facts import REFUSAL
-from kvstream.training.rows import ANSWER, PAD, RowMaker
+from kvstream.training.rows import ANSWER, PAD, Mixture, RowMaker
 from kvstream.training.shards import write_shards
 from kvstream.training.splits import is_heldout
 
@@ -130,9 +130,7 @@ def test_sentences_add_up_to_the_text():
 
 
 @pytest.mark.parametrize("length", [128, 256, 1024])
-def test_rows_are_documents_and_answered_questions(data, length, monkeypatch):
-    # What is thinned out may lose words of an answer, and shall.
-    monkeypatch.setattr(rows, "THINNED_SHARE", 0.0)
+def test_rows_are_documents_and_answered_questions(data, length):
     maker = RowMaker(Corpus(data), seed=3)
     encoding = pocket.encoding()
     for _ in range(15):
@@ -155,8 +153,7 @@ def test_rows_depend_on_the_seed_alone(data):
     assert not np.array_equal(first, other)
 
 
-def test_evicted_documents_keep_what_is_needed(data, monkeypatch):
-    monkeypatch.setattr(rows, "THINNED_SHARE", 0.0)
+def test_evicted_documents_keep_what_is_needed(data):
     maker = RowMaker(Corpus(data), seed=7)
     needed = maker.encode(" The pass key is 71785.")
     parts = [(maker.encode(PROSE), False), (needed, True), (maker.encode(PROSE * 3), False)]
@@ -180,6 +177,15 @@ def test_thinned_documents_are_the_sparser_the_older(data, stretch):
         assert gaps[-30:].max() == 1
         assert gaps[:40].mean() > 1.3
         assert kept[0] < 2**8
+
+
+def test_what_is_thinned_out_may_lose_words_of_an_answer(data):
+    maker = RowMaker(Corpus(data), seed=7, mixture=Mixture(thinned=1.0))
+    needed = maker.encode(" The pass key is 71785.")
+    parts = [(needed, True), (maker.encode(PROSE * 8), False)]
+    kept = maker._evict(parts, 100)
+    assert len(kept) <= 100
+    assert "71785" not in maker.encoding.decode(kept)
 
 
 def test_shards_are_made_ahead_and_no_further(data, tmp_path):
