@@ -121,7 +121,7 @@ def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
         (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method infinipot"),
         (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),
         (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
-        (["ask", "--memory", "{s}", "Q?"], 3, "damaged"),
+        (["ask", "--memory", "{s}", "Q?"], 3, "is no memory file"),
         (["ask", "--memory", "{m}", "Q?", "--dtype", "bfloat16"], 4, "--dtype float32"),
         (["ask", "--memory", "{m}", "why " * 300], 5, "shorter"),
         (["remember", "{s}"], 2, "-o FILE.kvs"),

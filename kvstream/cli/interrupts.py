@@ -30,6 +30,8 @@ class Interrupts:
         self.pressed = False
         self.gentle = False
         """SIGTERM does what the first Ctrl-C does: a service that follows a log is stopped so."""
+        self.then = "answering from what was read so far"
+        """What a command does when its reading is interrupted."""
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -55,13 +57,13 @@ class Interrupts:
         if not self.reading or self.pressed:
             raise KeyboardInterrupt
         self.pressed = True
-        self.tell("Interrupted: answering from what was read so far. Press Ctrl-C again to stop.")
+        self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if not (self.gentle and self.reading) or self.pressed:
             raise SystemExit(128 + number)
         self.pressed = True
-        self.tell("Terminated: answering from what was read so far.")
+        self.tell(f"Terminated: {self.then}.")
 
 
 class InterruptibleInput(io.RawIOBase):

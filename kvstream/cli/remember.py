@@ -92,6 +92,7 @@ def remember(
     with ExitStack() as stack:
         # -o is the memory's; what is printed goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
+        interrupts.then = "keeping what was read so far"
         sources = open_sources(paths, options, interrupts)
         if base is None:
             checkpoint = open_checkpoint(options, reporter)

@@ -117,7 +117,10 @@ def read(path: Path) -> Content:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (SafetensorError, ValueError, RuntimeError, OverflowError) as error:
-        raise _damaged(path, f"it is no whole safetensors file ({error})") from error
+        raise SourceError(
+            f"{path} is no memory file, or only a part of one ({error}). Copy it again, or read "
+            "the sources again with `kvstream remember`."
+        ) from error
     if not {"state", "notes", "memory", "file"} <= set(metadata):
         raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream.")
     state, notes = _parsed(path, metadata["state"]), _parsed(path, metadata["notes"])
