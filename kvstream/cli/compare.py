@@ -95,9 +95,14 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
-        times = 2 if baseline or options.reread else len(options.runs)
         if options.dry_run:
-            times = 1
+            reporter.loading(options.model.name)
+            session = open_session(options)
+            reporter.close()
+            for planned in options.runs:
+                _plan(session, reading, options, planned, interrupts, output)
+            return 0
+        times = 2 if baseline or options.reread else len(options.runs)
         paths = stack.enter_context(_replayable(reading.paths, times, interrupts))
         reading = replace(reading, paths=paths)
         reporter.loading(options.model.name)
@@ -106,10 +111,6 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
-            if options.dry_run:
-                if run is not None:
-                    _plan(session, reading, options, run, interrupts, output)
-                continue
             if run is None:
                 events = _by_words(session, reading, options, interrupts)
             else:
@@ -144,8 +145,6 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             if interrupts():
                 break
         reporter.close()
-        if options.dry_run:
-            return 0
         if not options.as_json:
             _table(output, rows, several=len(reading.questions) > 1)
         if not any(row.result for row in rows):

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import sys
 from pathlib import Path
+from typing import Any
 
 from kvstream import pocket
 from kvstream.training.corpus import Corpus
@@ -40,8 +41,9 @@ def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
     return 0
 
 
-def _mixture(options: argparse.Namespace) -> Mixture:
-    return Mixture(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Mixture)})
+def _of(options: argparse.Namespace, made: type[Mixture] | type[Recipe]) -> dict[str, Any]:
+    """The options that are fields of ``made``."""
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(made)}
 
 
 def _finish(
@@ -113,7 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.command == "shards":
         lengths = tuple(int(part) for part in options.lengths.split(","))
-        make_shards(options.data, options.out, options.seed, lengths, _mixture(options))
+        mixture = Mixture(**_of(options, Mixture))
+        make_shards(options.data, options.out, options.seed, lengths, mixture)
         return 0
     if options.command == "refit":
         return _refit(options.data, options.state, options.out, options.heads)
@@ -127,8 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         ):
             print(json.dumps(row), flush=True)
         return 0
-    recipe = Recipe(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Recipe)})
-    mixture = _mixture(options)
+    recipe, mixture = Recipe(**_of(options, Recipe)), Mixture(**_of(options, Mixture))
     shards = options.shards or options.out / "shards"
     context = multiprocessing.get_context("spawn")
     workers = [
