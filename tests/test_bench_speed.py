@@ -34,6 +34,17 @@ def rows_of(done: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_reading_and_encoding_alone_are_fast(cli: Any) -> None:
+    """Of a text that is long enough to say something: the aim is 5 MB/s, this is a tenth of it."""
+    rows = rows_of(
+        cli("bench", "speed", "--shape", "tiny", "--layers", "1", "--lengths", "20k", "--budget",
+            "1k", "--threads", "1", "--runs", "1", "-n", "3", "-q", "--method", "streaming",
+            "--against", "reading", "--json")
+    )  # fmt: skip
+    assert rows[-1]["system"] == "reading"
+    assert rows[-1]["text_mb_per_s"] > 0.5
+
+
 def test_every_system_takes_part_and_has_all_fields(cli: Any, tmp_path: Path) -> None:
     picture = tmp_path / "speed.png"
     rows = rows_of(
