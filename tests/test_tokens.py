@@ -69,6 +69,7 @@ def _with_all_splits(model: dict[str, Any]) -> None:
 
 @cache
 def _trained(kind: str) -> hf.Tokenizer:
+    kind = kind.removeprefix("words-")
     bpe = kind != "unigram" and kind != "unigram-whole"
     fallback = {"byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"}
     if kind.startswith(("bytes", "quick")):
@@ -81,7 +82,10 @@ def _trained(kind: str) -> hf.Tokenizer:
         trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet)
     elif bpe:
         tokenizer = hf.Tokenizer(models.BPE(**fallback))
-        if kind == "llama":
+        if kind == "gemma":
+            tokenizer.normalizer = normalizers.Replace(" ", "▁")
+            tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        elif kind == "llama":
             replace = normalizers.Replace(" ", "▁")
             tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), replace])
         else:
@@ -112,6 +116,8 @@ def _trained(kind: str) -> hf.Tokenizer:
     tokenizer = hf.Tokenizer.from_str(json.dumps(whole))
     tokenizer.add_special_tokens(["<|user|>", "<|end|>"])
     tokenizer.add_tokens(["<tool>"])
+    if kind == "gemma":
+        tokenizer.add_tokens([hf.AddedToken(text, normalized=False) for text in ("\n\n", "<b>")])
     return tokenizer
 
 
@@ -119,6 +125,7 @@ KINDS = [
     "bytes", "bytes-prefix", "bytes-nfc", "bytes-whole", "metaspace", "metaspace-first", "llama",
     "unigram", "unigram-whole", "tiktoken", "pocket",
     "quick-gpt2", "quick-llama3", "quick-qwen", "quick-digits",
+    "words-llama", "words-metaspace", "words-gemma",
 ]  # fmt: skip
 
 
@@ -144,7 +151,7 @@ def make(kind: str) -> Tokenizer:
         )  # fmt: skip
         return TiktokenTokenizer(encoding, eos="<|end|>")
     tokenizer = HubTokenizer(_trained(kind), name=kind)
-    if kind.startswith("quick"):  # as if much had been read
+    if kind.startswith(("quick", "words")):  # as if much had been read
         tokenizer._encoded = WORTH - 1
         tokenizer.encode("a")
         assert tokenizer._quick is not None
@@ -202,8 +209,8 @@ PIECE = (
     | st.sampled_from(
         [
             "the dog ", "\r\n", "\r\n\r\n", "    ", "\t", "12345 ", "e\u0301", "👩‍👩‍👧",
-            "漢字仮名交",
-            "日本語", "aaaaaaaa", "don't ", "ﬁ", "<|user|>", "<tool>", "Å", " ", "▁", "\u3000",
+            "漢字仮名交", "日本語",
+            "aaaaaaaa", "don't ", "ﬁ", "<|user|>", "<tool>", "<b>", "Å", " ", "▁", "\u3000",
         ]
     )
 )  # fmt: skip

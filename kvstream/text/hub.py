@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvstream.text import metaspace_bpe, tiktoken_bpe
 from kvstream.text.blocks import utf8_starts
-from kvstream.text.tiktoken_bpe import TiktokenBPE, byte_alphabet, convert
+from kvstream.text.metaspace_bpe import MetaspaceBPE
+from kvstream.text.tiktoken_bpe import TiktokenBPE, byte_alphabet
 from kvstream.text.tokenizer import (
     ByteDecoder,
     Decoder,
@@ -31,8 +33,8 @@ class HubTokenizer(Tokenizer):
     """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
 
     The backend itself is left as it is: light copies that share its model encode, ``_plain`` for
-    documents and ``_control`` for template text.  Long documents are encoded by tiktoken where that
-    gives the same.
+    documents and ``_control`` for template text.  Long documents are encoded by a faster stand-in
+    where one is certain to give the same.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
@@ -62,7 +64,7 @@ class HubTokenizer(Tokenizer):
         self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
         self._lengths = lengths if self._pieces else None
         self._encoded = 0  # characters
-        self._quick: TiktokenBPE | None = None
+        self._quick: TiktokenBPE | MetaspaceBPE | None = None
 
     @property
     def has_template(self) -> bool:
@@ -81,16 +83,15 @@ class HubTokenizer(Tokenizer):
         return self._control.ids(without_surrogates(text), continuing)
 
     def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        if self._lengths is not None:
-            ids = self._quickly(text, continuing)
-            if ids is None and self._unchanged(text):
-                ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
-            if ids is not None:
-                lengths = self._lengths[ids]
-                ends = np.cumsum(lengths)
-                size = len(text) if text.isascii() else len(text.encode())
-                if (int(ends[-1]) if len(ends) else 0) == size:
-                    return ids, ends - lengths
+        ids = self._quickly(text, continuing)
+        if ids is None and self._pieces is not None and self._unchanged(text):
+            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+        if ids is not None and self._lengths is not None:
+            lengths = self._lengths[ids]
+            ends = np.cumsum(lengths)
+            size = len(text) if text.isascii() else len(text.encode())
+            if (int(ends[-1]) if len(ends) else 0) == size:
+                return ids, ends - lengths
         # A prefix, a normaliser or an unknown token: only the library knows what came from where.
         ids, chars = self._plain.offsets(text, continuing)
         if text.isascii():
@@ -98,12 +99,14 @@ class HubTokenizer(Tokenizer):
         return ids, utf8_starts(text)[chars]
 
     def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
-        """Ids by tiktoken; None where they may be others, or few were encoded so far."""
+        """Ids by a stand-in; None where they may be others, or few were encoded so far."""
         if self._encoded < WORTH:
             self._encoded += len(text)
-            if self._encoded < WORTH or self._lengths is None:
+            if self._encoded < WORTH:
                 return None
             self._quick = self._plain.stand_in()
+            if isinstance(self._quick, MetaspaceBPE):
+                self._lengths = self._quick.lengths
         if self._quick is None or (self._plain.prefixed and not continuing):
             return None
         return self._quick.encode(text)
@@ -143,10 +146,15 @@ class _Pair:
             patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in self._active]
             self._inner = re.compile("|".join(patterns))
 
-    def stand_in(self) -> TiktokenBPE | None:
+    def stand_in(self) -> TiktokenBPE | MetaspaceBPE | None:
         """What does the same faster for text that goes on, if that is certain."""
-        added = [token.content for token in self._active]
-        return convert(self._later, lambda text: self.ids(text, True), added)
+
+        def encode(text: str) -> list[int]:
+            return self.ids(text, continuing=True)
+
+        added = self._active
+        by_bytes = tiktoken_bpe.convert(self._later, encode, [token.content for token in added])
+        return by_bytes or metaspace_bpe.convert(self._later, encode, added, self.prefixed)
 
     def ids(self, text: str, continuing: bool) -> list[int]:
         return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
