@@ -9,7 +9,9 @@ the model being given each before it has to say the next (nats a token, less is 
 questions know while they read; ``passage``, 64 tokens of the text itself behind the 32 in front of
 them, which nobody knew before. A document holds one for each depth. Every case reads the same;
 after the first, cases are told by what they differ from it, with the 95% interval of the paired
-differences. The row "-" is what the model says with nothing read.
+differences. The row "-" is what the model says with nothing read.  With --choices N the right
+answer of a needle stands among N of its kind, and it is told how often the model finds it the
+likeliest of them (1/N is chance), with Wilson's 95% interval.
 
 A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE behind it.
 """
@@ -25,9 +27,10 @@ from pathlib import Path
 import torch
 
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.reading import IdFeed, open_reader
+from kvstream.sample import make_facts
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.training.splits import is_heldout
@@ -48,11 +51,13 @@ class Document:
     asked: list[list[int]]
     """Of passages."""
     said: list[list[int]]
+    others: list[list[list[int]]]
+    """Wrong answers of the same kind."""
 
 
 def document(
     session: Session, filler: Filler, kind: str, tokens: int, depths: list[float], repeat: int,
-    trial: int,
+    choices: int, trial: int,
 ) -> Document:  # fmt: skip
     rng = random.Random(f"{kind} {tokens} {depths} {trial}")
     encode = session.tokenizer.encode
@@ -60,7 +65,7 @@ def document(
         ids = encode(filler.cut(session.tokenizer, tokens, rng))
         starts = [round(depth * len(ids)) for depth in depths]
         said = [ids[at + ASKED : at + ASKED + SAID] for at in starts]
-        return Document(ids, [], [ids[at : at + ASKED] for at in starts], said)
+        return Document(ids, [], [ids[at : at + ASKED] for at in starts], said, [[] for _ in said])
     needles = make_needles(Plan(kind, (tokens,), (), needles=len(depths)), rng, trial)
     taken = sum(len(encode(n.sentence)) for n in needles) * repeat
     text = filler.cut(session.tokenizer, tokens - taken, rng)
@@ -71,18 +76,34 @@ def document(
     ]
     ids = encode(insert(text, session.tokenizer, places))
     said = [encode(f" {n.answers[0]}", continuing=True) for n in needles]
-    return Document(ids, [n.question for n in needles], [], said)
+    wrong = make_facts(60 * choices, rng.randrange(2**31))
+    others = [
+        [
+            encode(f" {f.answers[0]}", continuing=True)
+            for f in wrong
+            if f.kind == n.kind and f.answers != n.answers
+        ][: choices - 1]
+        for n in needles
+    ]
+    assert all(len(o) == choices - 1 for o in others)
+    return Document(ids, [n.question for n in needles], [], said, others)
 
 
-def losses(session: Session, doc: Document, run: RunSettings, *, read: bool = True) -> list[float]:
-    """Mean loss of the right words of each depth after the document was read."""
+def losses(
+    session: Session, doc: Document, run: RunSettings, *, read: bool = True
+) -> list[tuple[float, bool]]:
+    """Mean loss of the right words of each depth after the document was read, and whether that
+    is less than that of the others."""
     reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
     if read:
         for _ in reader.read(IdFeed(doc.ids)):
             pass
     asked = doc.asked or [prompt.tail(question) for question in doc.questions]
-    pairs = zip(asked, doc.said, strict=True)
-    return [float(reader.score(question, said).mean()) for question, said in pairs]
+    found: list[tuple[float, bool]] = []
+    for question, said, others in zip(asked, doc.said, doc.others, strict=True):
+        right, *wrong = (float(reader.score(question, w).mean()) for w in (said, *others))
+        found.append((right, all(right < loss for loss in wrong)))
+    return found
 
 
 def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
@@ -104,6 +125,7 @@ def main() -> None:
     parser.add_argument("--depths", default="0.5,0.75")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
+    parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--heldout", action="store_true")
     parser.add_argument("--model", default="pocket")
@@ -123,14 +145,20 @@ def main() -> None:
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
     found: dict[tuple[str, str], list[float]] = {}
+    chosen: dict[tuple[str, str], list[bool]] = {}
     for trial in range(asked.trials):
-        doc = document(session, filler, asked.kind, asked.tokens, depths, asked.repeat, trial)
+        doc = document(
+            session, filler, asked.kind, asked.tokens, depths, asked.repeat, asked.choices, trial
+        )
         nothing = losses(session, doc, next(iter(cases.values())), read=False)
         told = {"-": nothing, **{text: losses(session, doc, run) for text, run in cases.items()}}
-        for text, values in told.items():
-            labelled = zip(asked.depths.split(","), values, strict=True)
-            for depth, value in (*labelled, ("all", statistics.fmean(values))):
+        for text, pairs in told.items():
+            labelled = zip(asked.depths.split(","), pairs, strict=True)
+            for depth, (value, likeliest) in labelled:
                 found.setdefault((depth, text), []).append(value)
+                for where in (depth, "all"):
+                    chosen.setdefault((where, text), []).append(likeliest)
+            found.setdefault(("all", text), []).append(statistics.fmean(v for v, _ in pairs))
     print(f"{asked.kind}, {asked.tokens:,} tokens, {asked.trials} documents, nats a token")
     base = next(iter(cases))
     for depth in (*asked.depths.split(","), "all"):
@@ -140,6 +168,10 @@ def main() -> None:
             if text != base:
                 change = [a - b for a, b in zip(values, found[depth, base], strict=True)]
                 line += "  {:+.3f} ({:+.3f} to {:+.3f})".format(*mean_interval(change))
+            if asked.choices > 1:
+                right = chosen[depth, text]
+                low, high = wilson(sum(right), len(right))
+                line += f"   chosen {sum(right)} of {len(right)} ({low:.0%} to {high:.0%})"
             print(line)
 
 
