@@ -163,6 +163,22 @@ def test_evicted_documents_keep_what_is_needed(data):
     assert "The pass key is 71785." in text
 
 
+def test_documents_kept_as_asked_are_like_the_question(data):
+    maker = RowMaker(Corpus(data), seed=7)
+    needed = maker.encode(" The pass key is 71785.")
+    near = maker.encode(" The zinc locket of Ottilie Grumbold was crooked.")
+    parts = [(maker.encode(PROSE * 2), False), (near, False), (maker.encode(PROSE * 3), False)]
+    parts += [(needed, True), (maker.encode(PROSE), False)]
+    asked = set(maker.encode("Who had the zinc locket of Ottilie Grumbold?"))
+    for _ in range(20):
+        kept = maker._as_asked(parts, asked, 120)
+        assert len(kept) == 120
+        text = maker.encoding.decode(kept)
+        assert "The pass key is 71785." in text
+        assert "zinc locket of Ottilie Grumbold" in text
+    assert len(maker._as_asked(parts, asked, 20)) > 20, "what is needed stays, and does not fit"
+
+
 @pytest.mark.parametrize("stretch", [1.0, 1.3, 2.0, 3.0, 9.0])
 def test_thinned_documents_are_the_sparser_the_older(data, stretch):
     maker = RowMaker(Corpus(data), seed=1)

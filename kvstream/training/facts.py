@@ -81,8 +81,13 @@ def person(rng: random.Random) -> str:
         return surname(rng)
     if draw < 0.8:
         return f"{rng.choice(_TITLES)} {surname(rng)}"
-    if draw < 0.88:
+    if draw < 0.84:
         return f"{surname(rng)} {surname(rng)}"
+    if draw < 0.88:
+        middle = rng.choice(
+            [surname(rng), f"{rng.choice('ABCDEFGHIJKLMNOPRSTW')}.", "van", "de la"]
+        )
+        return f"{rng.choice(FIRST_NAMES)} {middle} {surname(rng)}"
     if draw < 0.95:
         return rng.choice(FIRST_NAMES)
     return f"the {rng.choice(ADJECTIVES)} {rng.choice(TRADES)}"
@@ -176,7 +181,22 @@ _REASONS = phrases(
     "because {r} was ill|because the harvest had failed|because of a quarrel with {r}|"
     "because the rent was too high|because {r} laughed|because the {s} was closed|because "
     "the road was blocked|because it had rained for {n} days|because of the noise|because "
-    "the doctor had ordered it|because the {t} had been stolen|because of a broken {o}"
+    "the doctor had ordered it|because the {t} had been stolen|because of a broken {o}|"
+    "because the {j}'s {a} had {v3}|because the {j}'s {x} {t} had {v3}|because {r}'s {a} {v4}|"
+    "because the {s} of {l} had {v3}|because the {x} {t} had {v3} in {l}|because {r} and the "
+    "{j} had {v3}|because a {x} {a} {v4}|because {r} wanted to {i}|because the {j} was to {i}"
+)
+_MISHAPS = phrases(
+    "fallen into the pond|been sold at the market|lost a wheel|melted in the sun|been painted "
+    "by mistake|died of a cold|been sent to prison|eaten too much|been forgotten at the inn|"
+    "been seen by the neighbours|frozen to the ground|been bitten by a dog|torn itself loose|"
+    "been promised to someone else|gone up in smoke|disappeared|sunk|burst|come back empty|"
+    "been buried under the snow|stopped at noon|been pawned|made everybody laugh"
+)
+_DEEDS = phrases(
+    "would not stop barking|had eaten the {f}|stood in the way|had climbed on the roof of the "
+    "{s}|kept everyone awake|had swallowed the {t}|ran away from the {j}|bit the {j} in the "
+    "leg|was never fed|had broken the {x} {t}|slept in the {s} all day|barked"
 )
 _PURPOSES = phrases(
     "sell the {t}|buy a {a}|find {r}|learn the {q}|visit {r}|see the {s}|become a {j}|pay "
@@ -240,6 +260,10 @@ def _day(rng: random.Random) -> str:
             f"on {rng.choice(_WEEK)} evening",
             f"in {month}",
             f"in {month} {rng.randrange(1500, 2030)}",
+            f"on {number} {month} {rng.randrange(1500, 2030)}",
+            f"on {month} {number}, {rng.randrange(1500, 2030)}",
+            f"on the {number}{suffix} of {month} {rng.randrange(1500, 2030)}",
+            f"on {rng.choice(_WEEK)} the {number}{suffix} of {month}",
             f"in {rng.randrange(1500, 2030)}",
             f"{_count(rng, False)} years ago",
             f"at {rng.choice(['Christmas', 'Easter', 'midnight', 'noon', 'dawn', 'harvest time'])}",
@@ -285,13 +309,20 @@ def _span(rng: random.Random, units: str) -> str:
 
 
 def _object(rng: random.Random) -> str:
-    thing = f"{rng.choice(_MATERIALS)} {rng.choice(_THINGS)}"
     draw = rng.random()
-    if draw < 0.8:
-        return "the " + thing
-    if draw < 0.9:
+    if draw < 0.08:
         return f"the {rng.choice(_THINGS)} of {surname(rng)}"
-    return ("an " if thing[0] in "aeiou" else "a ") + thing
+    # Of changing length, and now and then a thing nobody knows: where the name of a thing ends
+    # has to be seen in the text.
+    noun = rng.choice(_THINGS) if rng.random() < 0.75 else _stem(rng, rng.choice([2, 2, 3]))
+    if rng.random() < 0.15:
+        noun = f"{rng.choice(_THINGS)}{rng.choice(['-', ' ', ''])}{noun}"
+    before = [rng.choice(_MATERIALS) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, 3]))]
+    thing = " ".join([*before, noun])
+    if rng.random() < 0.1:
+        thing += f" {rng.choice(['with', 'without', 'for'])} a {rng.choice(_THINGS)}"
+    article = ("an " if thing[0] in "aeiou" else "a ") if rng.random() < 0.4 else "the "
+    return article + thing
 
 
 def _fill(rng: random.Random, text: str) -> str:
@@ -302,6 +333,12 @@ def _fill(rng: random.Random, text: str) -> str:
         "v": lambda: rng.choice(
             phrases("gone away|fallen ill|forgotten it|written|come back|died")
         ),
+        "v3": lambda: (
+            rng.choice(_MISHAPS)
+            + (_fill(rng, " " + rng.choice(_SPOTS)) if rng.random() < 0.3 else "")
+        ),
+        "v4": lambda: _fill(rng, rng.choice(_DEEDS)),
+        "i": lambda: _fill(rng, rng.choice(_PURPOSES)),
         "v2": lambda: rng.choice(phrases("came|believed it|would listen|answered|had paid")),
         "s": lambda: rng.choice(_BUILDINGS),
         "w": lambda: rng.choice(words("cold long hard dark wet mild")),

@@ -4,9 +4,9 @@ A row is ``[BOS] document (question answer [EOS])*`` cut to one length, so that 
 the document trains many answers.  Each token carries a code: ``PAD`` (never a target), ``TEXT``
 (a target now and then) or ``ANSWER`` (nearly always).
 
-Part of the documents arrive as a bounded cache would leave them: longer ones of which only spans
-of tokens are kept, cut anywhere, or which are the sparser the older they are, at contiguous
-positions.
+Part of the documents arrive as a bounded cache would leave them, at contiguous positions: longer
+ones of which only spans of tokens are kept, cut anywhere, or those that are like the questions, or
+which are the sparser the older they are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from kvstream.training.documents import DocumentMaker, Piece
 from kvstream.training.facts import REFUSAL
 
 PAD, TEXT, ANSWER = 0, 1, 2
+AS_ASKED = 0.6
+"""Of the documents with gaps: what is left is like the questions; else it is random spans."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,29 @@ class RowMaker:
             keep[start : start + min(rng.randrange(1, longest + 1), missing)] = True
         return [i for i, k in zip(ids, keep, strict=True) if k]
 
+    def _as_asked(
+        self, parts: list[tuple[list[int], bool]], asked: set[int], size: int
+    ) -> list[int]:
+        """Keep ``size`` tokens: those needed, the first and last, and what is like the questions.
+
+        A method that knows the question keeps the stretches of text that have most to do with it,
+        so what is left around the answer is what may be mistaken for it.  Here these are where rare
+        tokens of the questions (ids ``asked``) stand close together.
+        """
+        rng = np.random.default_rng(self.rng.randrange(2**32))
+        ids = np.array([i for part, _ in parts for i in part])
+        needed = np.repeat([need for _, need in parts], [len(part) for part, _ in parts])
+        likeness = np.isin(ids, list(asked)) / np.bincount(ids)[ids] * rng.gamma(2.0, size=len(ids))
+        reach = int(rng.choice([3, 8, 15]))
+        close = np.convolve(likeness, np.ones(9), "same") + 1e-6 * rng.random(len(ids))
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(close, reach), 2 * reach + 1)
+        scores = around.max(axis=1)
+        scores[needed] = np.inf
+        scores[:4] = scores[-int(rng.choice([8, 32])) :] = np.inf
+        most = max(size, int(np.isinf(scores).sum()))
+        kept: list[int] = ids[np.sort(np.argsort(-scores, kind="stable")[:most])].tolist()
+        return kept
+
     def _thin(self, ids: list[int], size: int) -> list[int]:
         """At most ``size`` tokens: each older stretch twice as long, and half as dense.
 
@@ -169,7 +194,9 @@ class RowMaker:
         asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
         evicted = rng.random() < self.mixture.gaps
         budget = length - asked_size
-        stretched = int(budget * (rng.choice([1.3, 2, 3]) if evicted else 1.0))
+        as_asked = evicted and rng.random() < AS_ASKED
+        longer = [2.0, 4.0, 8.0 if length <= 1024 else 4.0] if as_asked else [1.3, 2.0, 3.0]
+        stretched = int(budget * (rng.choice(longer) if evicted else 1.0))
         human = rng.random() < {128: 0.0, 256: 0.2}.get(length, 0.38)
         pieces = (self.documents.of_people if human else self.documents.of_a_book)(stretched)
         asked, needed = self._choose(pieces, asked_size)
@@ -179,8 +206,10 @@ class RowMaker:
         must = sum(len(ids) for ids, need in parts if need)
         if must > size or not asked:
             return None
-        shorten = self._evict if evicted else self._trim
-        document = shorten(parts, size)
+        if as_asked:
+            document = self._as_asked(parts, {i for ids, _ in tail for i in ids}, size)
+        else:
+            document = (self._evict if evicted else self._trim)(parts, size)
         if len(document) > size:
             return None
         ids = [self.bos, *document]
