@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from kvstream.errors import ModelError
@@ -35,6 +36,8 @@ class FakeSession:
     reads = False
     """Whether the sources are really read to their end."""
     fails: BaseException | None = None
+    withheld: str | None = None
+    """What is withheld with ``strict``."""
     calls: list[dict[str, Any]]
 
     def __init__(self, model: ModelSettings) -> None:
@@ -69,12 +72,12 @@ class FakeSession:
 
     def ask(
         self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
-        system: str | None = None, extract: int = 0,
+        system: str | None = None, extract: int = 0, strict: bool = False,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:  # fmt: skip
         type(self).last = {  # type: ignore[attr-defined]
             "questions": questions, "run": run, "command": command, "system": system,
-            "extract": extract, "sources": sources,
+            "extract": extract, "strict": strict, "sources": sources,
         }  # fmt: skip
         started = self.plan(sources, questions, run, command=command, system=system)
         yield started
@@ -115,7 +118,8 @@ class FakeSession:
                 if self.pause:
                     time.sleep(self.pause)
                 yield AnswerToken(piece, 500)
-            yield Answered(self._result(command, question, run, started, seen, step))
+            result = self._result(command, question, run, started, seen, step)
+            yield Answered(replace(result, withheld=self.withheld if strict else None))
 
     def _result(
         self, command: str, question: str, run: RunSettings, started: Started, seen: int, steps: int

@@ -58,6 +58,18 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
     assert fake_session.last["extract"] == 4
 
 
+@pytest.mark.parametrize(
+    "command", [["ask"], ["summarize"], ["compare", "--method", "window,full"]]
+)
+def test_strict_ends_with_6_where_an_answer_was_withheld(cli, fake_session, book, command) -> None:
+    asked = [*command, book, *([] if command == ["summarize"] else ["Who?"])]
+    fake_session.withheld = "A guess."
+    assert cli(*asked).code == 0
+    assert cli(*asked, "--strict").code == 6
+    fake_session.withheld = None
+    assert cli(*asked, "--strict").code == 0
+
+
 def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_session, book) -> None:
     assert cli("summarize", book, "-q").code == 0
     assert fake_session.last["extract"] == 10

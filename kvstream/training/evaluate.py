@@ -7,8 +7,6 @@ beside the training.  ``new-facts`` uses sentences and questions that ``template
 from __future__ import annotations
 
 import re
-import string
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from kvstream.evaluation.metrics import best, exact_match, f1
 from kvstream.training import facts, keys, questions
 from kvstream.training.corpus import Corpus, HumanContext, split_sentences
 from kvstream.training.facts import REFUSAL
@@ -46,26 +45,6 @@ _NEW_FACTS = (
     ("{P} could not sleep {E}.", "Why could {P} not sleep?", "{E}"),
     ("The password for the gate is {W}.", "What is the password for the gate?", "{W}"),
 )
-
-
-def normal(text: str) -> str:
-    """An answer as SQuAD's metric compares it (Rajpurkar et al. 2016)."""
-    text = "".join(c for c in text.lower() if c not in string.punctuation + "“”‘’")
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
-
-
-def f1(answer: str, accepted: list[str]) -> float:
-    """Best overlap of words with an accepted answer."""
-    best = 0.0
-    mine = normal(answer).split()
-    for candidate in accepted:
-        theirs = normal(candidate).split()
-        common = sum((Counter(mine) & Counter(theirs)).values())
-        if common:
-            best = max(best, 2 * common / (len(mine) + len(theirs)))
-        elif mine == theirs:
-            best = 1.0
-    return best
 
 
 class Trials:
@@ -213,9 +192,8 @@ def evaluate(
                 out = out[: out.index(maker.maker.eos)] if maker.maker.eos in out else out
                 answer = maker.maker.encoding.decode(out).strip()
                 refused += answer == REFUSAL
-                if accepted:
-                    exact += normal(answer) in map(normal, accepted)
-                    overlap += f1(answer, accepted)
+                exact += best(exact_match, answer, accepted)
+                overlap += best(f1, answer, accepted)
                 if trial < show:
                     print(f"  {task} {length}: {question} | {accepted} | {answer}")
             yield {
