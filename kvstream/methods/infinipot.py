@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool
+from kvstream.methods.scoring import best, pool, together
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -24,9 +24,10 @@ class InfiniPot(Method):
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
     The first ``alpha * keep`` entries are those of the highest cross-entropy, the rest those that
     the catalyst's tokens attend to most. Departures: an entry keeps the novelty it was born with,
-    scores are pooled along the source so that what belongs together stays together, and alpha is 0
-    where the paper takes 0.5: with the question as the catalyst, novelty takes room from answers
-    (docs/benchmarks.md).
+    scores are pooled along the source so that what belongs together stays together, part of memory
+    is the same in all heads (few of them see at once what a question is after, and all need it for
+    the answer), and alpha is 0 where the paper takes 0.5: with the question as the catalyst,
+    novelty takes room from answers (docs/methods.md).
     """
 
     name: ClassVar[str] = "infinipot"
@@ -44,6 +45,9 @@ class InfiniPot(Method):
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
     pool: int = setting(31, "width of the pooling of the catalyst's scores, in source tokens")
     pool_novelty: int = setting(15, "width of the pooling of novelty, in source tokens")
+    shared: float = setting(
+        0.25, "share of memory that all heads of all layers fill alike, by the sum of their scores"
+    )
     recent: int = setting(32, "newest tokens that always stay")
 
     def evidence(self) -> Evidence:
@@ -74,6 +78,11 @@ class InfiniPot(Method):
         assert step.rows is not None
         scores = pool(step.rows, step.origin, self.pool)
         n, recent = scores.shape[-1], min(self.recent, keep)
+        common = int(self.shared * (keep - recent))
+        if common:
+            agreed = together(scores, step.origin)
+            chosen = agreed[..., : n - recent].topk(common, dim=-1, sorted=False).indices
+            scores = scores.scatter(-1, chosen, torch.inf)
         novel = int(self.alpha * (keep - recent))
         if novel:
             novelty = pool(step.state["novelty"], step.origin, self.pool_novelty)

@@ -39,6 +39,18 @@ def pool(scores: Tensor, origin: Tensor, width: int, *, how: str = "max") -> Ten
     return pooled if count is None else pooled / count
 
 
+def together(scores: Tensor, origin: Tensor) -> Tensor:
+    """For each entry the sum of the scores of its token over all heads and layers that hold it.
+
+    Args:
+        scores: [G, K, n] float32.
+        origin: [G, K, n] ordinals of the entries' tokens.
+    """
+    tokens, place = origin.unique(return_inverse=True)
+    sums = scores.new_zeros(len(tokens)).index_add_(0, place.flatten(), scores.flatten())
+    return sums[place]
+
+
 def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:
     """Indices [..., keep] of the highest scores and of the newest `recent`, sorted by age.
 
