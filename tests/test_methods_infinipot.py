@@ -4,32 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from memory import Memory
-from torch import Tensor
 
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.scoring import pool, together
-
-
-def plain_sums(scores: Tensor, origin: Tensor) -> Tensor:
-    """`together`, token by token."""
-    out = torch.zeros_like(scores)
-    for place in torch.cartesian_prod(*map(torch.arange, scores.shape)).tolist():
-        token = origin[tuple(place)]
-        out[tuple(place)] = scores[origin == token].sum()
-    return out
-
-
-@given(seed=st.integers(0, 2**16), n=st.integers(1, 9))
-@settings(max_examples=30, deadline=None)
-def test_sums_over_whoever_holds_a_token(seed: int, n: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.rand(2, 3, n, generator=generator)
-    drawn = [torch.randperm(12, generator=generator)[:n].sort().values for _ in range(6)]
-    origin = torch.stack(drawn).view(2, 3, n).int()
-    assert torch.allclose(together(scores, origin), plain_sums(scores, origin))
 
 
 def test_all_heads_hold_what_one_of_them_sees() -> None:

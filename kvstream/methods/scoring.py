@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+AT_ONCE = 1 << 20
+"""Places of the source in which scores are pooled at once, so that little memory is needed."""
 
-def pool(scores: Tensor, origin: Tensor, width: int, *, how: str = "max") -> Tensor:
-    """Scores pooled over entries whose tokens are neighbours in the source.
+
+def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
+    """The maximum of the scores over entries whose tokens are near each other in the source.
 
     Args:
         scores: [..., n] float32.
         origin: [..., n] strictly increasing ordinals of the entries' tokens.
         width: window in source tokens, centred; 1 leaves the scores alone.
-        how: ``max`` or ``mean`` (over the neighbours that are still there).
 
     Entries that lie side by side in the cache but not in the source do not touch each other:
     memory is full of gaps, and a score must not leak over one.
     """
-    reach = min(width // 2, scores.shape[-1] - 1)
+    reach = width // 2
     if reach < 1:
         return scores
-    pooled = scores.clone()
-    count = torch.ones_like(scores) if how == "mean" else None
-    # Ordinals increase strictly, so tokens within `reach` in the source are within it in the cache.
-    for shift in range(1, reach + 1):
-        near = origin[..., shift:] - origin[..., :-shift] <= reach
-        left, right = pooled[..., :-shift], pooled[..., shift:]
-        if count is None:
-            floor = torch.finfo(scores.dtype).min
-            torch.maximum(left, scores[..., shift:].masked_fill(~near, floor), out=left)
-            torch.maximum(right, scores[..., :-shift].masked_fill(~near, floor), out=right)
-        else:
-            left += scores[..., shift:] * near
-            right += scores[..., :-shift] * near
-            count[..., :-shift] += near
-            count[..., shift:] += near
-    return pooled if count is None else pooled / count
+    flat, ordinals = scores.reshape(-1, scores.shape[-1]), origin.reshape(-1, scores.shape[-1])
+    # The scores laid out as in the source, but for gaps wider than the window, which are cut short.
+    gaps = (ordinals[:, 1:] - ordinals[:, :-1]).clamp_(max=reach + 1)
+    place = F.pad(gaps, (1, 0)).cumsum(-1)
+    length = int(place[:, -1].max()) + 1
+    pooled = []
+    for rows in zip(*(t.split(max(1, AT_ONCE // length)) for t in (flat, place)), strict=True):
+        some, places = rows
+        laid = some.new_full((len(some), length), torch.finfo(some.dtype).min)
+        laid.scatter_(1, places, some)
+        highest = F.max_pool1d(laid[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
+        pooled.append(highest.gather(1, places))
+    return torch.cat(pooled).view(scores.shape)
 
 
 def together(scores: Tensor, origin: Tensor) -> Tensor:
