@@ -27,7 +27,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     ("reading", "rereading"),
     ("session",),
-    ("training", "evaluation"),
+    ("evaluation",),
+    ("training",),  # its gauge scores answers as the benchmarks do
     ("reporters", "config"),
     ("catalog", "doctor"),
     ("cli",),
