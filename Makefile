@@ -7,7 +7,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# One of the planted keys; of the first seven pocket finds six (not that of the north boathouse).
+# One of the planted keys (docs/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
 # The first Python that is new enough and can make a virtual environment.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
