@@ -9,6 +9,7 @@ import pytest
 import tokenizers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_tiktoken_bpe import drawn_merges
 from tokenizers import models, normalizers, pre_tokenizers
 
 from kvstream.text import metaspace_bpe
@@ -36,14 +37,7 @@ def converted(
 )
 @settings(max_examples=200, deadline=None)
 def test_whatever_the_merges_are(seed: int, size: int, texts: list[str]) -> None:
-    rng = random.Random(seed)
-    tokens = list("abc.▁")
-    merges: list[tuple[str, str]] = []
-    for _ in range(size):
-        pair = rng.choice(tokens), rng.choice(tokens)
-        if pair not in merges and len("".join(pair)) < 7:
-            merges.append(pair)
-            tokens.append("".join(pair))
+    merges = drawn_merges(random.Random(seed), "abc.▁", size)
     backend = of_merges(merges)
     quick = converted(backend)
     assert quick is not None

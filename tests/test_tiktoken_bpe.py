@@ -32,18 +32,24 @@ def of_merges(merges: list[tuple[str, str]], *more: str, whole_words: bool = Fal
     return backend
 
 
-@given(seed=st.integers(0, 2**32), size=st.integers(2, 12), whole_words=st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_whatever_the_merges_are(seed: int, size: int, whole_words: bool) -> None:
-    """Any merges in any order, most of which no training would give."""
-    rng = random.Random(seed)
-    tokens = ["a", "b", "c"]
+def drawn_merges(rng: random.Random, letters: str, size: int) -> list[tuple[str, str]]:
+    """Up to `size` merges of `letters`, in an order that no training would give."""
+    tokens = list(letters)
     merges: list[tuple[str, str]] = []
     for _ in range(size):
         pair = rng.choice(tokens), rng.choice(tokens)
         if pair not in merges and len("".join(pair)) < 7:
             merges.append(pair)
             tokens.append("".join(pair))
+    return merges
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(2, 12), whole_words=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_whatever_the_merges_are(seed: int, size: int, whole_words: bool) -> None:
+    """Any merges in any order, most of which no training would give."""
+    rng = random.Random(seed)
+    merges = drawn_merges(rng, "abc", size)
     if rng.random() < 0.3:
         rng.shuffle(merges)
     more = ["".join(rng.choices("abc", k=rng.randint(2, 4))) for _ in range(rng.randint(0, 2))]

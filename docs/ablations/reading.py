@@ -5,7 +5,7 @@
     python docs/ablations/reading.py books/*.gz --tokenizer tokenizer.json
 
 Without a tokenizer one is trained on the beginning of the files, that joins bytes, with Llama 3's
-pattern; with --spaces one that writes them as Llama 2's and Gemma's do.  The speed
+pattern; with --spaces one that writes spaces as Llama 2's and Gemma's do.  The speed
 is that of files to ids, per second of processor time, the library's beside kvstream's.  Then a
 device that reads 50,000 tokens a second without the processor (it sleeps) is given chunks from
 ids in memory, from files in its own thread, and from files that a thread reads ahead.

@@ -78,14 +78,15 @@ class InfiniPot(Method):
         assert step.rows is not None
         scores = pool(step.rows, step.origin, self.pool)
         n, recent = scores.shape[-1], min(self.recent, keep)
-        common = int(self.shared * (keep - recent))
-        if common:
-            agreed = together(scores, step.origin)
-            chosen = agreed[..., : n - recent].topk(common, dim=-1, sorted=False).indices
-            scores = scores.scatter(-1, chosen, torch.inf)
-        novel = int(self.alpha * (keep - recent))
-        if novel:
+
+        def first(ranked: Tensor, count: int) -> Tensor:
+            """The scores with the `count` best of `ranked` above all others."""
+            chosen = ranked[..., : n - recent].topk(count, dim=-1, sorted=False).indices
+            return scores.scatter(-1, chosen, torch.inf)
+
+        if common := int(self.shared * (keep - recent)):
+            scores = first(together(scores, step.origin), common)
+        if novel := int(self.alpha * (keep - recent)):
             novelty = pool(step.state["novelty"], step.origin, self.pool_novelty)
-            chosen = novelty[..., : n - recent].topk(novel, dim=-1, sorted=False).indices
-            scores = scores.scatter(-1, chosen, torch.inf)
+            scores = first(novelty, novel)
         return best(scores, keep, recent=recent)

@@ -30,8 +30,8 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     place = F.pad(gaps, (1, 0)).cumsum(-1)
     length = int(place[:, -1].max()) + 1
     pooled = []
-    for rows in zip(*(t.split(max(1, AT_ONCE // length)) for t in (flat, place)), strict=True):
-        some, places = rows
+    rows = max(1, AT_ONCE // length)
+    for some, places in zip(flat.split(rows), place.split(rows), strict=True):
         laid = some.new_full((len(some), length), torch.finfo(some.dtype).min)
         laid.scatter_(1, places, some)
         highest = F.max_pool1d(laid[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +111,7 @@ class MetaspaceBPE:
 def convert(
     backend: tokenizers.Tokenizer,
     encode: Callable[[str], list[int]],
-    added: Iterable[Any],
+    added: Sequence[Any],
     prefixed: bool,
 ) -> MetaspaceBPE | None:
     """A stand-in for ``encode``, or None where it is not certain to give the same ids.
@@ -129,16 +129,16 @@ def convert(
     vocabulary: dict[str, int] = model["vocab"]
     cuts: list[str] = []
     doubtful: list[str] = []
-    lengths = np.zeros(max(vocabulary.values(), default=-1) + 1, dtype=np.int64)
+    numbers = {token.content: backend.token_to_id(token.content) or 0 for token in added}
+    most = max((*vocabulary.values(), *numbers.values()), default=-1)
+    lengths = np.zeros(most + 1, dtype=np.int64)
     for token, number in vocabulary.items():
         single = model["byte_fallback"] and _BYTE.fullmatch(token)
         lengths[number] = 1 if single else len(token.replace(SPACE, " ").encode())
     if model["unk_token"] in vocabulary:
         lengths[vocabulary[model["unk_token"]]] = 1 << 40
     for token in added:
-        number = backend.token_to_id(token.content) or 0
-        lengths = np.concatenate([lengths, np.zeros(max(0, number + 1 - len(lengths)), np.int64)])
-        lengths[number] = len(token.content.encode())
+        lengths[numbers[token.content]] = len(token.content.encode())
         odd = token.single_word or token.lstrip or token.rstrip or token.normalized or prefixed
         (doubtful if odd else cuts).append(token.content)
     joins = np.zeros((OTHER + 1, OTHER + 1), dtype=np.bool_)
