@@ -272,6 +272,33 @@ def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
     assert (row["unanswerable"], row["recognised"]) == (2, 0.5)
 
 
+def test_questions_elsewhere(tmp_path: Path) -> None:
+    """Asked of another document, without those that it answers, has no answer to, or chooses."""
+    contexts = {"a": "The door is red.", "b": "The roof is blue.", "c": "A Red house by the sea."}
+    lines = [
+        {"id": name, "doc_id": name, "context": text, "questions": ["q", "r", "u"],
+         "answers": [["red"], [f"only {name}"], []]}
+        for name, text in contexts.items()
+    ]  # fmt: skip
+    lines.append({**lines[0], "id": "a2", "context": "Also of a."})
+    choice = {"context": "d", "question": "q", "options": ["x", "y"], "label": 0, "doc_id": "d"}
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in [*lines, choice]), encoding="utf-8")
+    items = qa.choose([str(path)], [], None, 0)
+    for seed in range(20):
+        made = qa.elsewhere(items, seed)
+        assert made == qa.elsewhere(items, seed)
+        assert [m.id.split(" of ")[0] for m in made] == ["a", "b", "c", "a2"]
+        for one in made:
+            assert one.context != contexts.get(one.document)
+            assert one.document not in ("a",) or one.context not in ("Also of a.", contexts["a"])
+            expected = ["r"] if "red" in one.context.lower() else ["q", "r"]
+            assert [q.text for q in one.questions] == expected
+            assert not any(q.answers for q in one.questions)
+    with pytest.raises(UsageError, match="more than one document"):
+        qa.elsewhere(items[:1], 0)
+
+
 def test_stories_by_question(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     record = {

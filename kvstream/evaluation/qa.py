@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,31 @@ def choose(
     if limit is not None and limit < len(items):
         items = random.Random(seed).sample(items, limit)
     return items
+
+
+def elsewhere(items: Sequence[Item], seed: int) -> list[Item]:
+    """Each item's questions, asked of the context of another document, which has no answer.
+
+    What the other context says by chance is not asked, nor are choices, where one must be taken.
+    Raises UsageError where all contexts are of one document.
+    """
+    rng = random.Random(seed)
+    made = []
+    for item in items:
+        asked = [q for q in item.questions if q.answers and not q.options]
+        others = [i for i in items if i.document != item.document]
+        if not others:
+            raise UsageError("--elsewhere needs records of more than one document.")
+        other = rng.choice(others)
+        said = other.context.lower()
+        lacking = tuple(
+            replace(q, answers=()) for q in asked if not any(a.lower() in said for a in q.answers)
+        )
+        if lacking:
+            made.append(
+                Item(f"{item.id} of {other.id}", item.document, other.context, lacking, item.record)
+            )
+    return made
 
 
 def _test(text: str) -> Callable[[Record], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import itertools
@@ -35,6 +36,7 @@ class HumanContext:
 
     text: str
     doc_id: str
+    source: str  # the file that it is from
     questions: list[QuestionAnswer]  # unanswerable ones answer REFUSAL
 
 
@@ -93,7 +95,7 @@ class Corpus:
                 if len(answer) > 160:
                     continue
                 grouped[context, record["doc_id"]].append((record["question"].strip(), answer))
-        return [HumanContext(text, doc, asked) for (text, doc), asked in grouped.items()]
+        return [HumanContext(text, doc, name, asked) for (text, doc), asked in grouped.items()]
 
     @cached_property
     def passages(self) -> list[HumanContext]:
@@ -101,10 +103,8 @@ class Corpus:
         merged: dict[str, HumanContext] = {}
         for name in HUMAN_FILES:
             for context in self.human(name):
-                known = merged.setdefault(
-                    context.text, HumanContext(context.text, context.doc_id, [])
-                )
-                known.questions.extend(context.questions)
+                empty = dataclasses.replace(context, questions=[])
+                merged.setdefault(context.text, empty).questions.extend(context.questions)
         return list(merged.values())
 
     @cached_property
@@ -113,6 +113,14 @@ class Corpus:
         grouped: dict[str, list[HumanContext]] = defaultdict(list)
         for passage in self.passages:
             grouped[passage.doc_id].append(passage)
+        return grouped
+
+    @cached_property
+    def by_source(self) -> dict[str, list[HumanContext]]:
+        """The passages of each file: of one kind, with questions of one kind."""
+        grouped: dict[str, list[HumanContext]] = defaultdict(list)
+        for passage in self.passages:
+            grouped[passage.source].append(passage)
         return grouped
 
     @cached_property
@@ -144,7 +152,7 @@ class Corpus:
             for (start, end), asked_here in found.items():
                 text = "".join(sentences[start:end]).strip()
                 if len(text) < 500 and "\n" not in text:
-                    made.append(HumanContext(text, passage.doc_id, asked_here))
+                    made.append(dataclasses.replace(passage, text=text, questions=asked_here))
         return made
 
     def hashes(self) -> dict[str, str]:

@@ -156,10 +156,12 @@ class DocumentMaker:
             text, asked = self._without_an_answer(text, asked)
         rules = [qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)]
         asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
-        if rng.random() < 3 * self.refusals:
-            # Of the same article, it is about what the passage is about.
-            near = self.corpus.by_document[passage.doc_id] if rng.random() < 0.7 else []
-            foreign = rng.choice(near or self.corpus.passages)
+        if rng.random() < 10 * self.refusals:
+            # Of the same article it is about what the passage is about, and too like those that
+            # have an answer to be told from them; of the same file it is asked in the same way.
+            near = rng.random() < 0.3
+            like = self.corpus.by_document[passage.doc_id] if near else []
+            foreign = rng.choice(like or self.corpus.by_source[passage.source])
             question, answer = rng.choice(foreign.questions)
             if answer == REFUSAL or answer.lower() not in text.lower():
                 asked.append((question, REFUSAL))

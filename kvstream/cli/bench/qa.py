@@ -52,6 +52,12 @@ from kvstream.cli.options import CountType, SectionedCommand, model_options, opt
     help="Only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
 )
 @option(
+    "--elsewhere",
+    is_flag=True,
+    section="Measurement",
+    help="Also ask every question of another document's text, which does not answer it.",
+)
+@option(
     "--within",
     type=CountType(),
     metavar="N",
@@ -93,6 +99,7 @@ def command(**values: Any) -> int:
 
     \b
       kvstream bench qa --data squad.jsonl.gz --budget 1k --limit 200
+      kvstream bench qa --data squad.jsonl.gz --elsewhere --budget 1k
       kvstream bench qa --data tales.jsonl.gz --explicit --within 32k --text books/ --budget 1k
     """
     return _run(**values)
@@ -111,6 +118,8 @@ def _run(**values: Any) -> int:
     where = [*values["where"], *["explicit=true"] * values["explicit"]]
     wanted = _heldout if values["heldout"] else _any
     items = qa.choose(values["data"], where, values["limit"], values["seed"], wanted)
+    if values["elsewhere"]:
+        items += qa.elsewhere(items, values["seed"])
     records = Records(values["save"])
     within = None
     if values["within"]:
