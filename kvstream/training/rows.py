@@ -23,8 +23,6 @@ from kvstream.training.documents import DocumentMaker, Piece
 from kvstream.training.facts import REFUSAL
 
 PAD, TEXT, ANSWER = 0, 1, 2
-AS_ASKED = 0.6
-"""Of the documents with gaps: what is left is like the questions; else it is random spans."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,10 @@ class Mixture:
     """Of planted sentences that come with human questions."""
     gaps: float = 0.4
     """Of rows whose document has gaps, as a bounded cache leaves them."""
+    asked: float = 0.6
+    """Of the documents with gaps: what is left is like the questions, not random spans."""
     thinned: float = 0.0
-    """Of the documents with gaps: thinned out as by a cascade, answers included; the others keep
+    """Of the other documents with gaps: thinned out as by a cascade, answers included, in place of
     spans.  Keys were copied less well after a run with an eighth to a quarter of them."""
     copying: float = 0.0
     """Of rows of up to 512 tokens that only repeat what they said."""
@@ -194,7 +194,7 @@ class RowMaker:
         asked_size = int(length * rng.uniform(0.3 if length <= 256 else 0.15, most))
         evicted = rng.random() < self.mixture.gaps
         budget = length - asked_size
-        as_asked = evicted and rng.random() < AS_ASKED
+        as_asked = evicted and rng.random() < self.mixture.asked
         longer = [2.0, 4.0, 8.0 if length <= 1024 else 4.0] if as_asked else [1.3, 2.0, 3.0]
         stretched = int(budget * (rng.choice(longer) if evicted else 1.0))
         human = rng.random() < {128: 0.0, 256: 0.2}.get(length, 0.38)
