@@ -14,7 +14,7 @@ import stat
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,12 +71,14 @@ def open_sources(
     stdin: BinaryIO | io.RawIOBase | None = None,
     max_bytes: int | None = None,
     follow: Follow | None = None,
+    copies: Mapping[str, str] | None = None,
 ) -> SourceSet:
     """Look at every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
     files and HTML as they are, ``max_bytes`` stops what decompresses without end, ``follow`` waits
-    for more at the end of the last file.  Raises UsageError for what cannot be followed, and
+    for more at the end of the last file.  ``copies`` are files to read in place of sources that can
+    be read only once, whose names they keep.  Raises UsageError for what cannot be followed, and
     SourceError for what is missing, unreadable, binary, or a directory without text.
     """
     if not paths:
@@ -86,10 +88,11 @@ def open_sources(
     sources: list[_Source] = []
     warnings: list[str] = []
     for name in paths:
-        if name == "-":
+        place = (copies or {}).get(name, name)
+        if place == "-":
             sources.append(_Source("-"))
             continue
-        path = Path(name)
+        path = Path(place)
         try:
             mode = path.stat().st_mode
             if stat.S_ISDIR(mode):

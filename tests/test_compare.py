@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,18 +49,61 @@ def test_ask_with_several_methods_is_the_same(
     assert "random" in out
 
 
-def test_a_pipe_is_read_once_and_replayed(
+@pytest.mark.parametrize("way", ["-", "fifo", "descriptor"])
+def test_what_can_be_read_once_is_replayed(
+    story: str,
+    way: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every method reads all of it, and what is cited has the name that was typed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(Path(story).read_bytes()))
+    writer.start()
+    with contextlib.ExitStack() as stack:
+        name = str(pipe)
+        if way != "fifo":
+            stdin = stack.enter_context(pipe.open("rb"))
+            name = "-" if way == "-" else f"/dev/fd/{stdin.fileno()}"
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
+        code = run(
+            ["compare", name, "Who came back alone?", "--budget", "400", "-n", "2", "--json", "-q",
+             "--method", "window,streaming", "--with", "bm25"]
+        )  # fmt: skip
+    writer.join()
+    found = rows(capsys.readouterr().out)
+    assert code == 0
+    assert len(found) == 3
+    assert found[0]["tokens"]["read"] == found[1]["tokens"]["read"] > 2000
+    cited = [each["source"] for row in found for each in row["citations"]]
+    assert set(cited) == {name}, "not that of the temporary file"
+
+
+def test_a_wrong_method_is_told_before_anything_is_read(
     story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open(story, "rb") as file:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
-        code = run(
-            ["compare", "Who?", "--budget", "400", "-n", "2", "--json", "-q",
-             "--method", "window,streaming"]
-        )  # fmt: skip
-    first, second = rows(capsys.readouterr().out)
-    assert code == 0
-    assert first["tokens"]["read"] == second["tokens"]["read"] > 2000
+    monkeypatch.setattr("kvstream.session.Session.open", lambda settings: pytest.fail("loaded"))
+    for wrong in (
+        ["--method", "window,nonsense"],
+        ["--method", "window,snapkv", "--set", "snapkv.windw=3"],
+    ):
+        assert run(["compare", story, "Who?", "--budget", "400", "-q", *wrong]) == 2
+        assert wrong[-1].split(",")[-1].split("=")[0][-5:] in capsys.readouterr().err
+
+
+def test_a_method_that_lacks_its_gate_leaves_the_others_their_rows(
+    story: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [story, "Who?", "--budget", "400", "-n", "2", "--json", "-q",
+             "--set", f"edgeinfinite.gate={tmp_path / 'none'}"]  # fmt: skip
+    assert run(["compare", *asked, "--method", "window,edgeinfinite,streaming"]) == 0
+    found = rows(capsys.readouterr().out)
+    assert ["error" in row for row in found] == [False, True, False]
+    assert run(["compare", *asked, "--method", "window,edgeinfinite", "--dry-run"]) == 0
+    assert "error" in rows(capsys.readouterr().out)[1]
+    assert run(["compare", *asked, "--method", "edgeinfinite"]) == 2
 
 
 def test_settings_go_to_their_methods(story: str, capsys: pytest.CaptureFixture[str]) -> None:

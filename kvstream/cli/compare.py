@@ -7,9 +7,9 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -22,13 +22,14 @@ from kvstream.cli.reading import (
     WITHHELD,
     Reading,
     answer_events,
+    can_be_read_again,
     open_session,
     open_sources,
     prepared,
     second_thoughts,
     show_plan,
 )
-from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, Result, StepDone
 from kvstream.reporters.format import for_terminal
 
@@ -103,26 +104,27 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                 _plan(session, reading, options, planned, interrupts, output)
             return 0
         times = 2 if baseline or options.reread else len(options.runs)
-        paths = stack.enter_context(_replayable(reading.paths, times, interrupts))
-        reading = replace(reading, paths=paths)
+        once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
+        copies = stack.enter_context(_copied(once, interrupts))
         reporter.loading(options.model.name)
         session = open_session(options)
         rows: list[Row] = []
+        failure: KvstreamError | None = None
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
             if run is None:
-                events = _by_words(session, reading, options, interrupts)
+                events = _by_words(session, reading, options, interrupts, copies)
             else:
                 events = session.ask(
-                    open_sources(paths, options, interrupts),
+                    open_sources(reading.paths, options, interrupts, copies=copies),
                     list(reading.questions),
                     run,
                     command=reading.command,
                     system=options.system,
                     extract=options.passages if options.extract else 0,
                     interrupted=interrupts,
-                    **second_thoughts(reading, options, interrupts),
+                    **second_thoughts(reading, options, interrupts, copies),
                 )
             try:
                 for event in answer_events(events, interrupts):
@@ -133,11 +135,12 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                         rows.append(Row(str(name), event.result, spread(coverage)))
                         if options.as_json:
                             _print_json(output, rows[-1])
-            except (BudgetError, SourceError) as error:
-                # One method that cannot (full) must not take the others' rows away; a source that
-                # cannot be read takes them all.
+            except (BudgetError, SourceError, UsageError) as error:
+                # One method that cannot (full, or a gate that is missing) must not take the others'
+                # rows away; a source that cannot be read takes them all.
                 if isinstance(error, SourceError) and run is not None:
                     raise
+                failure = error
                 rows.append(Row(str(name), None, 0.0, str(error)))
                 reporter.show(Notice(f"{name}: {error}"))
                 if options.as_json:
@@ -147,8 +150,8 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         reporter.close()
         if not options.as_json:
             _table(output, rows, several=len(reading.questions) > 1)
-        if not any(row.result for row in rows):
-            raise BudgetError(rows[-1].problem)
+        if failure is not None and not any(row.result for row in rows):
+            raise failure
         withheld = any(row.result and row.result.withheld is not None for row in rows)
         return WITHHELD if withheld else 0
 
@@ -171,7 +174,7 @@ def _plan(
             system=options.system,
             extract=bool(options.extract),
         )
-    except BudgetError as error:
+    except (BudgetError, UsageError) as error:
         if len(options.runs) == 1:
             raise
         if options.as_json:
@@ -183,7 +186,11 @@ def _plan(
 
 
 def _by_words(
-    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
+    session: Session,
+    reading: Reading,
+    options: ReadingOptions,
+    stop: Callable[[], bool],
+    copies: Mapping[str, str],
 ) -> Iterator[Event]:
     from kvstream.rereading.look import words_alone
 
@@ -191,7 +198,7 @@ def _by_words(
         session,
         list(reading.questions),
         options.run,
-        lambda: open_sources(reading.paths, options, stop),
+        lambda: open_sources(reading.paths, options, stop, copies=copies),
         command=reading.command,
         system=options.system,
     )
@@ -207,18 +214,24 @@ def spread(coverage: Sequence[float]) -> float:
 
 
 @contextmanager
-def _replayable(
-    paths: tuple[str, ...], times: int, interrupts: Interrupts
-) -> Iterator[tuple[str, ...]]:
-    """The same sources, standard input copied to a file if it has to be read several `times`."""
-    if "-" not in paths or times == 1:
-        yield paths
-        return
-    with tempfile.NamedTemporaryFile(prefix="kvstream-") as spool:
-        while not interrupts() and (block := os.read(sys.stdin.fileno(), COPY)):
-            spool.write(block)
-        spool.flush()
-        yield tuple(spool.name if path == "-" else path for path in paths)
+def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[str, str]]:
+    """What can be read only once, in temporary files: their paths by the sources' names."""
+    with ExitStack() as stack:
+        copies = {}
+        for path in paths:
+            if path != "-" and not os.path.exists(path):
+                continue  # which is said where sources are opened
+            spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))
+            source = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+            try:
+                while not interrupts() and (block := os.read(source, COPY)):
+                    spool.write(block)
+            finally:
+                if path != "-":
+                    os.close(source)
+            spool.flush()
+            copies[path] = spool.name
+        yield copies
 
 
 def _print_json(output: TextIO | OutputFile, row: Row) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,7 +156,10 @@ def open_checkpoint(
 
 
 def second_thoughts(
-    reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
+    reading: Reading,
+    options: ReadingOptions,
+    stop: Callable[[], bool],
+    copies: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
     asked: dict[str, Any] = {"strict": True} if options.strict else {}
@@ -165,7 +168,7 @@ def second_thoughts(
     if reading.command == "summarize" or options.extract:
         raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
     for path in reading.paths:
-        if path == "-" or not (os.path.isfile(path) or os.path.isdir(path)):
+        if path not in (copies or {}) and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
             raise UsageError(
                 f"--reread reads the sources a second time, and {name} can be read only once; "
@@ -173,7 +176,10 @@ def second_thoughts(
             )
     from kvstream.rereading.look import Reread
 
-    asked["reread"] = Reread(options.reread, lambda: open_sources(reading.paths, options, stop))
+    def again() -> Any:
+        return open_sources(reading.paths, options, stop, copies=copies)
+
+    asked["reread"] = Reread(options.reread, again)
     return asked
 
 
@@ -211,9 +217,15 @@ def drained(
 
 
 def open_session(options: ReadingOptions) -> Session:
-    """Load the model. Here and not above, because torch takes seconds to import."""
+    """Load the model. Here and not above, because torch takes seconds to import.
+
+    Raises UsageError for a method or a setting that there is none of, before that.
+    """
+    from kvstream.methods.registry import make
     from kvstream.session import Session
 
+    for run in options.runs:
+        make(run.method, run.method_settings)
     return Session.open(options.model)
 
 
@@ -224,12 +236,14 @@ def open_sources(
     *,
     follow: bool = False,
     due: Callable[[], bool] = lambda: False,
+    copies: Mapping[str, str] | None = None,
 ) -> Any:
-    """The sources; standard input is touched only if it is one of them."""
+    """The sources; standard input is touched only if it is one of them, and was not copied."""
     from kvstream.sources import open_sources
     from kvstream.text.following import Follow
 
-    stdin = InterruptibleInput(stop, due) if "-" in paths else None
+    copies = copies or {}
+    stdin = InterruptibleInput(stop, due) if "-" in paths and "-" not in copies else None
     following = Follow(stop, due) if follow else None
     return open_sources(
         paths,
@@ -237,7 +251,13 @@ def open_sources(
         stdin=stdin,
         max_bytes=options.max_unpacked,
         follow=following,
+        copies=copies,
     )
+
+
+def can_be_read_again(path: str) -> bool:
+    """Not so standard input, named pipes, and what a shell puts in the place of a command."""
+    return path != "-" and (os.path.isfile(path) or os.path.isdir(path))
 
 
 def quiet_libraries(options: ReadingOptions) -> None:
