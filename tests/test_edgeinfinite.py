@@ -419,6 +419,22 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     assert "text 1 of 1" in ran.stderr
     assert "text 1 of 1" not in ran.stdout
     assert out.is_file()
+    for wrong, told in (
+        (["--out", str(tmp_path)], "is a folder"),
+        (["--tokens", "200", "--budget", "256"], "nothing goes into memory"),
+    ):
+        refused = cli("gate", "train", "--data", str(folder), *wrong)
+        assert refused.code == 2
+        assert told in refused.stderr
+    few = tmp_path / "few"
+    few.mkdir()
+    (few / "one.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
+    alone = cli(
+        "gate", "train", "--data", str(few), "--out", str(tmp_path / "new"), "--epochs", "1",
+        "--tokens", "300", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
+    )  # fmt: skip
+    assert "beginning anew" in alone.stderr
+    assert "not measured" in alone.stderr
     again = cli("gate", "train", "--data", str(tmp_path / "nowhere"), "--out", str(out))
     assert again.code != 0
     assert "does not exist" in again.stderr

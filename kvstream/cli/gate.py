@@ -12,6 +12,7 @@ import click
 from kvstream.cli.bench.options import model_settings
 from kvstream.cli.bench.output import open_session, quiet_libraries, say
 from kvstream.cli.options import CountType, SectionedCommand, model_options, option
+from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
     from kvstream.methods.edgeinfinite import Gate
@@ -137,6 +138,8 @@ def train(**values: Any) -> int:  # fmt: skip
     """
     from kvstream.training.gate import GateRecipe, Trainer
 
+    if values["out"].is_dir():
+        raise UsageError(f"--out {values['out']} is a folder; name a file in it.")
     settings = model_settings(values)
     quiet_libraries(settings, verbose=values["verbose"])
     session = open_session(settings)
@@ -144,6 +147,8 @@ def train(**values: Any) -> int:  # fmt: skip
     recipe = GateRecipe(**{name: values[name] for name in fields})
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
+    if values["resume"] and not resumed:
+        say(f"There is no {trainer.checkpoint} to go on from; beginning anew.")
     if not values["quiet"]:
         say(
             f"{len(trainer.learned)} texts, {len(trainer.held)} held out; the gate is "
@@ -160,6 +165,8 @@ def train(**values: Any) -> int:  # fmt: skip
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
     if values["measure"] and trainer.held:
         _measure(session, trainer, values["measure"])
+    elif values["measure"]:
+        say("The gate was not measured: of so few files none is held out. See gate measure.")
     return 0
 
 
@@ -249,6 +256,8 @@ def worth(**values: Any) -> int:  # fmt: skip
     gates = load_gates(values["gate"], session.model.facts)
     learned, held = texts_in(values["data"])
     size, count = values["tokens"], values["texts"]
+    if not held:
+        say("No text of this folder is held out: a gate that learned from it knows them all.")
     texts = excerpts(held or learned, session.tokenizer, size, count, values["seed"])
     _show(session, gates, texts, values["budget"], tuple(VARIANTS))
     return 0
@@ -267,7 +276,7 @@ def _show(
     found = compare(session.model, session.tokenizer, gates, texts, budget, variants)
     for name, measured in found.items():
         both = overall(measured)
-        line = f"{name}: perplexity {both.perplexity:.3f} on {both.tokens:,} held-out tokens"
+        line = f"{name}: perplexity {both.perplexity:.3f} on {both.tokens:,} tokens"
         if name != BASE and len(measured) > 1:
             pairs = zip(measured, found[BASE], strict=True)
             change, low, high = map(math.expm1, mean_interval([a.loss - b.loss for a, b in pairs]))

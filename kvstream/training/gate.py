@@ -169,6 +169,11 @@ class Trainer:
     ) -> None:
         self.model, self.tokenizer, self.recipe, self.out = model, tokenizer, recipe, out
         self.learned, self.held = texts_in(data)
+        if recipe.tokens <= recipe.budget:
+            raise UsageError(
+                f"Texts of {recipe.tokens:,} tokens fit the budget of {recipe.budget:,}, and "
+                "nothing goes into memory; raise --tokens or lower --budget."
+            )
         if not model.facts.layers:
             raise ModelError(f"{model.name} has no layer with a global memory; nothing to train.")
         self.gates = new_gates(model.facts, recipe.hidden, recipe.seed)
