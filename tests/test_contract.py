@@ -113,12 +113,12 @@ def greedy(logits: Tensor) -> int:
     return int(logits.argmax())
 
 
-def check(read: Reader) -> None:
+def check(read: Reader, sinks: int) -> None:
     """The bound, the names of what is held, and what must never leave."""
     cache = read.cache
     assert max(cache.used, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
-    sinks = read.first_candidate - HEAD
+    assert read.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
     for store in read.compressible:
         origin = store.origin[:, : store.used]
         assert (origin[:, :HEAD] == PROMPT).all(), "the prompt is not in front"
@@ -130,9 +130,15 @@ def check(read: Reader) -> None:
 
 
 def stream(read: Reader, feed: Feed) -> Iterator[None]:
+    asked = read.method.sinks  # and not how many the reader says that it protects
+    settled: int | None = None
     for report in read.read(feed):
         assert report.in_flight <= BUDGET
-        check(read)
+        sinks = min(asked, read.seen) if settled is None else settled
+        if settled is None and (smallest := min(report.memory)) < read.seen:
+            # For good, once entries leave: a quarter of the smallest layer is left to others.
+            sinks = settled = min(sinks, smallest * 3 // 4)
+        check(read, sinks)
         yield
 
 
@@ -196,6 +202,9 @@ def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Rea
     held = [read.retained() for _ in stream(read, Feed(tokens(LENGTH, seed=3), told))]
     assert read.seen == LENGTH
     assert calls, "nothing was ever selected"
+    # `check` knows how many; that there were any keeps it from being empty.
+    assert read.first_candidate > HEAD or METHODS[name]().sinks == 0
+    assert read.first_candidate > HEAD or name != "streaming"
     return read, held
 
 
