@@ -171,8 +171,16 @@ def test_methods_lists_one_line_each(cli) -> None:
     }  # fmt: skip
     ran = cli("methods", "snapkv")
     assert "--set snapkv.window=" in ran.stdout
+    assert "which always stay (1 or more)" in " ".join(ran.stdout.split())
+    assert "belongs to the newest tokens (from 0 to 1)" in cli("methods", "h2o").stdout
     ran = cli("methods", "--json")
-    assert all(json.loads(line)["summary"] for line in ran.stdout.splitlines())
+    methods = {m["method"]: m for m in map(json.loads, ran.stdout.splitlines())}
+    assert all(m["summary"] for m in methods.values())
+    settings = methods["infinipot"]["settings"]
+    assert [(settings[s]["least"], settings[s]["most"]) for s in ("alpha", "recent")] == [
+        (0, 1), (0, None),
+    ]  # fmt: skip
+    assert settings["catalyst_text"]["least"] is settings["catalyst_text"]["most"] is None
 
 
 def test_version_and_help(cli) -> None:

@@ -116,6 +116,7 @@ def test_an_unknown_method_or_setting(cli, story) -> None:
     told(cli("ask", str(story), "Q?", "--method", "infinpot"), 2, "Did you mean infinipot")
     told(cli("ask", str(story), "Q?", "--set", "infinipot.alhpa=1"), 2, "alpha")
     told(cli("ask", str(story), "Q?", "--set", "infinipot.alpha=much"), 2, "a number")
+    told(cli("ask", str(story), "Q?", "--set", "infinipot.alpha=1.5"), 2, "from 0 to 1, not 1.5")
 
 
 def test_a_model_that_cannot_be_bounded(cli, story, tmp_path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from torch import Tensor
 from kvstream.engine import NEWEST, Piece, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
-from kvstream.methods.base import Method, Step
+from kvstream.methods.base import Method, Step, in_words, limits
 from kvstream.model.bounded import BoundedModel, bound
 from kvstream.model.cache import PROMPT
 from kvstream.settings import GROWTHS, RunSettings
@@ -113,12 +114,12 @@ def greedy(logits: Tensor) -> int:
     return int(logits.argmax())
 
 
-def check(read: Reader) -> None:
+def check(read: Reader, sinks: int) -> None:
     """The bound, the names of what is held, and what must never leave."""
     cache = read.cache
     assert max(cache.used, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
-    sinks = read.first_candidate - HEAD
+    assert read.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
     for store in read.compressible:
         origin = store.origin[:, : store.used]
         assert (origin[:, :HEAD] == PROMPT).all(), "the prompt is not in front"
@@ -130,9 +131,15 @@ def check(read: Reader) -> None:
 
 
 def stream(read: Reader, feed: Feed) -> Iterator[None]:
+    asked = read.method.sinks  # and not how many the reader says that it protects
+    settled: int | None = None
     for report in read.read(feed):
         assert report.in_flight <= BUDGET
-        check(read)
+        sinks = min(asked, read.seen) if settled is None else settled
+        if settled is None and (smallest := min(report.memory)) < read.seen:
+            # For good, once entries leave: a quarter of the smallest layer is left to others.
+            sinks = settled = min(sinks, smallest * 3 // 4)
+        check(read, sinks)
         yield
 
 
@@ -196,6 +203,9 @@ def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Rea
     held = [read.retained() for _ in stream(read, Feed(tokens(LENGTH, seed=3), told))]
     assert read.seen == LENGTH
     assert calls, "nothing was ever selected"
+    # `check` knows how many; that there were any keeps it from being empty.
+    assert read.first_candidate > HEAD or METHODS[name]().sinks == 0
+    assert read.first_candidate > HEAD or name != "streaming"
     return read, held
 
 
@@ -256,6 +266,74 @@ def test_what_a_method_says_of_itself(name: str) -> None:
         min(s, 100) for s in method.layer_sizes([100] * 6)
     )
     assert method.sized(BUDGET).name == name
+
+
+# Settings within their limits ------------------------------------------------------------------
+
+NUMBERS = [
+    (name, field.name, allowed)
+    for name, kind in METHODS.items()
+    for field in dataclasses.fields(kind)
+    if (allowed := limits(field)) is not None
+]
+MANY = 10**9
+"""Stands for no end where a setting has none."""
+
+
+@pytest.mark.parametrize(("name", "key", "allowed"), NUMBERS)
+def test_a_number_out_of_its_limits_is_refused(
+    name: str, key: str, allowed: tuple[float, float]
+) -> None:
+    """By the method's name, the setting, the value and the range."""
+    least, most = allowed
+    past = [least - 1, math.nan, math.inf] + ([] if most == math.inf else [most + 1])
+    if type(getattr(METHODS[name](), key)) is float:
+        past += [least - 0.001] + ([] if most == math.inf else [most + 0.001])
+    else:
+        past = [value for value in past if math.isfinite(value)]  # not a whole number anyway
+    for value in past:
+        with pytest.raises(UsageError) as caught:
+            registry.make(name, {key: str(value)})
+        assert caught.value.exit_code == 2
+        assert str(caught.value) == f"{name}.{key} must be {in_words(allowed)}, not {value}."
+
+
+@pytest.mark.parametrize("which", ["least", "most"])
+@pytest.mark.parametrize(("name", "key", "allowed"), NUMBERS)
+def test_a_text_is_read_with_a_setting_at_its_limit(
+    name: str, key: str, allowed: tuple[float, float], which: str
+) -> None:
+    value = min(allowed[which == "most"], MANY)
+    others = {"alpha": "0.5"} if key == "pool_novelty" else {}
+    method = registry.make(name, {**others, key: str(value)})
+    assert getattr(method, key) == value
+    text = tokens(LENGTH, seed=5)
+    read = reader(method, "grouped", "float32", RunSettings(), LENGTH)
+    if not method.evicts:
+        room = min(read.sizes.free, read.sizes.final)
+        first, last = method.shorten(HEAD, room) or (room, 0)
+        assert first + last == room
+        text = text[:first] + text[LENGTH - last :]
+    for _ in stream(read, Feed(text)):
+        pass
+    assert len(answered(read, ANSWER)) == ANSWER
+
+
+def test_limits_of_a_method_that_declares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As methods of other packages may: their numbers are 0 or more."""
+
+    @dataclass(frozen=True)
+    class Bare(METHODS["streaming"]):  # type: ignore[misc]
+        name = "bare"
+        share: float = dataclasses.field(default=0.5, metadata={"help": "a share"})
+        plain: int = 3
+
+    monkeypatch.setattr(registry, "available", lambda: {"bare": Bare})
+    made = registry.make("bare", {"share": "7", "plain": "0", "sinks": "2"})
+    assert made.settings() == {"share": 7.0, "plain": 0, "sinks": 2}
+    for key in ("share", "plain"):
+        with pytest.raises(UsageError, match=rf"bare\.{key} must be 0 or more, not -1\."):
+            registry.make("bare", {key: "-1"})
 
 
 def _typed(value: object) -> str:

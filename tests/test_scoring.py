@@ -21,7 +21,8 @@ def entries(seed: int, n: int, most: int) -> tuple[Tensor, Tensor]:
 
 
 def plain_pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
-    near = (origin[..., :, None] - origin[..., None, :]).abs() <= width // 2
+    back = origin[..., :, None] - origin[..., None, :]
+    near = (back <= width // 2) & (back >= -((width - 1) // 2))  # `width` tokens in all
     return scores[..., None, :].masked_fill(~near, -torch.inf).amax(-1)
 
 

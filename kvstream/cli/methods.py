@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json as jsonlib
+import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,16 @@ def _page(name: str, method: type[Method]) -> str:
     paragraphs = [name, textwrap.indent(inspect.getdoc(method) or "", "  ")]
     if method.source:
         paragraphs.append(f"  Paper: {method.source}")
+    from kvstream.methods.base import in_words, limits
+
     lines = []
     for field in dataclasses.fields(method):
         choices = field.metadata.get("choices") or ()
         help_text = field.metadata.get("help", "")
         if choices:
             help_text += f" ({', '.join(choices)})"
+        elif (allowed := limits(field)) is not None:
+            help_text += f" ({in_words(allowed)})"
         lines.append(f"  --set {name}.{field.name}={_typed(field.default)}")
         lines.append(
             textwrap.fill(help_text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
@@ -77,6 +82,12 @@ def _typed(value: Any) -> str:
 
 
 def _record(name: str, method: type[Method]) -> dict[str, Any]:
+    from kvstream.methods.base import limits
+
+    def limit(field: dataclasses.Field[Any], which: int) -> float | None:
+        value = (limits(field) or (math.inf, math.inf))[which]
+        return value if value < math.inf else None  # JSON knows no infinity
+
     return {
         "method": name,
         "summary": summary(method),
@@ -86,6 +97,8 @@ def _record(name: str, method: type[Method]) -> dict[str, Any]:
                 "default": field.default,
                 "help": field.metadata.get("help", ""),
                 "choices": list(field.metadata.get("choices") or ()),
+                "least": limit(field, 0),
+                "most": limit(field, 1),
             }
             for field in dataclasses.fields(method)
         },

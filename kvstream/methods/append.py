@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool
+from kvstream.methods.scoring import WIDEST, best, pool
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,11 @@ class Append(Method):
     name: ClassVar[str] = "append"
     source: ClassVar[str] = "IMDC, appendix B.2"
 
-    window: int = setting(32, "newest tokens whose attention is observed")
+    window: int = setting(32, "newest tokens whose attention is observed", least=1)
     recent: int = setting(0, "newest tokens of each chunk that stay, of the room it has")
-    pool: int = setting(7, "width of the max pooling of the scores, in source tokens")
+    pool: int = setting(
+        7, "width of the max pooling of the scores, in source tokens", least=1, most=WIDEST
+    )
 
     def evidence(self) -> Evidence:
         return Evidence(rows=self.window)

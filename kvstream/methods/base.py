@@ -15,6 +15,7 @@ with the keys, so that a memory written to disk misses nothing. A method itself 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,9 +24,33 @@ import torch
 from torch import Tensor
 
 
-def setting(default: Any, help: str, *, choices: tuple[str, ...] = ()) -> Any:
-    """A dataclass field that ``--set METHOD.NAME=VALUE`` can change; `help` is shown to users."""
-    return field(default=default, metadata={"help": help, "choices": choices})
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    least: float = 0,
+    most: float = math.inf,
+) -> Any:
+    """A dataclass field that ``--set METHOD.NAME=VALUE`` can change; `help` is shown to users.
+
+    A number that users give is refused where it is below `least` or above `most`.
+    """
+    metadata = {"help": help, "choices": choices, "least": least, "most": most}
+    return field(default=default, metadata=metadata)
+
+
+def limits(field: dataclasses.Field[Any]) -> tuple[float, float] | None:
+    """The least and the most that a setting may be; None where it is no number."""
+    if type(field.default) not in (int, float):  # true and false are ints of their own
+        return None
+    return field.metadata.get("least", 0), field.metadata.get("most", math.inf)
+
+
+def in_words(limits: tuple[float, float]) -> str:
+    """``0 or more``, ``from 0 to 1``."""
+    least, most = limits
+    return f"{least} or more" if most == math.inf else f"from {least} to {most}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import pool
+from kvstream.methods.scoring import WIDEST, pool
 from kvstream.methods.submodular import (
     CONCAVE,
     Mixture,
@@ -18,6 +18,9 @@ from kvstream.methods.submodular import (
     stochastic_greedy,
     streaming,
 )
+
+MOST_SAMPLES = 256
+"""Candidates in a sample, and samples in a round: more takes as long as exact greedy does."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class BumbleBee(Method):
     source: ClassVar[str] = "BumbleBee, section 5, algorithms 1 and 2"
     needs_keys: ClassVar[bool] = True
 
-    mixture: float = setting(0.3, "lambda: weight of facility location; importance has the rest")
+    mixture: float = setting(
+        0.3, "lambda: weight of facility location; importance has the rest", most=1
+    )
     concave: str = setting(
         "log",
         "concave function of the importance: log(1 + x), or power-like",
@@ -56,9 +61,24 @@ class BumbleBee(Method):
         "fast: one problem for all heads of a layer",
         choices=("stochastic", "lazy", "streaming", "fast"),
     )
-    samples: int = setting(8, "candidates among which stochastic greedy takes the best")
-    picks: int = setting(8, "samples evaluated before the best of each is added; 1: the paper's")
-    pool: int = setting(1, "width of the max pooling of the attention, in source tokens; 1: none")
+    samples: int = setting(
+        8,
+        "candidates among which stochastic greedy takes the best",
+        least=1,
+        most=MOST_SAMPLES,
+    )
+    picks: int = setting(
+        8,
+        "samples evaluated before the best of each is added; 1: the paper's",
+        least=1,
+        most=MOST_SAMPLES,
+    )
+    pool: int = setting(
+        1,
+        "width of the max pooling of the attention, in source tokens; 1: none",
+        least=1,
+        most=WIDEST,
+    )
     recent: int = setting(32, "newest tokens that always stay")
 
     def evidence(self) -> Evidence:
@@ -92,7 +112,7 @@ class BumbleBee(Method):
         self, keys: Tensor, weights: Tensor, newest: Tensor, count: int, generator: torch.Generator
     ) -> Tensor:
         """`count` of the entries before `newest`: [P, count], in any order."""
-        old, mixture = weights.shape[1] - newest.shape[1], min(self.mixture, 1.0)
+        old, mixture = weights.shape[1] - newest.shape[1], self.mixture
         phi = CONCAVE[self.concave]
         if not count:
             return newest[:, :0]
@@ -104,8 +124,7 @@ class BumbleBee(Method):
             return lazy_greedy(g, old, count)
         if self.algorithm == "fast":
             return batched_greedy(g, old, count)
-        samples, picks = max(1, self.samples), max(1, self.picks)
-        return stochastic_greedy(g, old, count, samples, picks, generator)
+        return stochastic_greedy(g, old, count, self.samples, self.picks, generator)
 
 
 def _joined(keys: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Ste
 
 SINK_SHARE = 16
 """Sinks take at most this part of the budget."""
+MOST_CASCADES = 64
+"""Sub-caches that there may be: far more than any text needs, as each doubles the span."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,12 @@ class Cascade(Method):
     sinks: int = setting(
         64, "first tokens of the source that always stay, at most a 16th of the budget"
     )
-    cascades: int = setting(4, "sub-caches; the paper takes 4, and 8 for retrieval")
-    gamma: float = setting(0.9999, "decay of the moving average of attention, for each token")
+    cascades: int = setting(
+        4, "sub-caches; the paper takes 4, and 8 for retrieval", least=1, most=MOST_CASCADES
+    )
+    gamma: float = setting(
+        0.9999, "decay of the moving average of attention, for each token", most=1
+    )
     heads: str = setting(
         "independent",
         "who decides a contest: each KV head for itself, or all of a layer together",
@@ -75,10 +81,9 @@ class Cascade(Method):
         return (EntryTensor("ema"),) if self._scores else ()
 
     def head_tensors(self) -> tuple[HeadTensor, ...]:
-        parts = max(1, self.cascades)
         return (
             HeadTensor("inserted", dtype=torch.int32),
-            HeadTensor("contests", lambda key_dim, value_dim: (parts,), torch.int32),
+            HeadTensor("contests", lambda key_dim, value_dim: (self.cascades,), torch.int32),
         )
 
     def sized(self, budget: int) -> Cascade:

@@ -77,7 +77,7 @@ class EdgeInfinite(Method):
 
     sinks: int = setting(300, "first tokens of the source that always stay")
     window: int = setting(200, "newest tokens that always stay")
-    segment: int = setting(2048, "fewer tokens than this stay until more have come")
+    segment: int = setting(2048, "fewer tokens than this stay until more have come", least=1)
     scale: bool = setting(
         True, f"sizes are for a budget of {ROOM} and follow it; false: they are tokens as they are"
     )

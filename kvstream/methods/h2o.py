@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool
+from kvstream.methods.scoring import WIDEST, best, pool
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,13 @@ class H2O(Method):
     name: ClassVar[str] = "h2o"
     source: ClassVar[str] = "H2O, section 4, algorithm 1"
 
-    recent: float = setting(0.5, "share of memory that belongs to the newest tokens")
-    pool: int = setting(1, "width of the max pooling of the scores, in source tokens; 1: none")
+    recent: float = setting(0.5, "share of memory that belongs to the newest tokens", most=1)
+    pool: int = setting(
+        1,
+        "width of the max pooling of the scores, in source tokens; 1: none",
+        least=1,
+        most=WIDEST,
+    )
 
     def evidence(self) -> Evidence:
         return Evidence(columns=True)
@@ -44,4 +49,4 @@ class H2O(Method):
 
     def select(self, step: Step, keep: int) -> Tensor:
         scores = pool(step.state["attention"], step.origin, self.pool)
-        return best(scores, keep, recent=int(min(self.recent, 1.0) * keep))
+        return best(scores, keep, recent=int(self.recent * keep))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool, together
+from kvstream.methods.scoring import WIDEST, best, pool, together
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -34,7 +34,9 @@ class InfiniPot(Method):
     source: ClassVar[str] = "InfiniPot, section 3"
 
     alpha: float = setting(
-        0.0, "share of memory chosen by novelty, the rest by the catalyst; the paper takes 0.5"
+        0.0,
+        "share of memory chosen by novelty, the rest by the catalyst; the paper takes 0.5",
+        most=1,
     )
     catalyst_kind: str = setting(
         "auto",
@@ -43,10 +45,19 @@ class InfiniPot(Method):
         choices=CATALYSTS,
     )
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
-    pool: int = setting(31, "width of the pooling of the catalyst's scores, in source tokens")
-    pool_novelty: int = setting(15, "width of the pooling of novelty, in source tokens")
+    pool: int = setting(
+        31,
+        "width of the pooling of the catalyst's scores, in source tokens",
+        least=1,
+        most=WIDEST,
+    )
+    pool_novelty: int = setting(
+        15, "width of the pooling of novelty, in source tokens", least=1, most=WIDEST
+    )
     shared: float = setting(
-        0.25, "share of memory that all heads of all layers fill alike, by the sum of their scores"
+        0.25,
+        "share of memory that all heads of all layers fill alike, by the sum of their scores",
+        most=1,
     )
     recent: int = setting(32, "newest tokens that always stay")
 

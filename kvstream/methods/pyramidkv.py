@@ -27,12 +27,16 @@ class PyramidKV(SnapKV):
     name: ClassVar[str] = "pyramidkv"
     source: ClassVar[str] = "PyramidKV, section 4"
 
-    window: int = setting(8, "newest tokens whose attention is observed, and which always stay")
-    beta: float = setting(20.0, "steepness: the top layer holds this part of the mean; 1 is flat")
+    window: int = setting(
+        8, "newest tokens whose attention is observed, and which always stay", least=1
+    )
+    beta: float = setting(
+        20.0, "steepness: the top layer holds this part of the mean; 1 is flat", least=1
+    )
 
     def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         most, last = max(sizes), max(1, len(sizes) - 1)
-        top = 1 / (2 * max(self.beta, 1.0) - 1)  # as a share of the bottom layer
+        top = 1 / (2 * self.beta - 1)  # as a share of the bottom layer
         # The observed window stays in every layer; below twice the sinks these would be cut.
         least = min(most, self.sinks + max(self.sinks, self.window))
         return tuple(

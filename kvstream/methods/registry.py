@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -15,7 +16,7 @@ from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError
 from kvstream.methods.append import Append
-from kvstream.methods.base import Method
+from kvstream.methods.base import Method, in_words, limits
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.edgeinfinite import EdgeInfinite
@@ -73,12 +74,12 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
             raise UsageError(
                 f"{name} has no setting {key!r}; it has: {', '.join(known) or 'none'}."
             )
-        values[key] = _parse(f"{name}.{key}", text, hints[key], known[key].metadata)
+        values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
     return kind(**values)
 
 
-def _parse(label: str, text: str, kind: Any, metadata: Mapping[str, Any]) -> Any:
-    choices = metadata.get("choices") or ()
+def _parse(label: str, text: str, kind: Any, field: dataclasses.Field[Any]) -> Any:
+    choices = field.metadata.get("choices") or ()
     if choices and text not in choices:
         raise UsageError(f"{label} cannot be {text!r}; choose one of {', '.join(choices)}.")
     try:
@@ -90,6 +91,8 @@ def _parse(label: str, text: str, kind: Any, metadata: Mapping[str, Any]) -> Any
     except (ValueError, KeyError):
         wanted = {int: "a whole number", float: "a number", bool: "true or false"}
         raise UsageError(f"{label}={text!r} is not {wanted.get(kind, kind)}.") from None
-    if kind in (int, float) and not 0 <= value < float("inf"):
-        raise UsageError(f"{label} must be 0 or more, not {text}.")
+    if (allowed := limits(field)) is not None:
+        least, most = allowed
+        if not (least <= value <= most and value < math.inf):
+            raise UsageError(f"{label} must be {in_words(allowed)}, not {text}.")
     return value

@@ -8,6 +8,9 @@ from torch import Tensor
 
 AT_ONCE = 1 << 20
 """Places of the source in which scores are pooled at once, so that little memory is needed."""
+WIDEST = 1024
+"""The widest pooling that a setting may ask for. Time grows with up to the square of the width:
+this one takes half a second a head at worst, one four times as wide several seconds."""
 
 
 def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
@@ -16,7 +19,8 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     Args:
         scores: [..., n] float32.
         origin: [..., n] strictly increasing ordinals of the entries' tokens.
-        width: window in source tokens, centred; 1 leaves the scores alone.
+        width: window in source tokens, centred; an even one reaches one token further back than
+            on. 1 leaves the scores alone.
 
     Entries that lie side by side in the cache but not in the source do not touch each other:
     memory is full of gaps, and a score must not leak over one.
@@ -34,7 +38,7 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     for some, places in zip(flat.split(rows), place.split(rows), strict=True):
         laid = some.new_full((len(some), length), torch.finfo(some.dtype).min)
         laid.scatter_(1, places, some)
-        highest = F.max_pool1d(laid[:, None], 2 * reach + 1, stride=1, padding=reach)[:, 0]
+        highest = F.max_pool1d(laid[:, None], width, stride=1, padding=reach)[:, 0]
         pooled.append(highest.gather(1, places))
     return torch.cat(pooled).view(scores.shape)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool
+from kvstream.methods.scoring import WIDEST, best, pool
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,14 @@ class SirLLM(Method):
     name: ClassVar[str] = "sirllm"
     source: ClassVar[str] = "SirLLM, section 3"
 
-    decay: float = setting(1.0, "factor on the entropies of older tokens at every chunk")
+    decay: float = setting(1.0, "factor on the entropies of older tokens at every chunk", most=1)
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = setting(1, "width of the max pooling of the scores, in source tokens; 1: none")
+    pool: int = setting(
+        1,
+        "width of the max pooling of the scores, in source tokens; 1: none",
+        least=1,
+        most=WIDEST,
+    )
 
     def evidence(self) -> Evidence:
         return Evidence(loss=True)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool
+from kvstream.methods.scoring import WIDEST, best, pool
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,12 @@ class SnapKV(Method):
     name: ClassVar[str] = "snapkv"
     source: ClassVar[str] = "SnapKV, section 4"
 
-    window: int = setting(32, "newest tokens whose attention is observed, and which always stay")
-    pool: int = setting(7, "width of the max pooling of the scores, in source tokens")
+    window: int = setting(
+        32, "newest tokens whose attention is observed, and which always stay", least=1
+    )
+    pool: int = setting(
+        7, "width of the max pooling of the scores, in source tokens", least=1, most=WIDEST
+    )
 
     def evidence(self) -> Evidence:
         return Evidence(rows=self.window)

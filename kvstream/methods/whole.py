@@ -27,7 +27,7 @@ class Truncate(Method):
     source: ClassVar[str] = "LongBench, section 4"
     evicts: ClassVar[bool] = False
 
-    head: float = setting(0.5, "share of the room that goes to the beginning")
+    head: float = setting(0.5, "share of the room that goes to the beginning", most=1)
 
     def shorten(self, head: int, free: int) -> tuple[int, int] | None:
         first = int(self.head * free)
