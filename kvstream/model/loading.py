@@ -52,9 +52,9 @@ def load(settings: ModelSettings) -> BoundedModel:
         "local_files_only": settings.offline or settings.name == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
-    refuse_too_large(where, settings, device)
-    placement = {**device_map(settings, device), **quantization(settings)}
     dtype = dtype_of(settings, device, embedded=settings.name == POCKET)
+    refuse_too_large(where, settings, device, dtype)
+    placement = {**device_map(settings, device), **quantization(settings)}
     _quiet()
     from transformers import AutoModelForCausalLM
 
