@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from kvstream.model import placement
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import load
 from kvstream.model.weights import weights_in
+from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.sizes import Sizes
 
@@ -227,6 +230,88 @@ def test_missing_models_are_told_with_the_remedy(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         load(ModelSettings(name, device="cpu", **more))
+
+
+def in_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A snapshot of org/some with the files of a folder, as the hub's library lays it out."""
+    snapshot = hub / "models--org--some/snapshots/0123abc"
+    shutil.copytree(folder, snapshot)
+    (hub / "models--org--some/refs").mkdir()
+    (hub / "models--org--some/refs/main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(hub))
+    return snapshot
+
+
+def told(name: object) -> str:
+    """What is said of a model that cannot be loaded from here."""
+    with pytest.raises(ModelError) as caught:
+        load(ModelSettings(str(name), device="cpu", offline=True))
+    return str(caught.value)
+
+
+def test_a_cached_model_without_safetensors_is_told_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_cache(folder, tmp_path / "hub", monkeypatch)
+    cached = load(ModelSettings("org/some", device="cpu", offline=True))
+    assert cached.fingerprint == load(ModelSettings(str(folder), device="cpu")).fingerprint
+    shards = sorted(snapshot.glob("*.safetensors"))
+    shards[0].unlink()
+    assert re.search(rf"{shards[0].name} is missing; .*again without --offline", told("org/some"))
+    for file in (*shards[1:], snapshot / "model.safetensors.index.json"):
+        file.unlink()
+    assert re.search("cache without its weights; .*again without --offline", told("org/some"))
+    (snapshot / "pytorch_model.bin").write_bytes(b"not looked at")
+    for where, more in (("org/some", ".* without --offline"), (snapshot, "")):
+        says = rf"no safetensors weights but pytorch_model\.bin;{more}.*save_pretrained"
+        assert re.search(says, told(where))
+
+
+def test_damaged_files_are_named_with_their_sizes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    shard = sorted(copy.glob("*.safetensors"))[1]
+    size = shard.stat().st_size
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    wrong = rf"{shard.name} has {size - 1000:,} bytes and should have {size:,}; "
+    assert f"{wrong}copy or download it again" in told(copy)
+    in_cache(copy, tmp_path / "hub", monkeypatch)
+    assert f"{wrong}remove {tmp_path / 'hub/models--org--some'} and load" in told("org/some")
+    shard.write_bytes(b"<html>")
+    assert f"{shard.name} is no safetensors file; copy" in told(copy)
+    shard.unlink()
+    assert f"{shard.name} is missing; copy" in told(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("intermediate_size", 256, r"30 weights of .*\(128, 512\) in the files and \(128, 256\)"),
+        ("num_hidden_layers", 11, r"9 weights that .*such as model\.layers\.10\."),
+    ],
+)
+def test_weights_of_another_configuration_are_refused(
+    folder: Path, tmp_path: Path, key: str, value: int, says: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, key: value}))
+    message = told(copy)
+    assert re.search(says, message)
+    assert "download both again" in message
+
+
+@pytest.mark.parametrize(("content", "says"), [("{", "no valid JSON"), ("[]", "no JSON object")])
+def test_a_broken_configuration_is_not_blamed_on_the_tokenizer(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=rf"config\.json is {says}.*download"):
+        Session.open(ModelSettings(str(tmp_path)))
 
 
 def test_unknown_devices_and_types_are_refused(folder: Path) -> None:

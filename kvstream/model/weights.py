@@ -102,7 +102,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the files, if anything."""
+    """What is wrong with the files, if anything. Raises FileNotFoundError."""
     try:
         for file in files(folder):
             length, tensors = _header(file)
@@ -110,10 +110,8 @@ def damage(folder: Path) -> str | None:
             whole, size = 8 + length + max(ends, default=0), file.stat().st_size
             if size != whole:
                 return f"{file.name} has {size:,} bytes and should have {whole:,}"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        return f"its weights cannot be understood ({error})"
+        return str(error)
     return None
 
 
