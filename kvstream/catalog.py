@@ -6,23 +6,17 @@ Nothing is loaded. Sizes come from ``config.json`` and from the headers of safet
 from __future__ import annotations
 
 import json
-import math
-import struct
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvstream import config, pocket
+from kvstream.model.weights import HEADROOM, weights_in
 
 BUDGET = 4096
 """Tokens of the default budget, or what a model was trained for if that is less."""
-HEADROOM = 1.1
-"""Loading needs a little more than the weights alone."""
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-_LONGEST_HEADER = 100 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -108,10 +102,10 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
         text = settings.get("text_config") or settings
         facts["kind"] = settings.get("model_type")
         facts["kv_tokens"] = min(BUDGET, text.get("max_position_embeddings") or BUDGET)
-        sizes = _weights(folder)
+        sizes = weights_in(folder)
         facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
         facts["kv_bytes"] = facts["kv_tokens"] * _entry_bytes(text, sizes.number_bytes)
-        facts["needs_bytes"] = round(sizes.bytes * HEADROOM) + facts["kv_bytes"]
+        facts["needs_bytes"] = round(sizes.loaded() * HEADROOM) + facts["kv_bytes"]
         facts["fits"] = facts["needs_bytes"] <= memory.free
         architectures = settings.get("architectures") or []
         if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
@@ -121,48 +115,6 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         facts["problem"] = f"its files cannot be understood ({type(error).__name__}: {error})"
     return Entry(name, where, target, **facts)
-
-
-@dataclass(frozen=True)
-class _Weights:
-    parameters: int
-    bytes: int
-    number_bytes: int
-    """Of the floating-point type that most of the parameters have."""
-
-
-def _weights(folder: Path) -> _Weights:
-    """Sizes of all tensors, from the headers. Raises FileNotFoundError, ValueError."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        files = [folder / name for name in names]
-    else:
-        files = [folder / "model.safetensors"]
-    parameters, size = 0, 0
-    kinds: Counter[str] = Counter()
-    for file in files:
-        for name, tensor in header(file).items():
-            if name == "__metadata__":
-                continue
-            first, end = tensor["data_offsets"]
-            count = math.prod(tensor["shape"])
-            parameters, size = parameters + count, size + end - first
-            if tensor["dtype"] in _BYTES:
-                kinds[tensor["dtype"]] += count
-    most = kinds.most_common(1)
-    return _Weights(parameters, size, _BYTES[most[0][0]] if most else 2)
-
-
-def header(file: Path) -> dict[str, Any]:
-    """The header of a safetensors file: name -> dtype, shape, data_offsets. Raises ValueError."""
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= _LONGEST_HEADER:
-            raise ValueError(f"{file.name} is no safetensors file")
-        found: dict[str, Any] = json.loads(stream.read(length))
-        return found
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:

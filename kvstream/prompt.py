@@ -19,6 +19,8 @@ Task = Literal["ask", "summarize"]
 
 SUMMARY_QUESTION = "What is the summary of the text?"
 _THINK_OPEN, _THINK_CLOSED = "<think>", "\n</think>\n\n"
+# The harmony format of gpt-oss: every message says in which channel it is.
+_ASSISTANT, _CHANNEL, _MESSAGE, _END = "<|start|>assistant", "<|channel|>", "<|message|>", "<|end|>"
 
 
 @dataclass(frozen=True)
@@ -188,31 +190,45 @@ def _rendered(
             continue
         head, tail = text.split(document)
         if question in tail and (not system or role in head):
-            return _Parts(head, _thought(tail), question, phrase, role if system else "")
+            return _Parts(head, _thought(tokenizer, tail), question, phrase, role if system else "")
     return None
 
 
-def _thought(tail: str) -> str:
-    """A generation prompt that opens a block of thoughts gets it closed: no room to think aloud."""
+def _thought(tokenizer: Tokenizer, tail: str) -> str:
+    """No room to think aloud: a generation prompt that opens a block of thoughts gets it closed.
+
+    One that leaves the choice of a channel to the model gets that of answers.
+    """
     if tail.rfind(_THINK_OPEN) > tail.rfind("</think>"):
         return tail.rstrip() + _THINK_CLOSED
+    if _has_channels(tokenizer) and tail.endswith(_ASSISTANT):
+        return f"{tail}{_CHANNEL}final{_MESSAGE}"
     return tail
 
 
+def _has_channels(tokenizer: Tokenizer) -> bool:
+    return {_CHANNEL, _MESSAGE} <= set(tokenizer.special_strings)
+
+
 def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
-    """The control token that the template puts behind an assistant's text."""
+    """The control token that the template puts behind an assistant's text.
+
+    With channels also that of a message which others may follow: thoughts after the answer.
+    """
+    channels = _has_channels(tokenizer) and _END in tokenizer.special_strings
+    ends = tokenizer.encode_template(_END, continuing=True)[:1] if channels else []
     mark = _mark()
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
     try:
         text = tokenizer.render(turns, add_generation_prompt=False)
     except Exception:  # as above
-        return []
+        return ends
     closing = text.partition(mark)[2].lstrip()
     longest_first = sorted(tokenizer.special_strings, key=len, reverse=True)
     for token in longest_first:
         if closing.startswith(token):
-            return tokenizer.encode_template(token, continuing=True)[:1]
-    return []
+            return tokenizer.encode_template(token, continuing=True)[:1] + ends
+    return ends
 
 
 def _encode(tokenizer: Tokenizer, texts: list[tuple[str, bool]], *, continuing: bool) -> list[int]:

@@ -325,11 +325,15 @@ class Schedule:
                 "question and the answer; raise the budget or ask for a shorter answer."
             )
         if self.free <= self.smallest:
-            asked = "smallest chunk" if chunk_size is None else "chunk size"
-            remedy = "raise the budget" if chunk_size is None else "use a smaller chunk size"
+            # An average that was asked for shrinks to a part of it: what was asked is told.
+            asked = f"smallest chunk of {self.smallest}"
+            remedy = "raise the budget"
+            if chunk_size is not None:
+                asked = f"chunk size of {chunk_size}"
+                remedy = f"use one below {self.free}, or {remedy}"
             raise BudgetError(
                 f"{self.free} entries are free for memory and chunk together, and the {asked} "
-                f"of {self.smallest} leaves no memory; {remedy}."
+                f"leaves no memory; {remedy}."
             )
         if self._keep is not None and self._keep > self._limit:
             raise BudgetError(

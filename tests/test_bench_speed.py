@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import models
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.errors import KvstreamError, UsageError
+from kvstream.errors import KvstreamError, ModelError, UsageError
 from kvstream.evaluation.speed import fit, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.evaluation.speed.systems import NAMES, System, Task
@@ -234,6 +235,19 @@ def test_operations_are_those_of_the_products() -> None:
     causal = 2 * 4 * (16 + 16) * 2 * 96 * 97 / 2
     assert reading_flops(model, [(96, 96)]) == pytest.approx(expected + causal, rel=0.01)
     assert measured_flops(torch.device("cpu"), torch.float32) > 1e8
+
+
+def test_a_shape_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Half:
+        available = 20 * 10**9
+
+    monkeypatch.setattr(psutil, "virtual_memory", Half)
+    wanted = r"llama-2-7b needs about 29\.6 GB and 20\.0 .*fewer --layers.*--dtype bfloat16"
+    with pytest.raises(ModelError, match=wanted):
+        shapes.open_shape("llama-2-7b", None, SETTINGS)
+    Half.available = 10**6
+    with pytest.raises(ModelError, match=r"needs about 0\.0 .*fewer --layers, or"):
+        shapes.open_shape("tiny", None, ModelSettings(device="cpu", dtype="bfloat16"))
 
 
 # Pictures

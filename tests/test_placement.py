@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +21,8 @@ from kvstream.methods.registry import make
 from kvstream.model import placement
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import load
+from kvstream.model.weights import weights_in
+from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.sizes import Sizes
 
@@ -67,16 +72,88 @@ def test_weights_beyond_the_limit_stay_on_disk(folder: Path, limit: int) -> None
     assert held <= limit
 
 
+class Full:
+    """Memory with 2 MB left."""
+
+    available = 2_000_000
+
+
 def test_what_is_too_large_is_refused_before_it_is_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full:
-        available = 2_000_000
-
     monkeypatch.setattr(psutil, "virtual_memory", Full)
-    with pytest.raises(ModelError, match=r"needs about .* --max-weights"):
+    with pytest.raises(ModelError, match=r"needs about .*--quantize 4bit.* --max-weights") as told:
         load(ModelSettings(str(folder), device="cpu"))
+    assert "bfloat16" not in str(told.value)  # it is already
+    with pytest.raises(ModelError, match="--dtype bfloat16"):
+        load(ModelSettings(str(folder), device="cpu", dtype="float32"))
     load(ModelSettings(str(folder), device="cpu", max_weights=1_000_000))
+
+
+def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any) -> bool:
+    """Whether a model is not refused with so many bytes free."""
+    settings = ModelSettings(str(folder), device="cpu", **how)
+    monkeypatch.setattr(placement, "_free_memory", lambda: int(free))
+    cpu = torch.device("cpu")
+    dtype = placement.dtype_of(settings, cpu, embedded=False)
+    try:
+        placement.refuse_too_large(str(folder), settings, cpu, dtype)
+    except ModelError:
+        return False
+    return True
+
+
+def test_only_files_that_are_loaded_count(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mistral publishes the same weights once more, in one file for another program."""
+    both = tmp_path / "both"
+    shutil.copytree(folder, both)
+    size = weights_in(folder).bytes
+    (both / "consolidated.safetensors").write_bytes(bytes(size))
+    assert weights_in(both).bytes == size
+    assert fits(both, 1.15 * size, monkeypatch)
+    assert not fits(both, 1.05 * size, monkeypatch)
+
+
+def test_sizes_are_those_of_the_numbers_in_memory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is stored in float32 is no larger in float32, and smaller in bfloat16."""
+    full = tmp_path / "float32"
+    LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).save_pretrained(full)
+    size = weights_in(full).bytes
+    assert size == 2 * weights_in(folder).bytes
+    for where, how, least in (
+        (full, {}, size),
+        (full, {"dtype": "float32"}, size),
+        (full, {"dtype": "bfloat16"}, size / 2),
+        (full, {"quantize": "8bit", "dtype": "float32"}, size / 4),
+        (folder, {"dtype": "float32"}, size),
+        (folder, {"dtype": "float16"}, size / 2),
+        (folder, {"quantize": "4bit"}, size / 8),
+    ):
+        assert fits(where, 1.11 * least, monkeypatch, **how), (where, how)
+        assert not fits(where, 1.09 * least, monkeypatch, **how), (where, how)
+    config = full / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))
+    assert fits(full, 1.11 * size / 2, monkeypatch)
+    loaded = load(ModelSettings(str(full), device="cpu"))
+    assert sum(p.nbytes for p in loaded.model.parameters()) == size / 2
+
+
+def test_one_gpu_is_compared_with_its_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, count = 2_000_000, 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free, 10 * free))
+    with pytest.raises(ModelError, match=r"0\.0 GB of memory are free.* to the CPU"):
+        load(ModelSettings(str(folder)))
+    settings, device = ModelSettings(str(folder)), placement.device_of("auto")
+    assert placement.device_map(settings, device) == {"device_map": {"": torch.device("cuda")}}
+    count = 2  # accelerate shares it out
+    placement.refuse_too_large(str(folder), settings, device, "auto")
+    assert placement.device_map(settings, device) == {"device_map": "auto"}
 
 
 def test_sizes_are_known_from_folder_cache_and_hub(
@@ -84,25 +161,40 @@ def test_sizes_are_known_from_folder_cache_and_hub(
 ) -> None:
     import huggingface_hub as hub
 
-    size = sum(f.stat().st_size for f in folder.glob("*.safetensors"))
-    assert placement.weight_bytes(str(folder), ModelSettings()) == size
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_, **__: str(folder / "config.json"))
-    assert placement.weight_bytes("some/model", ModelSettings()) == size
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_, **__: None)
-    assert placement.weight_bytes("some/model", ModelSettings(offline=True)) is None
+    here, online, offline = str(folder), ModelSettings(), ModelSettings(offline=True)
+    size = weights_in(folder).bytes
+    assert size == sum(p.nbytes for p in load(ModelSettings(here)).model.parameters())
 
-    sizes = {"a.safetensors": 7, "b.safetensors": 5, "original/c.safetensors": 9, "d.bin": 3}
-    info = SimpleNamespace(
-        siblings=[SimpleNamespace(rfilename=n, size=z) for n, z in sizes.items()]
-    )
-    monkeypatch.setattr(hub.HfApi, "model_info", lambda *_, **__: info)
-    assert placement.weight_bytes("some/model", ModelSettings()) == 12
+    def known(where: str, settings: ModelSettings) -> int | None:
+        weights = placement._weights(where, settings)
+        return weights and weights.loaded()
+
+    assert known(here, offline) == size
+    cached: str | None = str(folder / "config.json")
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_, **__: cached)
+    assert known("some/model", offline) == size
+    cached = None
+    assert known("some/model", offline) is None
+
+    class Tensor:
+        dtype, parameter_count, data_offsets = "F32", 3, (4, 16)
+
+    file = SimpleNamespace(tensors={"a": Tensor, "b": Tensor})
+    found = SimpleNamespace(files_metadata={"model.safetensors": file})
+    monkeypatch.setattr(hub.HfApi, "get_safetensors_metadata", lambda *_, **__: found)
+    assert known("some/model", online) == 24
+    # As after the tokenizer was fetched: of the weights there is nothing yet.
+    config = tmp_path / "config.json"
+    config.write_text('{"dtype": "bfloat16"}')
+    cached = str(config)
+    assert known("some/model", online) == 12
+    assert known("some/model", offline) is None
 
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
-    assert placement.weight_bytes("some/model", ModelSettings()) is None
+    monkeypatch.setattr(hub.HfApi, "get_safetensors_metadata", unreachable)
+    assert known("some/model", online) is None
 
 
 @pytest.mark.parametrize("bits", ["8bit", "4bit"])
@@ -138,6 +230,88 @@ def test_missing_models_are_told_with_the_remedy(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         load(ModelSettings(name, device="cpu", **more))
+
+
+def in_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A snapshot of org/some with the files of a folder, as the hub's library lays it out."""
+    snapshot = hub / "models--org--some/snapshots/0123abc"
+    shutil.copytree(folder, snapshot)
+    (hub / "models--org--some/refs").mkdir()
+    (hub / "models--org--some/refs/main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(hub))
+    return snapshot
+
+
+def told(name: object) -> str:
+    """What is said of a model that cannot be loaded from here."""
+    with pytest.raises(ModelError) as caught:
+        load(ModelSettings(str(name), device="cpu", offline=True))
+    return str(caught.value)
+
+
+def test_a_cached_model_without_safetensors_is_told_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_cache(folder, tmp_path / "hub", monkeypatch)
+    cached = load(ModelSettings("org/some", device="cpu", offline=True))
+    assert cached.fingerprint == load(ModelSettings(str(folder), device="cpu")).fingerprint
+    shards = sorted(snapshot.glob("*.safetensors"))
+    shards[0].unlink()
+    assert re.search(rf"{shards[0].name} is missing; .*again without --offline", told("org/some"))
+    for file in (*shards[1:], snapshot / "model.safetensors.index.json"):
+        file.unlink()
+    assert re.search("cache without its weights; .*again without --offline", told("org/some"))
+    (snapshot / "pytorch_model.bin").write_bytes(b"not looked at")
+    for where, more in (("org/some", ".* without --offline"), (snapshot, "")):
+        says = rf"no safetensors weights but pytorch_model\.bin;{more}.*save_pretrained"
+        assert re.search(says, told(where))
+
+
+def test_damaged_files_are_named_with_their_sizes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    shard = sorted(copy.glob("*.safetensors"))[1]
+    size = shard.stat().st_size
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    wrong = rf"{shard.name} has {size - 1000:,} bytes and should have {size:,}; "
+    assert f"{wrong}copy or download it again" in told(copy)
+    in_cache(copy, tmp_path / "hub", monkeypatch)
+    assert f"{wrong}remove {tmp_path / 'hub/models--org--some'} and load" in told("org/some")
+    shard.write_bytes(b"<html>")
+    assert f"{shard.name} is no safetensors file; copy" in told(copy)
+    shard.unlink()
+    assert f"{shard.name} is missing; copy" in told(copy)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("intermediate_size", 256, r"30 weights of .*\(128, 512\) in the files and \(128, 256\)"),
+        ("num_hidden_layers", 11, r"9 weights that .*such as model\.layers\.10\."),
+    ],
+)
+def test_weights_of_another_configuration_are_refused(
+    folder: Path, tmp_path: Path, key: str, value: int, says: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, key: value}))
+    message = told(copy)
+    assert re.search(says, message)
+    assert "download both again" in message
+
+
+@pytest.mark.parametrize(("content", "says"), [("{", "no valid JSON"), ("[]", "no JSON object")])
+def test_a_broken_configuration_is_not_blamed_on_the_tokenizer(
+    tmp_path: Path, content: str, says: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=rf"config\.json is {says}.*download"):
+        Session.open(ModelSettings(str(tmp_path)))
 
 
 def test_unknown_devices_and_types_are_refused(folder: Path) -> None:

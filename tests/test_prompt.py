@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ CAN_THINK = CHATML.replace(
     "assistant\n", "assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
 )
 
+CHANNELS = (
+    "{% for m in messages %}<|start|>{{ m.role }}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+    "{% if loop.last and not add_generation_prompt %}<|return|>{% else %}<|end|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>")
+
 
 class Wrapper:
     """What is used of transformers' tokenizer: names and a template."""
@@ -49,12 +58,14 @@ class Wrapper:
         return environment.from_string(self.chat_template).render(messages=messages, **options)
 
 
-def tokenizer_with(template: str | None, bos: bool = False) -> HubTokenizer:
+def tokenizer_with(
+    template: str | None, bos: bool = False, special: Sequence[str] = ()
+) -> HubTokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = hf.Tokenizer(models.BPE({char: i for i, char in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "<s>"])
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "<s>", *special])
     wrapper = Wrapper(template)
     if bos:
         wrapper.bos_token_id = backend.token_to_id("<s>")
@@ -105,6 +116,25 @@ def test_no_room_for_thoughts() -> None:
     assert tail.endswith("assistant\n<think>\n</think>\n\n")
     tokenizer = tokenizer_with(CAN_THINK)
     assert shown(tokenizer, build_prompt(tokenizer).tail("Who?")).count("</think>") == 1
+
+
+def test_where_messages_have_channels_the_answer_is_in_that_of_answers() -> None:
+    """Else it begins in another, aloud, and may be all that there is room for."""
+    tokenizer = tokenizer_with(CHANNELS, special=CHANNEL_TOKENS)
+    prompt = build_prompt(tokenizer, system="Be brief.")
+    assert shown(tokenizer, prompt.head).startswith(
+        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>Here is a text"
+    )
+    tail = prompt.tail("Who?")
+    assert shown(tokenizer, tail).endswith("<|end|><|start|>assistant<|channel|>final<|message|>")
+    assert tail[-1:] == tokenizer.encode_template("<|message|>")
+    assert list(prompt.stop_ids) == tokenizer.encode_template("<|return|><|end|>")
+    # The same words where they are no control tokens, or where the template chose: as it is.
+    for template, special in ((CHANNELS, ()), (CHANNELS + "<|message|>", CHANNEL_TOKENS)):
+        other = tokenizer_with(template, special=special)
+        rendered = other.render([{"role": "user", "content": ""}], add_generation_prompt=True)
+        end = rendered[rendered.rindex("<|start|>assistant") :]
+        assert shown(other, build_prompt(other).tail("Who?")).endswith(end)
 
 
 @pytest.mark.parametrize("template", [None, "constant", "{{ messages[0].content * 2 }}"])

@@ -217,6 +217,15 @@ def test_adaptive_hands_on_what_a_full_layer_cannot_take() -> None:
     assert held == (400, 400)
 
 
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> None:
+    size = {"growth": "linear", "chunk": chunk, "layers": 1, "free": 250, "final": 200}
+    with pytest.raises(BudgetError, match=r"250 .*chunk size of 5000 .*use one below 250, or"):
+        Schedule(**size, chunk_size=5000, length=9999)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=r"smallest chunk of 64 leaves no memory; raise"):
+        Schedule(**{**size, "free": 64}, length=9999)  # type: ignore[arg-type]
+
+
 def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
     schedule = Schedule(growth="fixed", chunk="fixed", layers=1, free=1000, final=500, length=9999)
     with pytest.raises(ValueError, match="only 1000 fit"):

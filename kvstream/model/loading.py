@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -17,9 +18,11 @@ from kvstream.model.placement import (
     device_map,
     device_of,
     dtype_of,
+    folder_of,
     quantization,
     refuse_too_large,
 )
+from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.settings import ModelSettings
 
 POCKET = "pocket"
@@ -35,10 +38,23 @@ def folder(settings: ModelSettings) -> str:
             raise ModelError(
                 f"{path} has no config.json; a model folder is what `save_pretrained` writes."
             )
+        _check_config(path / "config.json")
         return str(path)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         raise ModelError(f"There is no model folder {path}; check the path.")
     return settings.name
+
+
+def _check_config(path: Path) -> None:
+    """Before the tokenizer, which reads it first, is blamed."""
+    try:
+        wrong = "" if isinstance(json.loads(path.read_text("utf-8")), dict) else "no JSON object"
+    except ValueError as error:
+        wrong = f"no valid JSON ({error})"
+    except OSError as error:
+        wrong = f"not to be read ({error.strerror})"
+    if wrong:
+        raise ModelError(f"{path} is {wrong}; copy or download the model's config.json again.")
 
 
 def load(settings: ModelSettings) -> BoundedModel:
@@ -52,20 +68,29 @@ def load(settings: ModelSettings) -> BoundedModel:
         "local_files_only": settings.offline or settings.name == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
-    refuse_too_large(where, settings, device)
-    placement = {**device_map(settings, device), **quantization(settings)}
     dtype = dtype_of(settings, device, embedded=settings.name == POCKET)
+    refuse_too_large(where, settings, device, dtype)
+    placement = {**device_map(settings, device), **quantization(settings)}
     _quiet()
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=dtype, use_safetensors=True, **placement, **common
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            where,
+            dtype=dtype,
+            use_safetensors=True,
+            # What does not fit is told here, with the sizes: transformers' report is kept quiet.
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **placement,
+            **common,
         )
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
-        raise _explained(settings, error) from error
+        raise _explained(settings, where, error) from error
+    model, found = loaded
+    _check_complete(settings.name, found)
     model.requires_grad_(False)
     bounded = bound(model, settings.name)
     bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
@@ -83,7 +108,24 @@ def _quiet() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _explained(settings: ModelSettings, error: Exception) -> ModelError:
+def _check_complete(name: str, found: dict[str, Any]) -> None:
+    """Refuse a model of which a part was not in the files: it would be drawn at random."""
+    remedy = "config.json and weights are of two models, or damaged: download both again."
+    wrong, missing = sorted(found["mismatched_keys"]), sorted(found["missing_keys"])
+    if wrong:
+        key, stored, expected = wrong[0]
+        raise ModelError(
+            f"{len(wrong)} weights of {name} do not fit its config.json, such as {key} with shape "
+            f"{tuple(stored)} in the files and {tuple(expected)} by the configuration; {remedy}"
+        )
+    if missing:
+        raise ModelError(
+            f"{len(missing)} weights that the config.json of {name} asks for are not in its files, "
+            f"such as {missing[0]}; {remedy}"
+        )
+
+
+def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelError:
     """transformers' and the hub's errors in our words, with what to do."""
     name, kind, text = settings.name, type(error).__name__, str(error)
     chain = f"{kind} {text} {type(error.__cause__).__name__} {error.__cause__}"
@@ -95,11 +137,13 @@ def _explained(settings: ModelSettings, error: Exception) -> ModelError:
         return ModelError(
             f"{name} brings its own Python code; --trust-remote-code runs it, if you trust it."
         )
-    if "safetensors" in text and Path(folder(settings)).is_dir():
-        return ModelError(
-            f"{name} has no safetensors weights; convert them with `save_pretrained`."
-        )
-    if isinstance(error, OSError) or "Offline" in chain or "Connection" in chain:
+    fetched = isinstance(error, OSError) or "Offline" in chain or "Connection" in chain
+    if "does not appear to have a file named" in text and SINGLE in text:
+        return ModelError(_no_safetensors(name))
+    wrong = _wrong_files(settings, where, fetched)
+    if wrong is not None:
+        return ModelError(wrong)
+    if fetched:
         remedy = (
             "it is not in the local cache and --offline was given"
             if settings.offline
@@ -108,3 +152,44 @@ def _explained(settings: ModelSettings, error: Exception) -> ModelError:
         )
         return ModelError(f"The model {name!r} cannot be loaded: {remedy}.")
     return ModelError(f"The model {name!r} does not load: {kind}: {text.splitlines()[0][:300]}")
+
+
+def _no_safetensors(name: str, found: str = "", more: str = "") -> str:
+    return (
+        f"{name} has no safetensors weights{found}; choose a revision that has them, {more}or "
+        "convert it with transformers: "
+        "`AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER)`."
+    )
+
+
+def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | None:
+    """What is wrong with the files of a model that are here, and what to do, if anything.
+
+    fetched: whether it was getting at them that failed.
+    """
+    name, path = settings.name, folder_of(where, settings.revision)
+    if path is None:
+        return None
+    local = Path(where).is_dir()
+    again = "load it again without --offline" if settings.offline else "load it again"
+    if fetched and not any((path / file).is_file() for file in (SINGLE, INDEX)):
+        others = sorted(file.name for file in path.glob("*.bin"))
+        if others or local:
+            more = "load it without --offline if the hub has them, " if settings.offline else ""
+            found = f" but {others[0]}" if others else ""
+            if local:
+                return _no_safetensors(name, found)
+            return _no_safetensors(f"{name}, as it is in the local cache,", found, more)
+        return f"{name} is in the local cache without its weights; check the network and {again}."
+    try:
+        wrong = damage(path)
+    except FileNotFoundError as error:
+        if not fetched:
+            return None
+        wrong = f"{Path(error.filename).name} is missing"
+        remedy = "copy or download it again" if local else f"check the network and {again}"
+    else:
+        # Files of the cache are links: without what they lead to nothing would be fetched again.
+        cached = path.parent.parent
+        remedy = "copy or download it again" if local else f"remove {cached} and {again}"
+    return wrong and f"The model {name!r} is damaged: {wrong}; {remedy}."

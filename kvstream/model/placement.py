@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 
 from kvstream.errors import ModelError, UsageError
+from kvstream.model.weights import HEADROOM, Weights, weights_in, weights_on_hub
 from kvstream.settings import ModelSettings
 
 DTYPES = {
@@ -16,8 +19,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
     "float16": torch.float16, "fp16": torch.float16,
 }  # fmt: skip
-HEADROOM = 1.1
-"""Loading needs a little more than the weights alone."""
 BITS = {"8bit": 8, "4bit": 4}
 
 
@@ -64,7 +65,7 @@ def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
     """
     limit = settings.max_weights
     if limit is None:
-        if settings.device == "auto" and device.type == "cuda":
+        if settings.device == "auto" and device.type == "cuda" and torch.cuda.device_count() > 1:
             return {"device_map": "auto"}
         return {"device_map": {"": device}}  # placed at once: what is quantized cannot be moved
     if device.type == "cpu":
@@ -91,50 +92,75 @@ def quantization(settings: ModelSettings) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(**bits)}
 
 
-def refuse_too_large(where: str, settings: ModelSettings, device: torch.device) -> None:
-    """Compare the weights' size in files with the memory there is, before minutes of loading.
+def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, dtype: Any) -> None:
+    """Compare what the weights will take with the memory there is, before minutes of loading.
 
     Raises ModelError. Spread over several devices, a model is accelerate's to place.
     """
     if device_map(settings, device).get("device_map") == "auto":
         return
-    size = weight_bytes(where, settings)
-    if size is None:
+    weights = _weights(where, settings)
+    if weights is None:
         return
-    if DTYPES.get(settings.dtype) == torch.float32:
-        size *= 2  # nearly all checkpoints are stored in 16 bits
-    needs = size * HEADROOM * BITS.get(settings.quantize or "", 16) / 16
-    free = _free_memory() if device.type != "cuda" else torch.cuda.mem_get_info(device)[0]
+    if settings.quantize is not None:
+        size = weights.loaded(BITS[settings.quantize] / 8)
+    else:
+        size = weights.loaded(None if dtype == "auto" else dtype.itemsize)
+    remedies = ["choose a smaller model"]
+    if settings.quantize is None:
+        remedies += ["--dtype bfloat16"] if weights.loaded(2) < size else []
+        remedies += ["--quantize 4bit"]
+    remedies += ["a machine with more"]
+    if device.type in ("cpu", "cuda"):
+        rest = "on disk" if device.type == "cpu" else "to the CPU"
+        most = f"{free_memory(device) / 2e9:.1f}GB"
+        remedies += [f"leave part of it {rest}, which is slow: --max-weights {most}"]
+    refuse_beyond_memory(settings.name, size, device, remedies)
+
+
+def refuse_beyond_memory(
+    name: str, size: int, device: torch.device, remedies: Sequence[str]
+) -> None:
+    """Raises ModelError where so many bytes of weights cannot be loaded on the device."""
+    needs, free = size * HEADROOM, free_memory(device)
     if needs > free:
+        *some, last = remedies
         raise ModelError(
-            f"{settings.name} needs about {needs / 1e9:.1f} GB and {free / 1e9:.1f} GB of memory "
-            "are free; choose a smaller model, --dtype bfloat16, --quantize, a machine with more, "
-            f"or leave part of it on disk, which is slow: --max-weights {free / 2e9:.1f}GB."
+            f"{name} needs about {needs / 1e9:.1f} GB and {free / 1e9:.1f} GB of memory are free; "
+            f"{', '.join(some)}, or {last}."
         )
 
 
-def weight_bytes(where: str, settings: ModelSettings) -> int | None:
-    """Bytes of a model's safetensors files, in a folder, the cache or on the hub; None: unknown."""
-    folder = Path(where)
-    if not folder.is_dir():
-        import huggingface_hub as hub
+def _weights(where: str, settings: ModelSettings) -> Weights | None:
+    """What is to be loaded from a folder, the cache or the hub; None where that is not known.
 
-        config = hub.try_to_load_from_cache(where, "config.json", revision=settings.revision)
-        if not isinstance(config, str):
-            return None if settings.offline else _bytes_on_hub(where, settings.revision)
-        folder = Path(config).parent
-    return sum(f.stat().st_size for f in folder.glob("*.safetensors")) or None
+    What is wrong with files that cannot be understood, loading says better.
+    """
+    folder = folder_of(where, settings.revision)
+    if folder is not None:
+        with suppress(OSError, ValueError, TypeError, AttributeError, KeyError):
+            return weights_in(folder)
+    if settings.offline or Path(where).is_dir():
+        return None
+    try:
+        return weights_on_hub(where, settings.revision, folder and folder / "config.json")
+    except Exception:  # the library raises nearly everything
+        return None
 
 
-def _bytes_on_hub(name: str, revision: str | None) -> int | None:
+def folder_of(where: str, revision: str | None) -> Path | None:
+    """The folder itself, or that of the hub's cache which has a model's configuration."""
+    if Path(where).is_dir():
+        return Path(where)
     import huggingface_hub as hub
 
-    try:
-        info = hub.HfApi().model_info(name, revision=revision, files_metadata=True, timeout=10)
-    except Exception:  # whatever is wrong, loading says it better
-        return None
-    files = [f for f in info.siblings or [] if f.rfilename.endswith(".safetensors")]
-    return sum(f.size or 0 for f in files if "/" not in f.rfilename) or None
+    config = hub.try_to_load_from_cache(where, "config.json", revision=revision)
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free where the device has its memory."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 
 def _free_memory() -> int:

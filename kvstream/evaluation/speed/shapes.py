@@ -11,7 +11,7 @@ from kvstream.errors import UsageError
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import bound
 from kvstream.model.loading import POCKET
-from kvstream.model.placement import device_of, dtype_of
+from kvstream.model.placement import device_of, dtype_of, refuse_beyond_memory
 from kvstream.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokens import load_tokenizer
@@ -77,7 +77,7 @@ def config(name: str, layers: int | None = None) -> Any:
 def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Session:
     """A session over random weights, drawn on the device; pocket's tokenizer makes the ids.
 
-    ``auto`` is bfloat16 on a GPU and float32 elsewhere.
+    ``auto`` is bfloat16 on a GPU and float32 elsewhere. Raises ModelError for what is too large.
     """
     from transformers import AutoModelForCausalLM
 
@@ -89,6 +89,7 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     dtype = dtype_of(settings, device, embedded=False)
     if dtype == "auto":
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    _refuse_too_large(name, shape, device, dtype)
     torch.manual_seed(0)
     with device:
         model = AutoModelForCausalLM.from_config(shape, dtype=dtype)
@@ -98,3 +99,14 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     bounded = bound(model, label)
     bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
     return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
+
+
+def _refuse_too_large(name: str, shape: Any, device: torch.device, dtype: torch.dtype) -> None:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        parameters = AutoModelForCausalLM.from_config(shape, dtype=dtype).parameters()
+    remedies = ["choose a smaller shape", "fewer --layers"]
+    remedies += ["--dtype bfloat16"] if dtype.itemsize > 2 else []
+    size = sum(p.nbytes for p in parameters)
+    refuse_beyond_memory(name, size, device, [*remedies, "a machine with more"])

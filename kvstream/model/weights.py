@@ -1,0 +1,129 @@
+"""What a model's weights are in its files, from the headers: nothing is loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HEADROOM = 1.1
+"""Loading needs a little more than the weights alone."""
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_DECLARED = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_LONGEST_HEADER = 100 * 1024**2
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How many numbers there are, of which size."""
+
+    parameters: int
+    bytes: int
+    """In the files."""
+    floats: Counter[str]
+    """Numbers of each floating-point type, which loading may change; others stay as they are."""
+    declared: int | None = None
+    """Bytes of a floating-point number that ``config.json`` asks for."""
+
+    @property
+    def number_bytes(self) -> int:
+        """Of a floating-point number in memory, where nothing else is asked for."""
+        most = self.floats.most_common(1)
+        return self.declared or (_FLOATS[most[0][0]] if most else 2)
+
+    def loaded(self, number_bytes: float | None = None) -> int:
+        """Bytes in memory with so many for a floating-point number; None: as `config.json` says."""
+        each = number_bytes or self.declared
+        if each is None:
+            return self.bytes
+        stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
+        return self.bytes - stored + round(self.floats.total() * each)
+
+
+def weights_in(folder: Path) -> Weights:
+    """Those that transformers would load from a folder. Raises FileNotFoundError, ValueError."""
+    tensors = [
+        (tensor["dtype"], math.prod(tensor["shape"]), tensor["data_offsets"])
+        for file in files(folder)
+        for name, tensor in _header(file)[1].items()
+        if name != "__metadata__"
+    ]
+    return _counted(tensors, folder / "config.json")
+
+
+def weights_on_hub(name: str, revision: str | None, config: Path | None = None) -> Weights:
+    """The same of a model that is to be fetched, and of its ``config.json`` if that is here."""
+    import huggingface_hub as hub
+
+    found = hub.HfApi().get_safetensors_metadata(name, revision=revision)
+    tensors = [
+        (tensor.dtype, tensor.parameter_count, tensor.data_offsets)
+        for file in found.files_metadata.values()
+        for tensor in file.tensors.values()
+    ]
+    return _counted(tensors, config)
+
+
+def _counted(tensors: Iterable[tuple[str, int, tuple[int, int]]], config: Path | None) -> Weights:
+    parameters, size = 0, 0
+    floats: Counter[str] = Counter()
+    for kind, count, (first, end) in tensors:
+        parameters, size = parameters + count, size + end - first
+        if kind in _FLOATS:
+            floats[kind] += count
+    return Weights(parameters, size, floats, _declared(config))
+
+
+def _declared(config: Path | None) -> int | None:
+    if config is None or not config.is_file():
+        return None
+    settings = json.loads(config.read_text("utf-8"))
+    return _DECLARED.get(str(settings.get("dtype") or settings.get("torch_dtype")))
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that transformers would load; others beside them, such as Mistral's
+    ``consolidated.safetensors``, hold the same again. Raises ValueError for a broken index.
+    """
+    single, index = folder / SINGLE, folder / INDEX
+    if single.is_file() or not index.is_file():
+        return [single]
+    content = json.loads(index.read_text("utf-8"))
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict):
+        raise ValueError(f"{INDEX} has no weight_map")
+    return [folder / name for name in sorted(set(names.values()))]
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the files, if anything. Raises FileNotFoundError."""
+    try:
+        for file in files(folder):
+            length, tensors = _header(file)
+            ends = [t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__"]
+            whole, size = 8 + length + max(ends, default=0), file.stat().st_size
+            if size != whole:
+                return f"{file.name} has {size:,} bytes and should have {whole:,}"
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        return str(error)
+    return None
+
+
+def _header(file: Path) -> tuple[int, dict[str, Any]]:
+    """Bytes of a safetensors header, and it: name -> dtype, shape, data_offsets."""
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= _LONGEST_HEADER:
+            raise ValueError(f"{file.name} is no safetensors file")
+        try:
+            found: dict[str, Any] = json.loads(stream.read(length))
+        except ValueError as error:
+            raise ValueError(f"the header of {file.name} is damaged") from error
+        return length, found
