@@ -67,21 +67,23 @@ class Compactor:
         first = self.first_candidate
         protected = first - self.prompt
         self.cache.settle()
-        self.ratios = []
+        ratios: list[Tensor] = []
         for group in self.groups(targets):
             used, keep = group[0].used, targets[group[0]] - protected
             candidates = used - first
             if keep >= candidates:
-                self.ratios += [1.0] * len(group)
+                ratios.append(torch.ones(len(group), device=group[0].origin.device))
                 continue
             step = self.view(group, slice(first, used), min(new, candidates), loss)
             chosen = self.method.select(step, keep)
             self._write_back(group, step, None)
             old = (chosen < candidates - new).float().mean((1, 2))
-            self.ratios += old.nan_to_num(nan=1.0).tolist()  # nothing but sinks: all retained
+            ratios.append(old.nan_to_num(nan=1.0))  # nothing but sinks: all retained
             for store, indices in zip(group, chosen, strict=True):
                 self._fold(store, slice(first, used), indices)
                 store.keep(first, indices.to(store.origin.device))
+        # At once: each look at a value would wait for all that a GPU has yet to do.
+        self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
         self._slide()
         self.cache.rebase()
 
@@ -103,8 +105,9 @@ class Compactor:
     def remix(self) -> None:
         """Attention reads what was folded, be it in a run whose memory was loaded."""
         if self._mixer is not None and self.cache.mix is None:
-            heads = (t for s in self.layers for t in s.heads.values())
-            self.cache.mix = self._mixer if any(bool(t.any()) for t in heads) else None
+            folded = [t.any() for s in self.layers for t in s.heads.values()]
+            if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
+                self.cache.mix = self._mixer
 
     def _slide(self) -> None:
         """Sliding-window layers keep their newest entries, no more than the others hold."""
@@ -183,15 +186,16 @@ class Compactor:
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // SQUEEZE_SHARE)
         self.cache.settle()
         for i, store in enumerate(self.cache.layers):
-            end, used = memory_end[i], store.used
+            end, used, device = memory_end[i], store.used, store.origin.device
             excess = used - level
             if excess <= 0:
                 continue
             if store.spec.window is not None:
-                store.keep(0, torch.arange(excess, used).expand(store.spec.heads, -1))
+                newest = torch.arange(excess, used, device=device)
+                store.keep(0, newest.expand(store.spec.heads, -1))
                 memory_end[i] = max(0, end - excess)
                 continue
-            tail = torch.arange(end - first, used - first)
+            tail = torch.arange(end - first, used - first, device=device)
             spare = end - first - NEWEST
             if spare >= excess:
                 step = self.view([store], slice(first, end), 0, None)
@@ -203,13 +207,12 @@ class Compactor:
                 answer = end + question
                 if used - answer - NEWEST < excess:
                     return False
-                chosen = torch.arange(end - first).expand(store.spec.heads, -1)
-                tail = tail[(tail < answer - first) | (tail >= answer - first + excess)]
+                chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
+                tail = torch.cat((tail[:question], tail[question + excess :]))
                 if self.method.folds and i not in self._aside:
                     self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
                 self._fold(store, slice(answer, answer + excess), chosen[:, :0])
-            device = store.origin.device
-            rest = tail.expand(store.spec.heads, -1).to(device)
+            rest = tail.expand(store.spec.heads, -1)
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
         self.cache.rebase()
         return True

@@ -327,10 +327,9 @@ class Reader:
 
     def retained(self) -> Tensor:
         """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
-        found = [s.origin[:, : s.used].unique().cpu() for s in self.compressible]
-        if not found:
-            found = [s.origin[:, : s.used].unique().cpu() for s in self.cache.layers]
-        every = torch.cat(found).unique().long()
+        held = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.layers]
+        # All layers at once: reporters ask after every chunk, and a GPU should be asked once.
+        every = torch.cat([t.to(held[0].device) for t in held]).unique().cpu().long()
         return every[every != PROMPT]
 
     def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:

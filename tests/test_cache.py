@@ -57,6 +57,12 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
         assert torch.equal(store.state["score"][head, : store.used], old["score"][head, rows])
 
 
+def test_counters_stay_on_the_host() -> None:
+    tensors = [HeadTensor("count", on_host=True), HeadTensor("memory")]
+    heads = LayerStore(spec(device=torch.device("meta")), 8, (), tensors).heads
+    assert [t.device.type for t in heads.values()] == ["cpu", "meta"]
+
+
 def test_one_entry_too_many_is_an_error_not_a_longer_cache() -> None:
     cache = filled(30, capacity=32)
     with pytest.raises(KvstreamError, match="over the budget"):

@@ -45,6 +45,13 @@ def test_pooling_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(pool(scores, origin, 9), whole)
 
 
+def test_pooling_without_a_look_at_values_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, origin = entries(2, 30, 200)
+    whole = pool(scores, origin, 9)
+    monkeypatch.setattr(scoring, "on_host", lambda tensor: False)
+    assert torch.equal(pool(scores, origin, 9), whole)
+
+
 def plain_sums(scores: Tensor, origin: Tensor) -> Tensor:
     """`together`, token by token."""
     out = torch.zeros_like(scores)

@@ -89,6 +89,9 @@ class HeadTensor:
     shape: Callable[[int, int], tuple[int, ...]] = lambda key_dim, value_dim: ()
     """Shape for one head from the dimensions of its keys and values."""
     dtype: torch.dtype = torch.float32
+    on_host: bool = False
+    """It stays in the host's memory: for counters on which sizes depend, as reading them from a
+    GPU would wait for all that was asked of it."""
 
 
 @dataclass

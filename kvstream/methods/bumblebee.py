@@ -36,7 +36,8 @@ class BumbleBee(Method):
 
     Algorithms: ``lazy`` is algorithm 1 exactly, ``stochastic`` the paper's choice for long
     prompts, ``streaming`` algorithm 2 token by token; ``fast`` solves one problem for all heads
-    of a layer (cosines of their keys joined, attention averaged) in few rounds.
+    of a layer (cosines of their keys joined, attention averaged) in few rounds. ``lazy`` and
+    ``streaming`` look at values to know when they are done: a GPU is waited for many times a layer.
 
     Departures: the ground set of a step is what is there, as nothing else is left; algorithm 2
     uses the attention gathered by the end of the chunk; eight samples are evaluated at once, where

@@ -82,8 +82,13 @@ class Cascade(Method):
 
     def head_tensors(self) -> tuple[HeadTensor, ...]:
         return (
-            HeadTensor("inserted", dtype=torch.int32),
-            HeadTensor("contests", lambda key_dim, value_dim: (self.cascades,), torch.int32),
+            HeadTensor("inserted", dtype=torch.int32, on_host=True),
+            HeadTensor(
+                "contests",
+                lambda key_dim, value_dim: (self.cascades,),
+                torch.int32,
+                on_host=True,
+            ),
         )
 
     def sized(self, budget: int) -> Cascade:
@@ -109,12 +114,13 @@ class Cascade(Method):
             scores = torch.zeros(layers, 1, n, device=step.origin.device)
         inserted, contests = step.heads["inserted"], step.heads["contests"]
         chosen = torch.empty(layers, heads, keep, dtype=torch.int64, device=scores.device)
-        # All layers are in the same state unless their sizes differed at some time (adaptive).
         state = torch.cat((inserted[:, :1], contests[:, 0]), dim=-1).tolist()
-        for held, *turns in {tuple(s) for s in state}:
-            same = [layer for layer, s in enumerate(state) if s == [held, *turns]]
-            chosen[same], turns = insert(scores[same], min(held, n), keep, turns)
-            contests[same] = torch.tensor(turns, dtype=torch.int32, device=contests.device)
+        # All layers are in the same state unless their sizes differed at some time (adaptive).
+        same = all(s == state[0] for s in state)
+        for part in [slice(layers)] if same else [slice(i, i + 1) for i in range(layers)]:
+            held, *turns = state[part.start or 0]
+            chosen[part], turns = insert(scores[part], min(held, n), keep, turns)
+            contests[part] = torch.tensor(turns, dtype=torch.int32)
         inserted.fill_(keep)
         return chosen
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import Method, Step, setting
-from kvstream.methods.scoring import best
+from kvstream.methods.scoring import best, noise
 
 
 @dataclass(frozen=True)
@@ -51,5 +51,5 @@ class Random(Method):
     recent: int = setting(32, "newest tokens that always stay")
 
     def select(self, step: Step, keep: int) -> Tensor:
-        noise = torch.rand(step.origin.shape, generator=step.generator)
-        return best(noise.to(step.origin.device), keep, recent=self.recent)
+        scores = noise(step.origin.shape, step.generator, step.origin.device)
+        return best(scores, keep, recent=self.recent)

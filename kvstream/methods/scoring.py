@@ -13,6 +13,18 @@ WIDEST = 1024
 this one takes half a second a head at worst, one four times as wide several seconds."""
 
 
+def on_host(tensor: Tensor) -> bool:
+    """Whether reading a value is free: a GPU would first finish all that was asked of it."""
+    return tensor.device.type == "cpu"
+
+
+def noise(shape: torch.Size, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Random numbers from 0 to 1, the same on every device."""
+    drawn = torch.rand(shape, generator=generator)
+    # The copy waits for no GPU; but MPS might read what it copies when it is no longer there.
+    return drawn.to(device, non_blocking=device.type != "mps")
+
+
 def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     """The maximum of the scores over entries whose tokens are near each other in the source.
 
@@ -32,7 +44,9 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     # The scores laid out as in the source, but for gaps wider than the window, which are cut short.
     gaps = (ordinals[:, 1:] - ordinals[:, :-1]).clamp_(max=reach + 1)
     place = F.pad(gaps, (1, 0)).cumsum(-1)
-    length = int(place[:, -1].max()) + 1
+    # Or as many places as there can be, which are worth less than the wait for their number.
+    most = int(place[:, -1].max()) if on_host(place) else gaps.shape[-1] * (reach + 1)
+    length = most + 1
     pooled = []
     rows = max(1, AT_ONCE // length)
     for some, places in zip(flat.split(rows), place.split(rows), strict=True):
@@ -50,9 +64,12 @@ def together(scores: Tensor, origin: Tensor) -> Tensor:
         scores: [G, K, n] float32.
         origin: [G, K, n] ordinals of the entries' tokens.
     """
-    tokens, place = origin.unique(return_inverse=True)
-    sums = scores.new_zeros(len(tokens)).index_add_(0, place.flatten(), scores.flatten())
-    return sums[place]
+    tokens, order = origin.flatten().sort(stable=True)
+    # `unique` would do, but how many tokens there are is nothing that a GPU could tell at once.
+    ranks = F.pad(tokens[1:] != tokens[:-1], (1, 0)).cumsum(0)
+    place = torch.empty_like(ranks).scatter_(0, order, ranks)
+    sums = scores.new_zeros(len(place)).index_add_(0, place, scores.flatten())
+    return sums[place].view(scores.shape)
 
 
 def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:

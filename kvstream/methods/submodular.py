@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from kvstream.methods.scoring import noise
+
 ROWS = 64
 """Rows of similarities at once where all of them are visited."""
 BOUNDS = 16
@@ -80,6 +82,8 @@ class Mixture:
         """[P, m]: the entry that each column of `keys` and `best` is."""
         self.added = torch.zeros_like(self.entries, dtype=torch.bool)
         """[P, n and padding]"""
+        self.count = 0
+        """Entries that each head has added."""
         self.covered = self.weights.new_zeros(self.heads)
         """[P]: similarity of the entries that are no column any more to their closest."""
         self.mass = self.weights.new_zeros(self.heads, 1)
@@ -109,6 +113,7 @@ class Mixture:
         self.best = torch.maximum(self.best, rows.amax(1, keepdim=True))
         self.mass = self.mass + self.weights.gather(1, chosen).sum(1, keepdim=True)
         self.added.scatter_(1, chosen, True)
+        self.count += chosen.shape[1]
 
     def begin(self, chosen: Tensor) -> None:
         """Add entries [P, R] of any number, in blocks."""
@@ -119,9 +124,9 @@ class Mixture:
     def narrow(self) -> None:
         """Leave out columns of what was added, which is its own closest and gains nothing more.
 
-        All heads must have added equally many; done once it spares a quarter of the work.
+        Nothing may have been added twice; done once it spares a quarter of the work.
         """
-        m, size = self.entries.shape[1], self.unit.shape[1] - int(self.added[0].sum())
+        m, size = self.entries.shape[1], self.unit.shape[1] - self.count
         size += -size % COLUMNS
         if size > m * 3 // 4:
             return
@@ -154,8 +159,7 @@ def stochastic_greedy(
     chosen = []
     missing = count
     while missing:
-        order = torch.rand(left.shape, generator=generator).to(device).argsort(1)
-        left = left.gather(1, order)
+        left = left.gather(1, noise(left.shape, generator, device).argsort(1))
         size = min(samples, left.shape[1])
         window = max(1, min(picks, left.shape[1] // size)) * size
         rest, first = [], 0
@@ -186,7 +190,7 @@ def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     What an entry added to facility location once is an upper bound of what it adds later (Minoux,
     "Accelerated greedy algorithms"); importance is exact at any time. Each round evaluates every
     head's most promising candidates again, and adds the best while it beats the bounds of all
-    others. Ties go to the oldest.
+    others. Ties go to the oldest. When that is, only values tell: every round waits for a GPU.
     """
     device = g.weights.device
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
@@ -260,7 +264,8 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     (BumbleBee, algorithm 2). The ground set of each moment is the summary with the newcomer: there
     every entry is its own closest, so leaving takes ``1 - (similarity to the nearest other)`` from
     facility location, and only nearest neighbours have to be kept up to date. Weights are those
-    after the last one has passed.
+    after the last one has passed. How many lose their nearest neighbour, only values tell: every
+    newcomer waits for a GPU.
 
     Args:
         keys: [P, n, D]; weights: [P, n]; ``size < n``.

@@ -151,7 +151,9 @@ def _attention_to(
     A query's weight is ``decay`` to the number of queries between it and `last`. With `lse` the
     scores are plain ones.
     """
-    ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64)  # not on every device
+    # Where they are needed, as a copy from the host would wait for a GPU; not all have float64.
+    device = q.device if q.device.type == "cuda" else torch.device("cpu")
+    ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64, device=device)
     weights = (decay**ages).float().to(q.device)
     many = last - first >= FEW
     # Few queries in float32 go the slow way below: it takes the least memory beside the keys.

@@ -75,7 +75,9 @@ class LayerStore(CacheLayerMixin):
         self.state = {t.name: torch.zeros(shape, dtype=t.dtype, device=on) for t in tensors}
         self.heads = {
             t.name: torch.zeros(
-                (spec.heads, *t.shape(spec.key_dim, spec.value_dim)), dtype=t.dtype, device=on
+                (spec.heads, *t.shape(spec.key_dim, spec.value_dim)),
+                dtype=t.dtype,
+                device="cpu" if t.on_host else on,
             )
             for t in head_tensors
         }
