@@ -90,7 +90,9 @@ def load(settings: ModelSettings) -> BoundedModel:
     except Exception as error:
         raise _explained(settings, where, error) from error
     model, found = loaded
-    _check_complete(settings.name, found)
+    if getattr(model.config, "quantization_config", None) is None:
+        # What quantizers store has names and shapes of its own, which they check themselves.
+        _check_complete(settings.name, found)
     model.requires_grad_(False)
     bounded = bound(model, settings.name)
     bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
