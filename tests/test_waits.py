@@ -72,6 +72,8 @@ class Waits(TorchFunctionMode):
             self.found["tensor"] += 1
         out = func(*args, **kwargs)
         moved = any(isinstance(x, torch.device) for x in tree_leaves((args, kwargs)))
+        if name == "to" and moved:
+            return out.detach()  # it may be the very tensor that is marked
         if on_host and not moved:
             for t in tree_leaves(out):
                 if isinstance(t, Tensor):
