@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.evaluation import heatmap, needle, perplexity, qa, summary
+from kvstream.evaluation import heatmap, needle, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.reading import ModelFacts
 from kvstream.evaluation.records import Records, Trial, measure
@@ -338,6 +340,21 @@ def test_needle_command(cli: Any, tmp_path: Path) -> None:
     assert len(saved.read_text().splitlines()) == 4
 
 
+def test_tables_keep_their_labels_on_a_narrow_terminal() -> None:
+    row = {"name": "infinipot, alpha 0.5", "value": "13.0 (5-21)"}
+    columns = [("", lambda r: r["name"]), *[(f"{i} wide", lambda r: r["value"]) for i in range(7)]]
+    console = Console(width=80, file=io.StringIO())
+    table = report.table("Title", columns, [row])
+    report.fit(table, 80)
+    console.print(table)
+    shown = console.file.getvalue()
+    words = " ".join(shown.split())
+    assert "infinipot" in words
+    assert words.count("(5-21)") == 7, "whole words, none cut"
+    assert "…" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
 def test_qa_command(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     base = {"context": "The door is red. The roof is blue. " * 30}
@@ -395,6 +412,9 @@ def test_perplexity_is_compared_text_by_text() -> None:
         + [record("other", t, worse * n) for n, t in enumerate(losses)]
     )
     assert uneven[1]["change_low"] < uneven[1]["change"] < uneven[1]["change_high"]
+    alone = perplexity.rows([record("first", "a", 0.0), record("other", "a", worse)])
+    assert "change" in alone[1]
+    assert "change_low" not in alone[1], "one text says nothing of others"
 
 
 def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:

@@ -51,6 +51,7 @@ def test_the_same_seed_makes_the_same_text(cli) -> None:
         (["--tokens", "many"], 2, "not a number of tokens"),
         (["--facts", "0"], 2, "--facts"),
         (["--tokens", "1k", "-o", "/dev/full"], 1, "No space left"),
+        (["--tokens", "1k", "--questions", "-"], 2, "name a file"),
         (["--tokens", "1k", "--questions", "/nowhere/q.jsonl"], 1, "No such file"),
     ],
 )

@@ -298,3 +298,28 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
     assert process.returncode == 143
     assert "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
+    """Raised inside torch's import it would abort the process."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.5)\n"
+        "done = True\n"
+    )
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys, time\n"
+        "from kvstream.cli.interrupts import Interrupts\n"
+        "try:\n"
+        "    with Interrupts(print):\n"
+        "        import slow\n"
+        "        time.sleep(20)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('imported' if slow.done else 'cut off')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=15, check=False
+    )
+    assert ran.stdout == "imported\n", ran.stderr

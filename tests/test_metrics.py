@@ -131,6 +131,8 @@ def test_values_of_one_document_are_one_observation() -> None:
     assert doubled == pytest.approx(alone)
     assert mean_interval([0.3, 0.5], ["a", "a"]) == (0.4, 0.4, 0.4)
     assert mean_interval([]) == (0.0, 0.0, 0.0)
+    assert mean_interval([1.0] * 6) == (1.0, *wilson(6, 6)), "six of six are no certainty"
+    assert mean_interval([0.0] * 6, list("aabbcc")) == (0.0, *wilson(0, 3))
 
 
 def test_squad_like_records_in_all_their_spellings() -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -55,6 +56,12 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.reading or self.pressed:
+            if _importing(frame):
+                # Raised in there it would go through torch's C++ code, which then aborts.
+                again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
+                again.daemon = True
+                again.start()
+                return
             raise KeyboardInterrupt
         self.pressed = True
         self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
@@ -64,6 +71,15 @@ class Interrupts:
             raise SystemExit(128 + number)
         self.pressed = True
         self.tell(f"Terminated: {self.then}.")
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class InterruptibleInput(io.RawIOBase):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.options import SectionedCommand
-from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method
@@ -29,13 +28,9 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
     With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes.
     """
-    from kvstream.methods.registry import available
+    from kvstream.methods.registry import available, named
 
-    methods = available()
-    for name in names:
-        if name not in methods:
-            raise UsageError(f"Unknown method {name!r}. There are {', '.join(methods)}.")
-    chosen = {name: methods[name] for name in names or methods}
+    chosen = {name: named(name) for name in names or available()}
     if json:
         for name, method in chosen.items():
             click.echo(jsonlib.dumps(_record(name, method)))

@@ -47,8 +47,10 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
                 strict=options.strict,
             )
             for event in of_memory(events, kind):
-                reporter.show(event)
-                writer.show(event)
+                # An answer ends its line before anything is said about it.
+                ended = isinstance(event, Answered)
+                for each in (writer, reporter) if ended else (reporter, writer):
+                    each.show(event)
                 if isinstance(event, Answered) and event.result.withheld is not None:
                     code = WITHHELD
     return code

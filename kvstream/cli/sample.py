@@ -15,9 +15,11 @@ import click
 
 from kvstream.cli.options import CountType, SectionedCommand, option
 from kvstream.cli.output import OutputFile
+from kvstream.errors import UsageError
 from kvstream.reporters.format import for_terminal
 
 BUFFER = 64 * 1024
+STDOUT = Path("-")
 SPOOLED_BYTES = 16 * 1024**2
 """More of standard input than this goes to a temporary file, not to memory."""
 
@@ -84,6 +86,8 @@ def command(
     """
     from kvstream import sample
 
+    if questions == STDOUT and output in (None, STDOUT):
+        raise UsageError("Text and questions would both go to standard output; name a file.")
     with _file(questions, "--questions") as asked, _file(output, "--output") as text:
         if into is None:
             count = facts or sample.default_facts(tokens)
@@ -93,9 +97,10 @@ def command(
             count = facts or sample.default_facts(int(characters / sample.CHARS_PER_TOKEN))
             pieces = sample.plant(blocks, characters, facts=count, seed=seed)
         _write(pieces, text or sys.stdout)
-        if asked is not None:
+        if questions is not None:
             records = sample.questions(facts=count, seed=seed)
-            _write((json.dumps(record, ensure_ascii=False) + "\n" for record in records), asked)
+            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            _write(lines, asked or sys.stdout)
 
 
 def _text_of(name: str) -> tuple[int, Iterator[str]]:
@@ -137,7 +142,7 @@ def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
 @contextmanager
 def _file(path: Path | None, option: str) -> Iterator[OutputFile | None]:
     """A file that is there when it is complete, and not at all if the work fails."""
-    if path is None or path == Path("-"):
+    if path is None or path == STDOUT:
         yield None
         return
     file = OutputFile(path, option)

@@ -32,8 +32,9 @@ def mean_interval(
     """(mean, low, high) at 95%, where values of one group go together.
 
     Questions about one document are not independent: the standard error is that of a ratio of
-    sums over groups (linearised, as for cluster samples). Fewer than two groups: no interval but
-    the mean itself.
+    sums over groups (linearised, as for cluster samples). Where all are 0 or all are 1, no error
+    can be estimated from them, and it is Wilson's of as many trials as there are groups. Fewer
+    than two groups of other values: no interval but the mean itself.
     """
     if not values:
         return 0.0, 0.0, 0.0
@@ -43,6 +44,8 @@ def mean_interval(
         group = index if groups is None else groups[index]
         deviations[group] = deviations.get(group, 0.0) + value - mean
     count = len(deviations)
+    if mean in (0, 1) and min(values) == max(values):
+        return mean, *wilson(mean * count, count)
     if count < 2:
         return mean, mean, mean
     variance = sum(d * d for d in deviations.values()) * count / (count - 1)

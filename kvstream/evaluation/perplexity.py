@@ -138,7 +138,9 @@ def _against(group: list[Record], first: list[Record]) -> Record:
         return {}
     found = mean_interval([d for _, d in pairs], [text for text, _ in pairs])
     names = ("change", "change_low", "change_high")
-    return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=True)}
+    if len({text for text, _ in pairs}) < 2:
+        names = names[:1]  # one text says nothing of others
+    return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
 
 
 def so_far(records: Sequence[Record]) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kvstream.evaluation.records import Record
 
 # From red over yellow to green, as in the pictures; readable on dark and on light terminals.
+LABEL = 14
+"""Characters of a label that stay side by side, however narrow the terminal is."""
 _COLOURS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
 
 
@@ -41,13 +44,29 @@ def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
     out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     cells = [[pick(row) for _, pick in columns] for row in rows]
     for index, (name, _) in enumerate(columns):
+        words = [word for line in cells for word in str(line[index] or "-").split()]
+        longest = max(map(len, [*words, *name.split()]), default=1)
         texts = all(
             isinstance(line[index], str) and not line[index][:1].isdigit() for line in cells
         )
-        out.add_column(name, justify="left" if texts and cells else "right", no_wrap=index > 0)
+        out.add_column(
+            name, justify="left" if texts and cells else "right", overflow="fold",
+            min_width=longest if index else min(longest, LABEL),
+        )  # fmt: skip
     for line in cells:
         out.add_row(*("-" if cell is None else str(cell) for cell in line))
     return out
+
+
+def fit(table: Table, width: int) -> None:
+    """Make a table narrower if it has to be: cells of one word a line, the rest for the label.
+
+    rich alone shortens the label first, and cuts off what then is too much at the right.
+    """
+    if Console(width=1000).measure(table).maximum > width:
+        table.collapse_padding = True
+        for column in table.columns[1:]:
+            column.max_width = column.min_width
 
 
 def colour(share: float) -> str:

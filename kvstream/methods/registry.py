@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
@@ -58,21 +58,31 @@ def available() -> Mapping[str, type[Method]]:
     return methods
 
 
-def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
-    """A method with its settings parsed from text. Raises UsageError with what would be right."""
+def named(name: str) -> type[Method]:
+    """The method of that name. Raises UsageError with those that there are."""
     methods = available()
     if name not in methods:
-        close = difflib.get_close_matches(name, methods, 1)
-        hint = f" Did you mean {close[0]}?" if close else ""
-        raise UsageError(f"Unknown method {name!r}.{hint} There are: {', '.join(methods)}.")
-    kind = methods[name]
+        meant = _meant(name, methods)
+        raise UsageError(f"Unknown method {name!r}.{meant} There are: {', '.join(methods)}.")
+    return methods[name]
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
+    """A method with its settings parsed from text. Raises UsageError with what would be right."""
+    kind = named(name)
     known = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     for key, text in (settings or {}).items():
         if key not in known:
             raise UsageError(
-                f"{name} has no setting {key!r}; it has: {', '.join(known) or 'none'}."
+                f"{name} has no setting {key!r}.{_meant(key, known)} "
+                f"It has: {', '.join(known) or 'none'}."
             )
         values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])
     return kind(**values)

@@ -118,9 +118,12 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
         return
     from rich.console import Console
 
+    from kvstream.evaluation import report
+
     width = None if sys.stdout.isatty() else 160
     console = Console(file=sys.stdout, width=width, highlight=False)
     for index, table in enumerate(tables()):
         if index:
             console.print()
+        report.fit(table, console.width)
         console.print(table)

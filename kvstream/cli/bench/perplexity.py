@@ -75,8 +75,10 @@ def _run(**values: Any) -> int:
 def _change(row: Any) -> str | None:
     if "change" not in row:
         return None
-    low, high = row["change_low"], row["change_high"]
-    return f"{row['change']:+.2%} ({low:+.2%} to {high:+.2%})"
+    around = (
+        f" ({row['change_low']:+.2%} to {row['change_high']:+.2%})" if "change_low" in row else ""
+    )
+    return f"{row['change']:+.2%}{around}"
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
