@@ -336,7 +336,8 @@ class Reader:
         """(ordinals, weights): what memory would hold on to most if it were a quarter of its size.
 
         The catalysts are run once more over what remains, and the method selects `share` of it
-        without anything leaving; a token's weight is the share of heads that would keep it.
+        without anything leaving; a token's weight is the share of heads that would keep it, and the
+        mean of those for the newest ones, which all heads keep.
         """
         catalyst = [i for c in self.catalysts for i in c]
         if self.cache.used + len(catalyst) > self.sizes.budget:
@@ -361,8 +362,13 @@ class Reader:
                 chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
         self.generator.set_state(drawn)  # ranking leaves everything as it was
         ordinals, counts = torch.cat(chosen).unique(return_counts=True)
-        heads = sum(s.spec.heads for s in self.compressible)
-        return ordinals.long(), counts.float() / heads
+        weights = counts.float() / sum(s.spec.heads for s in self.compressible)
+        # The newest tokens stay by rule and not for what they say: they count as the others do.
+        behind = torch.arange(len(ordinals) - 1, -1, -1)
+        newest = (weights == 1) & (ordinals == ordinals[-1] - behind)
+        newest = newest.flip(0).cumprod(0).flip(0).bool()
+        weights[newest] = weights[~newest].mean() if not newest.all() else 1.0
+        return ordinals.long(), weights
 
     # Answering
 

@@ -7,6 +7,7 @@ between two calls there is only what was read since.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -249,14 +250,28 @@ _ALIKE = 0.7
 """Share of words that two passages may have in common before one of them is enough."""
 
 
-def extract(passages: Sequence[Passage], n: int, *, max_chars: int | None = None) -> list[Passage]:
+def extract(
+    passages: Sequence[Passage], n: int, *, max_chars: int | None = None, parts: int = 1
+) -> list[Passage]:
     """The ``n`` passages that memory held on to most, in document order.
+
+    With ``parts`` the document's parts of equal length take turns: memory holds more of what it has
+    read last, and all of a summary would be from there.
 
     Passages that say the same, numbers and identifiers aside (log lines!), count once.  A long
     passage gathers weight by its length alone, so weights are divided by the root of it.
     ``max_chars`` bounds their text together; the first is always there.
     """
     ranked = sorted(passages, key=lambda p: (-p.weight / max(len(p.text), 20) ** 0.5, p.start))
+    if parts > 1 and passages:
+        first, last = min(p.start for p in passages), max(p.start for p in passages)
+        before: Counter[int] = Counter()
+        turns = []
+        for passage in ranked:
+            part = (passage.start - first) * parts // (last - first + 1)
+            turns.append(before[part])
+            before[part] += 1
+        ranked = [p for _, p in sorted(zip(turns, ranked, strict=True), key=lambda pair: pair[0])]
     chosen: list[Passage] = []
     words: list[frozenset[str]] = []
     masks: set[str] = set()

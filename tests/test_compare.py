@@ -58,16 +58,23 @@ def test_what_can_be_read_once_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every method reads all of it, and what is cited has the name that was typed."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(Path(story).read_bytes()))
-    writer.start()
+
+    def write(where: int | str, data: bytes) -> None:
+        with open(where, "wb") as file:
+            file.write(data)
+
     with contextlib.ExitStack() as stack:
-        name = str(pipe)
-        if way != "fifo":
-            stdin = stack.enter_context(pipe.open("rb"))
-            name = "-" if way == "-" else f"/dev/fd/{stdin.fileno()}"
+        if way == "fifo":
+            name = str(tmp_path / "pipe")
+            sink: int | str = name
+            os.mkfifo(name)
+        else:
+            ours, sink = os.pipe()
+            stdin = stack.enter_context(open(ours, "rb"))
+            name = "-" if way == "-" else f"/dev/fd/{ours}"
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
+        writer = threading.Thread(target=write, args=(sink, Path(story).read_bytes()))
+        writer.start()
         code = run(
             ["compare", name, "Who came back alone?", "--budget", "400", "-n", "2", "--json", "-q",
              "--method", "window,streaming", "--with", "bm25"]

@@ -216,3 +216,17 @@ def test_extract_counts_alike_lines_once_and_keeps_their_order() -> None:
     assert [p.start for p in extract(found, 9, max_chars=50)] == [50]
     assert extract([], 3) == []
     assert extract(found, 0) == []
+
+
+def test_the_parts_of_a_document_take_turns() -> None:
+    """Memory holds more of what was read last; a summary is from all over the document."""
+    words = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    made = [
+        Passage(0, 100 * i, 100 * i + 50, i, i, f"{w} {w[::-1]} {i}", weight=float(i + 1))
+        for i, w in enumerate(words)
+    ]
+    assert [p.start for p in extract(made, 3)] == [700, 800, 900]
+    assert [p.start for p in extract(made, 2, parts=2)] == [400, 900]
+    assert [p.start for p in extract(made, 3, parts=2)] == [400, 800, 900]
+    assert extract(made, 20, parts=5) == made
+    assert extract([], 3, parts=3) == []

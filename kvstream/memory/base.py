@@ -169,11 +169,14 @@ class Memory:
         return look(by_answer, by_question, found.confidence)
 
     def extract(self, count: int) -> list[Passage]:
-        """The passages that memory holds on to most, in document order."""
+        """The passages that memory holds on to most, in document order; in a summary from all over
+        the document.
+        """
         assert self.trace.passages is not None
         ordinals, weights = self.reader.rank()
         starts = self.trace.origins.starts(ordinals.numpy())
-        return best_passages(self.trace.passages.score(starts, weights.numpy()), count)
+        parts = count if self.command == "summarize" else 1
+        return best_passages(self.trace.passages.score(starts, weights.numpy()), count, parts=parts)
 
     def _write(self, tail: Sequence[int], last: bool, said: list[int]) -> Iterator[str]:
         """The text of every token, which is appended to `said`, and what is left at the end."""
