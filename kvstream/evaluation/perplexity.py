@@ -137,7 +137,7 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     if group is first or not pairs:
         return {}
     found = mean_interval([d for _, d in pairs], [text for text, _ in pairs])
-    names = ("change", "change_low", "change_high")
+    names: tuple[str, ...] = ("change", "change_low", "change_high")
     if len({text for text, _ in pairs}) < 2:
         names = names[:1]  # one text says nothing of others
     return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
