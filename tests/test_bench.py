@@ -16,6 +16,7 @@ from rich.console import Console
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
+from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.reading import ModelFacts
 from kvstream.evaluation.records import Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
@@ -210,7 +211,8 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert {"bench", "kind", "method", "budget", "low", "high"} <= set(first)
     assert first["low"] == 0
     assert first["high"] == pytest.approx(0.5615, abs=1e-3)
-    assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [(0, 0, 0), (1, 1, 1)]
+    none, every = (pytest.approx((share, *wilson(3 * share, 3)), abs=1e-4) for share in (0, 1))
+    assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [none, every]
     pooled = needle.pooled(rows)
     assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 

@@ -95,7 +95,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
         (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
         (["tell", "BOOK"], "There are ask, summarize"),
-        (["methods", "nonsense"], "There are infinipot"),
+        (["methods", "nonsense"], "There are: infinipot"),
     ],
 )
 def test_usage_errors_are_code_2_and_say_what_would_be_right(
