@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -105,7 +105,7 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             return 0
         times = 2 if baseline or options.reread else len(options.runs)
         once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
-        copies = stack.enter_context(_copied(once, interrupts))
+        reading = replace(reading, copies=stack.enter_context(_copied(once, interrupts)))
         reporter.loading(options.model.name)
         session = open_session(options)
         rows: list[Row] = []
@@ -114,17 +114,17 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
             if run is None:
-                events = _by_words(session, reading, options, interrupts, copies)
+                events = _by_words(session, reading, options, interrupts)
             else:
                 events = session.ask(
-                    open_sources(reading.paths, options, interrupts, copies=copies),
+                    open_sources(reading.paths, options, interrupts, copies=reading.copies),
                     list(reading.questions),
                     run,
                     command=reading.command,
                     system=options.system,
                     extract=options.passages if options.extract else 0,
                     interrupted=interrupts,
-                    **second_thoughts(reading, options, interrupts, copies),
+                    **second_thoughts(reading, options, interrupts),
                 )
             try:
                 for event in answer_events(events, interrupts):
@@ -186,11 +186,7 @@ def _plan(
 
 
 def _by_words(
-    session: Session,
-    reading: Reading,
-    options: ReadingOptions,
-    stop: Callable[[], bool],
-    copies: Mapping[str, str],
+    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
 ) -> Iterator[Event]:
     from kvstream.rereading.look import words_alone
 
@@ -198,7 +194,7 @@ def _by_words(
         session,
         list(reading.questions),
         options.run,
-        lambda: open_sources(reading.paths, options, stop, copies=copies),
+        lambda: open_sources(reading.paths, options, stop, copies=reading.copies),
         command=reading.command,
         system=options.system,
     )

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -43,6 +43,8 @@ class Reading:
     """Extract where the model is one that does better so."""
     follow: bool = False
     every: str | None = None
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Files to read in place of paths that can be read only once."""
 
 
 def prepared(
@@ -159,7 +161,6 @@ def second_thoughts(
     reading: Reading,
     options: ReadingOptions,
     stop: Callable[[], bool],
-    copies: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
     asked: dict[str, Any] = {"strict": True} if options.strict else {}
@@ -168,7 +169,7 @@ def second_thoughts(
     if reading.command == "summarize" or options.extract:
         raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
     for path in reading.paths:
-        if path not in (copies or {}) and not can_be_read_again(path):
+        if path not in reading.copies and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
             raise UsageError(
                 f"--reread reads the sources a second time, and {name} can be read only once; "
@@ -177,7 +178,7 @@ def second_thoughts(
     from kvstream.rereading.look import Reread
 
     def again() -> Any:
-        return open_sources(reading.paths, options, stop, copies=copies)
+        return open_sources(reading.paths, options, stop, copies=reading.copies)
 
     asked["reread"] = Reread(options.reread, again)
     return asked

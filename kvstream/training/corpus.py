@@ -110,17 +110,17 @@ class Corpus:
     @cached_property
     def by_document(self) -> dict[str, list[HumanContext]]:
         """The passages of each document."""
-        grouped: dict[str, list[HumanContext]] = defaultdict(list)
-        for passage in self.passages:
-            grouped[passage.doc_id].append(passage)
-        return grouped
+        return self._grouped("doc_id")
 
     @cached_property
     def by_source(self) -> dict[str, list[HumanContext]]:
         """The passages of each file: of one kind, with questions of one kind."""
+        return self._grouped("source")
+
+    def _grouped(self, field: str) -> dict[str, list[HumanContext]]:
         grouped: dict[str, list[HumanContext]] = defaultdict(list)
         for passage in self.passages:
-            grouped[passage.source].append(passage)
+            grouped[getattr(passage, field)].append(passage)
         return grouped
 
     @cached_property
