@@ -365,7 +365,7 @@ class Reader:
         weights = counts.float() / sum(s.spec.heads for s in self.compressible)
         # The newest tokens stay by rule and not for what they say: they count as the others do.
         behind = torch.arange(len(ordinals) - 1, -1, -1)
-        newest = (weights == 1) & (ordinals == ordinals[-1] - behind)
+        newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # sinks alone: none
         newest = newest.flip(0).cumprod(0).flip(0).bool()
         weights[newest] = weights[~newest].mean() if not newest.all() else 1.0
         return ordinals.long(), weights

@@ -117,6 +117,14 @@ def test_a_long_answer_stays_in_the_budget(session: Session, story: Path) -> Non
     assert r.generated > 0
 
 
+def test_a_text_of_sinks_alone_has_nothing_to_extract(session: Session, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("Hi.", encoding="utf-8")
+    settings = RunSettings(budget=Budget(tokens=512))
+    r = result(run(session, short, settings, questions=[], command="summarize", extract=5))
+    assert (r.evicted, r.answer) == (0, "")
+
+
 def test_extracted_passages_are_sentences_of_the_text(session: Session, story: Path) -> None:
     settings = RunSettings(budget=Budget(tokens=512))
     r = result(run(session, story, settings, questions=[], command="summarize", extract=5))
