@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +12,7 @@ from models import bounded, tokens
 
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor
-from kvstream.model.cache import PROMPT, BoundedCache, LayerSpec, LayerStore
+from kvstream.model.cache import MOVED_BYTES, PROMPT, BoundedCache, LayerSpec, LayerStore
 
 
 def spec(**changes: object) -> LayerSpec:
@@ -35,10 +37,10 @@ def filled(count: int, capacity: int = 32, specs: tuple[LayerSpec, ...] = ()) ->
 
 @given(st.data())
 def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 30))
+    count = data.draw(st.integers(1, 70))
     first = data.draw(st.integers(0, count))
     size = data.draw(st.integers(0, count - first))
-    cache = filled(count)
+    cache = filled(count, capacity=72)
     store = cache.layers[0]
     cache.settle()
     old = {
@@ -47,7 +49,9 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
     }  # fmt: skip
     choice = st.permutations(range(count - first)).map(lambda p: sorted(p[:size]))
     chosen = torch.tensor([data.draw(choice), data.draw(choice)], dtype=torch.long).reshape(2, size)
-    store.keep(first, chosen)
+    at_once = data.draw(st.sampled_from((0, MOVED_BYTES)), label="0: blocks of sixteen entries")
+    with patch("kvstream.model.cache.MOVED_BYTES", at_once):
+        store.keep(first, chosen)
     assert (store.used, store.raw) == (first + size, first + size)
     for head in range(2):
         rows = [*range(first), *(first + i for i in chosen[head].tolist())]

@@ -24,6 +24,8 @@ from kvstream.model.rotary import Rotary
 
 PROMPT = -1
 """Origin of entries that are not from the source."""
+MOVED_BYTES = 1 << 20
+"""Entries that stay are moved so much at once: the room for it is small beside any budget."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +150,15 @@ class LayerStore(CacheLayerMixin):
         """Of the raw entries from `first` on keep those at ``first + indices`` [K, m], in order."""
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
-        flat = flat.flatten()
         for tensor in (self.keys, self.values, self.origin, *self.state.values()):
-            kept = tensor.flatten(0, 1).index_select(0, flat)
-            tensor[:, first : first + m] = kept.unflatten(0, (heads, m))
+            entries = tensor.flatten(0, 1)
+            # In blocks: an entry only ever moves towards the front, so none is overwritten before
+            # it is read, and no layer of memory is ever there twice.
+            block = max(16, MOVED_BYTES // (heads * tensor[0, 0].nbytes))
+            for at in range(0, m, block):
+                part = flat[:, at : at + block]
+                kept = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
+                tensor[:, first + at : first + at + part.shape[1]] = kept
         self.rows, self.columns = (
             # What was measured of these entries goes with them, for whoever ranks them later.
             torch.cat((t[:, :first], t.gather(-1, (indices + first).to(t.device))), -1)
