@@ -24,6 +24,9 @@ OPEN_HALFWAY = 1.0
 ADAPTIVE_FLOOR = 0.25
 """A layer counts as retaining at least this share of the mean: one that gets no memory at all
 could never show again that it needs some."""
+ADAPTIVE_CHUNK = 0.75
+"""A layer with more than the mean leaves the next chunk at least this share of what the mean would:
+one layer that takes all there is would make the chunks of all tiny, and each of them evicts."""
 
 
 # The paper's equations -------------------------------------------------------------------------
@@ -457,7 +460,12 @@ class Schedule:
             ratios = [1.0] * self.layers
         least = ADAPTIVE_FLOOR * sum(ratios) / self.layers
         shares = [max(p, least) for p in ratios]
-        ceiling = self.final if last else self._most_between
+        ceiling = self.final
+        if not last:
+            ceiling = self._most_between
+            if self._fixed is None:
+                chunk = ADAPTIVE_CHUNK * (self._attention - base)
+                ceiling = min(ceiling, max(base, int(self._attention - chunk)))
         sizes = [min(p, ceiling) for p in present]
         open_layers, left = set(range(self.layers)), self.layers * base
         while open_layers:

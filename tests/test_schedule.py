@@ -11,7 +11,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from kvstream.errors import BudgetError
-from kvstream.schedule import Schedule
+from kvstream.schedule import ADAPTIVE_CHUNK, Schedule
 from kvstream.settings import CHUNKS, GROWTHS
 
 
@@ -215,6 +215,19 @@ def test_adaptive_hands_on_what_a_full_layer_cannot_take() -> None:
         read = min(schedule.chunk(), 20_000 - schedule.seen)
         held = schedule.memory(read, [0.9, 0.3], last=schedule.seen + read == 20_000)
     assert held == (400, 400)
+
+
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_no_layer_of_adaptive_makes_chunks_much_smaller_than_the_mean_does(
+    ratios: list[float],
+) -> None:
+    schedule = Schedule(
+        growth="adaptive", chunk="decremental", layers=4, free=1000, final=900, length=20_000
+    )
+    while schedule.seen < 19_000:
+        held = schedule.memory(min(schedule.chunk(), 20_000 - schedule.seen), ratios)
+        left = schedule.free - sum(held) / 4
+        assert schedule.chunk() >= ADAPTIVE_CHUNK * left - 2
 
 
 @pytest.mark.parametrize("chunk", CHUNKS)

@@ -4,8 +4,10 @@
 
 For each m_max: memory that is fixed (FM), that grows (IM), and that grows while chunks shrink
 (IMDC), with m_0 = m_max / n as in the paper. Times are processor times of one thread, medians of
-rounds in which all take turns. Eq. 9 needs r, the share of FM's time that goes with the entries
-attended to: the slope of the time a token over m_max + c, fitted to the FM runs, times m_max + c.
+rounds in which all take turns. Eq. 9 needs r, the share of the time that goes with the entries
+attended to: in FM's time T it is the slope of T over m_max, fitted to the FM runs, times m_max + c.
+But T_FM / T = r ((m_max + c) / (m + c) - 1) + 1 holds with the share in IM's time T, which is less:
+that is the r in the table, from FM's runs alone.
 """
 
 from __future__ import annotations
@@ -86,9 +88,10 @@ def main() -> None:
     print("m_max  memory       chunk        seconds  saved  eq. 9     r  peak less  eqs. 5-6")
     for (m_max, growth, chunk), seconds in spent.items():
         base = spent[m_max, "fixed", "fixed"]
-        r = slope * (m_max + c) / base
         memory = sizes(growth, n, m_max)
-        met = memory[-2] if chunk == "fixed" else statistics.fmean(memory[:-1])
+        mean = statistics.fmean(memory[:-1])
+        r = slope * (mean + c) / (base - slope * (m_max - mean))
+        met = memory[-2] if chunk == "fixed" else mean
         faster = time_ratio(r, c, memory, m_max)
         less = peaks[m_max, "fixed", "fixed"] - peaks[m_max, growth, chunk]
         print(
