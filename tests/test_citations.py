@@ -121,6 +121,7 @@ def test_strict_withholds_what_rests_on_little(session: Session, story: Path) ->
     events = list(memory.answer("Who?"))
     plain = events[-1].result
     assert "rests on little: 20%" in plain.warnings[-1]
+    assert "probability" not in plain.warnings[-1], "that one is high enough"
     events = list(memory.answer("Who?", strict=True))
     strict = events[-1].result
     assert strict.answer == NOT_SUPPORTED

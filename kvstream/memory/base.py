@@ -125,7 +125,7 @@ class Memory:
             self.look = self._look(tail, said)
         result = self._result(question, answer, len(said), stopped, held, began)
         # A summary rests on everything, and an extract is the text itself.
-        if not extract and self.prompt.task == "ask" and self.look.rests_on_little:
+        if not extract and self.prompt.task == "ask" and self.look.doubts:
             result = doubted(result, self.look, withhold=strict)
         if strict and not extract:
             yield AnswerToken(result.answer, self.reader.cache.used)
@@ -242,10 +242,7 @@ class Memory:
 
 def doubted(result: Result, look: Look, *, withhold: bool) -> Result:
     """The same result with a warning that it rests on little, or with the answer withheld."""
-    why = (
-        f"{look.focus:.0%} of its attention to the text is on its three heaviest passages, and "
-        f"its words have a probability of {look.confidence:.0%} (geometric mean)"
-    )
+    why = ", and ".join(look.doubts)
     if withhold:
         warning = f"An answer that rests on little was withheld: {why}."
         return replace(

@@ -98,9 +98,20 @@ class Look:
     """Geometric mean of the probabilities of the answer's tokens."""
 
     @property
-    def rests_on_little(self) -> bool:
-        """Whether the answer should not be trusted: it looked everywhere, or was a guess."""
-        return self.focus < LEAST_FOCUS or self.confidence < LEAST_CONFIDENCE
+    def doubts(self) -> tuple[str, ...]:
+        """Why the answer should not be trusted: it looked everywhere, or was a guess."""
+        found = []
+        if self.focus < LEAST_FOCUS:
+            found.append(
+                f"{self.focus:.0%} of its attention to the text is on its three heaviest passages "
+                f"(less than {LEAST_FOCUS:.0%})"
+            )
+        if self.confidence < LEAST_CONFIDENCE:
+            found.append(
+                f"its words have a probability of {self.confidence:.0%}, as a geometric mean "
+                f"(less than {LEAST_CONFIDENCE:.0%})"
+            )
+        return tuple(found)
 
     def to_json(self) -> dict[str, float]:
         return {"focus": round(self.focus, 4), "confidence": round(self.confidence, 4)}
