@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from kvstream.memory import file
 
 QUESTION = "What is the passkey for the old mill?"
+LOST = r"read 1,\d+ tokens · kept \d+ · evicted 1,\d+ · peak (2\d\d|300) of 300 entries"
 FEW = ("--budget", "300", "--threads", "1", "-n", "6")
 
 
@@ -30,6 +32,7 @@ def made(story: Path) -> bytes:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "for any question" in done.stderr
+    assert re.search(LOST, done.stderr)
     return path.read_bytes()
 
 
@@ -92,6 +95,7 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     assert [a["question"] for a in answers] == [QUESTION, "Who is ill?", QUESTION]
     assert all(a["peak"]["kv_tokens"] <= 300 and a["command"] == "chat" for a in answers)
     assert "ask a shorter one" in ran.stderr
+    assert re.search(LOST, ran.stderr)
     assert Path(memory).read_bytes() == before
 
 
@@ -99,6 +103,7 @@ def test_chat_about_a_text(cli, story) -> None:
     ran = cli("chat", str(story), "-q", *FEW, stdin=f"{QUESTION}\n".encode())
     assert ran.code == 0, ran.stderr
     assert len(ran.stdout.splitlines()) == 1
+    assert "evicted" not in ran.stderr, "as -q was given"
 
 
 def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:

@@ -18,6 +18,7 @@ from kvstream.cli.reading import (
     open_sources,
     plainly,
     prepared,
+    reading_line,
 )
 from kvstream.cli.recalling import of_memory, open_memory
 from kvstream.errors import BudgetError
@@ -75,6 +76,8 @@ def command(
             talk = drained(events, interrupts, reporter)
             interrupts.reading = False
         talk.command = "chat"
+        if not options.quiet:
+            reporter.tell(reading_line(talk))
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []

@@ -18,7 +18,7 @@ from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
-from kvstream.reporters.plain import Plain, Teller, plan_line
+from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
 from kvstream.rolling import Rolling
 
@@ -215,6 +215,20 @@ def drained(
     for event in answer_events(through(), interrupts):
         reporter.show(event)
     return left[0]
+
+
+def reading_line(memory: Memory) -> str:
+    """What reading cost and what it left, where no answer tells it."""
+    reader, read, seconds = memory.reader, memory.trace.read, memory.prefill_s
+    peak = reader.cache.peak
+    return cost_line(
+        read,
+        memory.retained,
+        (peak.tokens, peak.bytes),
+        (reader.sizes.budget, reader.cache.capacity_bytes),
+        seconds,
+        read / seconds if seconds else 0.0,
+    )
 
 
 def open_session(options: ReadingOptions) -> Session:

@@ -18,6 +18,7 @@ from kvstream.cli.reading import (
     open_session,
     open_sources,
     prepared,
+    reading_line,
     show_plan,
 )
 from kvstream.cli.recalling import open_memory
@@ -131,10 +132,9 @@ def remember(
             output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
-            reporter.tell(
-                f"Wrote {target} ({size(written)}): read {memory.trace.read:,} tokens, kept "
-                f"{memory.retained:,}, for {', '.join(setting.questions) or 'any question'}."
-            )
+            asked = ", ".join(setting.questions) or "any question"
+            reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
+            reporter.tell(reading_line(memory))
 
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:

@@ -129,11 +129,34 @@ def step_line(event: StepDone) -> str:
 
 def summary(result: Result) -> str:
     """What an answer cost, in one line."""
-    seconds = result.prefill_s + result.answer_s
-    return (
-        f"read {number(result.read)} tokens · kept {number(result.retained)} · "
-        f"evicted {number(result.evicted)} · "
-        f"peak {number(result.peak_kv_tokens)} of {number(result.budget_tokens)} entries "
-        f"({size(result.peak_kv_bytes)} of {size(result.budget_bytes)}) · "
-        f"{duration(seconds)} · {number(result.tokens_per_s)} tokens/s"
+    return cost_line(
+        result.read,
+        result.retained,
+        (result.peak_kv_tokens, result.peak_kv_bytes),
+        (result.budget_tokens, result.budget_bytes),
+        result.prefill_s + result.answer_s,
+        result.tokens_per_s,
     )
+
+
+def cost_line(
+    read: int,
+    retained: int,
+    peak: tuple[int, int],
+    budget: tuple[int, int],
+    seconds: float,
+    speed: float,
+) -> str:
+    """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
+    parts = [
+        f"read {number(read)} tokens",
+        f"kept {number(retained)}",
+        f"evicted {number(read - retained)}",
+        f"peak {number(peak[0])} of {number(budget[0])} entries "
+        f"({size(peak[1])} of {size(budget[1])})",
+    ]
+    if seconds:
+        parts.append(duration(seconds))
+    if speed:  # none where a memory file was opened: it was read at another time
+        parts.append(f"{number(speed)} tokens/s")
+    return " · ".join(parts)

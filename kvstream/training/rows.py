@@ -75,7 +75,7 @@ class RowMaker:
         answer = [*self.encode(f" {asked[1]}"), self.eos]
         return prompt + answer, [TEXT] * len(prompt) + [ANSWER] * len(answer)
 
-    def _choose(self, pieces: list[Piece], budget: int) -> tuple[list[QuestionAnswer], set[int]]:
+    def choose(self, pieces: list[Piece], budget: int) -> tuple[list[QuestionAnswer], set[int]]:
         """Questions to fill about ``budget`` tokens, and the pieces they need."""
         rng = self.rng
         refuse = self.mixture.refusals * (0.7 if rng.random() < 0.85 else 2.7)
@@ -199,7 +199,7 @@ class RowMaker:
         stretched = int(budget * (rng.choice(longer) if evicted else 1.0))
         human = rng.random() < {128: 0.0, 256: 0.2}.get(length, 0.38)
         pieces = (self.documents.of_people if human else self.documents.of_a_book)(stretched)
-        asked, needed = self._choose(pieces, asked_size)
+        asked, needed = self.choose(pieces, asked_size)
         tail = [self.question(qa) for qa in asked]
         parts = [(self.encode(p.text), i in needed) for i, p in enumerate(pieces)]
         size = length - 1 - sum(len(ids) for ids, _ in tail)
