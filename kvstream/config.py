@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import UsageError
+from kvstream.errors import UsageError, meant
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -87,20 +87,29 @@ def for_command(
             continue
         if isinstance(value, dict):
             if key not in known:
-                raise UsageError(f"{path}: [{key}] is no command; there are {_listed(known)}.")
+                close = meant(key, known)
+                raise UsageError(
+                    f"{path}: [{key}] is no command.{close} There are {_listed(known)}."
+                )
             continue
         name = key.replace("-", "_")
         if name not in anywhere:
-            raise UsageError(f"{path}: {key!r} is no option of any command.")
+            raise UsageError(f"{path}: {key!r} is no option of any command.{_like(key, anywhere)}")
         if name in own:
             defaults[name] = value
     table = {} if command == ALIASES else values.get(command, {})
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in own:
-            raise UsageError(f"{path}: {key!r} is no option of kvstream {command}.")
+            raise UsageError(
+                f"{path}: {key!r} is no option of kvstream {command}.{_like(key, own)}"
+            )
         defaults[name] = value
     return defaults
+
+
+def _like(key: str, names: Iterable[str]) -> str:
+    return meant(key.replace("_", "-"), (name.replace("_", "-") for name in names))
 
 
 def _listed(names: Iterable[str]) -> str:

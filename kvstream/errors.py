@@ -12,6 +12,9 @@ A message says what was wrong, with the number, and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class KvstreamError(Exception):
     """Base of all errors that are told to the user without a traceback."""
@@ -45,3 +48,9 @@ class BudgetError(KvstreamError):
     """The budget is too small for what has to be in memory at once, or too large for the model."""
 
     exit_code = 5
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean ...?`` for a name that there is none of, or nothing where none is close."""
+    close = get_close_matches(name, list(known), 1)
+    return f" Did you mean {close[0]}?" if close else ""

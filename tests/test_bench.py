@@ -449,7 +449,7 @@ def test_summary_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
         (("needle", "--depths", "2"), "2.0 is not in the range"),
         (("needle", "--method", "nonsense"), "Unknown method 'nonsense'"),
         (("qa", "--data", "-"), "name files, not -"),
-        (("nonsense",), "No such command"),
+        (("nedle",), "No such command 'nedle'. Did you mean needle? There are needle, qa"),
     ],
 )
 def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> None:

@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import Any
 
 import click
 
+from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import for_terminal
 from kvstream.version import __version__
@@ -32,26 +32,13 @@ class ClosedPipeError(Exception):
     """Nobody reads what we write any more."""
 
 
-class LazyGroup(click.Group):
-    """Imports a command's module when the command is looked up."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"kvstream.cli.{name}").command
-        return command
+class App(Modules):
+    """The commands, with what the config file says for the one that is asked for."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            name, command, rest = super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            message = f"{error.format_message()} There are {', '.join(COMMANDS)}."
-            raise click.UsageError(message, ctx) from None
+        name, command, rest = super().resolve_command(ctx, args)
         if name is not None and "-h" not in rest and "--help" not in rest:
             ctx.default_map = {name: self._configured(ctx, name)}
         return name, command, rest
@@ -82,7 +69,9 @@ class LazyGroup(click.Group):
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=App,
+    package="kvstream.cli",
+    modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="Every command has its own page: kvstream ask --help",
 )

@@ -11,6 +11,7 @@ import click
 
 from kvstream.cli.bench.options import model_settings
 from kvstream.cli.bench.output import open_session, quiet_libraries, say
+from kvstream.cli.groups import Group
 from kvstream.cli.options import CountType, SectionedCommand, model_options, option
 from kvstream.errors import UsageError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from kvstream.training.gate import Trainer
 
 
-@click.group("gate", short_help="Train or measure the gate of edgeinfinite.")
+@click.group("gate", cls=Group, short_help="Train or measure the gate of edgeinfinite.")
 def command() -> None:
     """The method edgeinfinite needs a gate that was trained for the model.
 

@@ -101,7 +101,18 @@ class SectionedCommand(click.Command):
             for name in param.opts
         }
         end = args.index("--") if "--" in args else len(args)
-        return super().parse_args(ctx, [bare.get(a, a) for a in args[:end]] + args[end:])
+        args = [bare.get(a, a) for a in args[:end]] + args[end:]
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
+            if text is None or not text.startswith(error.option_name):
+                raise
+            raise click.UsageError(
+                f"{text!r} begins like an option; what begins with a dash goes behind --, after "
+                "all options.",
+                ctx,
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

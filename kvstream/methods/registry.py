@@ -7,14 +7,13 @@ subclass of `Method`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
-from kvstream.errors import UsageError
+from kvstream.errors import UsageError, meant
 from kvstream.methods.append import Append
 from kvstream.methods.base import Method, in_words, limits
 from kvstream.methods.bumblebee import BumbleBee
@@ -62,14 +61,9 @@ def named(name: str) -> type[Method]:
     """The method of that name. Raises UsageError with those that there are."""
     methods = available()
     if name not in methods:
-        meant = _meant(name, methods)
-        raise UsageError(f"Unknown method {name!r}.{meant} There are: {', '.join(methods)}.")
+        close = meant(name, methods)
+        raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(methods)}.")
     return methods[name]
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {close[0]}?" if close else ""
 
 
 def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
@@ -81,7 +75,7 @@ def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
     for key, text in (settings or {}).items():
         if key not in known:
             raise UsageError(
-                f"{name} has no setting {key!r}.{_meant(key, known)} "
+                f"{name} has no setting {key!r}.{meant(key, known)} "
                 f"It has: {', '.join(known) or 'none'}."
             )
         values[key] = _parse(f"{name}.{key}", text, hints[key], known[key])

@@ -1,0 +1,45 @@
+"""Groups of commands: each imported when it is asked for, and told where there is none."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kvstream.errors import meant
+
+
+class Group(click.Group):
+    """Says which commands there are where somebody asked for another one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if args[0].startswith("-"):
+                raise
+            known = self.list_commands(ctx)
+            close = meant(args[0], known)
+            raise click.UsageError(
+                f"No such command {args[0]!r}.{close} There are {', '.join(known)}.", ctx
+            ) from None
+
+
+class Modules(Group):
+    """Commands that are each an attribute ``command`` of a module of `package`."""
+
+    def __init__(self, *args: Any, package: str, modules: tuple[str, ...], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.package, self.modules = package, modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.modules)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.modules:
+            return None
+        command: click.Command = import_module(f"{self.package}.{name}").command
+        return command
