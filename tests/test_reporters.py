@@ -76,6 +76,15 @@ def test_text_for_a_terminal_has_no_control_characters(text) -> None:
         assert shown == text
 
 
+def test_lines_for_a_terminal_end_between_words(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    told = "Error: no such file as /a/path/that/is/longer/than/the/line.txt; name another.\n\nEnd"
+    lines = f.in_lines(told).split("\n")
+    assert " ".join(lines).split() == told.split()
+    assert all(len(line) <= 30 or " " not in line for line in lines)
+    assert len(lines) > 4
+
+
 @given(st.lists(st.integers(0, 1000), max_size=500))
 def test_history_is_bounded_and_keeps_the_shape(values) -> None:
     history = History(most=16)

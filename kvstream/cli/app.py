@@ -13,7 +13,7 @@ import click
 
 from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
 
 COMMANDS = (
@@ -177,7 +177,7 @@ def _told_by_click(error: click.ClickException) -> int:
 
 def _say(text: str) -> None:
     with suppress(OSError):  # nobody is listening; the exit code still tells
-        click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
+        click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
 
 
 def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from itertools import pairwise
+from textwrap import fill
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -23,6 +25,15 @@ def _visible(match: re.Match[str]) -> str:
 def for_terminal(text: str) -> str:
     """The same text with control characters, and so all escape sequences, made visible."""
     return _CONTROL.sub(_visible, text)
+
+
+def in_lines(text: str) -> str:
+    """The same for a terminal, in lines that end between words and not where the terminal does."""
+    width = shutil.get_terminal_size().columns
+    return "\n".join(
+        fill(line, width, break_long_words=False, break_on_hyphens=False)
+        for line in for_terminal(text).split("\n")
+    )
 
 
 def number(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import TextIO
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.base import Reporter
 from kvstream.reporters.citations import coverage_line
-from kvstream.reporters.format import duration, for_terminal, number, share, size
+from kvstream.reporters.format import duration, in_lines, number, share, size
 
 FIRST_LINE_AFTER = 5.0
 LONGEST_WAIT = 60.0
@@ -56,7 +56,7 @@ class Teller(Reporter):
 
     def write(self, line: str) -> None:
         """One line; a stderr that nobody reads any more must not end the run."""
-        line = for_terminal(line) if self.is_terminal else line
+        line = in_lines(line) if self.is_terminal else line
         if not self.unicode:
             line = line.replace("·", "|")
         # RuntimeError: Ctrl-C came in the middle of a write, and this one is from its handler.
