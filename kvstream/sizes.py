@@ -40,10 +40,12 @@ class Sizes:
         least = min(self.free, self.final)
         if least < SMALLEST_FREE:
             need = need or self.budget + SMALLEST_FREE - least
+            beside = f"the question {self.question}, its answer at least {self.answer}"
+            if self.free < self.final:  # what is read with a chunk takes more than what comes last
+                beside = f"the catalyst {self.catalyst}"
             raise BudgetError(
                 f"A budget of {self.budget} tokens leaves {max(0, least)} of the {SMALLEST_FREE} "
-                f"that a text needs: the prompt takes {self.prompt}, the question {self.question}, "
-                f"its answer at least {self.answer}, the catalyst {self.catalyst}. "
+                f"that a text needs: the prompt takes {self.prompt}, {beside}. "
                 f"Use --budget {need} or more, or a shorter question."
             )
 
