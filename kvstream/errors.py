@@ -50,7 +50,7 @@ class BudgetError(KvstreamError):
     exit_code = 5
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """`` Did you mean ...?`` for a name that there is none of, or nothing where none is close."""
-    close = get_close_matches(name, list(known), 1)
+    close = get_close_matches(name, list(known), 1, likeness)
     return f" Did you mean {close[0]}?" if close else ""

@@ -133,6 +133,16 @@ def test_environment_and_config_file_and_their_order(
     assert fake_session.last["run"].seed == 7
 
 
+def test_a_variable_that_nothing_reads(cli, fake_session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_BUGDET", "3k")
+    monkeypatch.setenv("KVSTREAM_PURPOSE", "of its own")
+    monkeypatch.setenv("KVSTREAM_SEED", "5")
+    ran = cli("ask", book, "Q?", "-q")
+    assert ran.code == 0
+    told = "Warning: KVSTREAM_BUGDET is not read. Did you mean KVSTREAM_BUDGET?\n"
+    assert ran.stderr.count("Warning") == ran.stderr.count(told) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.errors import KvstreamError
+from kvstream.config import PATH_VARIABLE
+from kvstream.errors import KvstreamError, meant
 from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
 
@@ -41,6 +42,7 @@ class App(Modules):
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and "-h" not in rest and "--help" not in rest:
             ctx.default_map = {name: self._configured(ctx, name)}
+            self._tell_of_mistyped_variables(ctx)
         return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -59,13 +61,33 @@ class App(Modules):
         values = config.load(path)
         if not values:
             return {}
-        known = {}
-        for other in COMMANDS:
-            command = self.get_command(ctx, other)
-            assert command is not None
-            options = (p for p in command.params if isinstance(p, click.Option))
-            known[other] = [option.name for option in options if option.name]
+        known = {
+            other: [option.name for option in options if option.name]
+            for other, options in self._options(ctx).items()
+        }
         return config.for_command(values, name, known, path)
+
+    def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
+        """Of those that almost have the name of one that is read; they would be ignored."""
+        ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
+        if not ours:
+            return
+        every = [option for options in self._options(ctx).values() for option in options]
+        known = {PATH_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
+        for name in ours:
+            # Much alike: others may have variables for purposes of their own.
+            close = "" if name in known else meant(name, known, 0.9)
+            if close:
+                _say(f"Warning: {name} is not read.{close}")
+
+    def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+        """Of each command; imports all of them."""
+        found = {}
+        for name in self.modules:
+            command = self.get_command(ctx, name)
+            assert command is not None
+            found[name] = [p for p in command.params if isinstance(p, click.Option)]
+        return found
 
 
 @click.group(
