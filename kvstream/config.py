@@ -67,8 +67,17 @@ def aliases(path: Path | None = None) -> dict[str, str]:
 
 
 def model_name(name: str) -> str:
-    """What a model's name stands for: its alias in the config file, or itself."""
-    return aliases().get(name, name)
+    """What a model's name stands for: its alias in the config file, or itself.
+
+    Raises UsageError for what is almost a name that there is: the hub, where the few names without
+    an owner are old ones, would be asked for it several times.
+    """
+    known = {EMBEDDED: EMBEDDED, **aliases()}
+    if name not in known and "/" not in name and not Path(name).exists():
+        close = meant(name, known, 0.8)
+        if close:
+            raise UsageError(f"There is no model {name!r}.{close}")
+    return known.get(name, name)
 
 
 def for_command(

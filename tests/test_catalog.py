@@ -107,6 +107,18 @@ def test_an_alias_stands_for_a_model_wherever_one_is_named(
     assert found == ["org/some", "/a/folder", "org/other", "/a/folder"]
 
 
+def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatch) -> None:
+    config_file.write_text('[models]\nlarge = "org/large"\n')
+    for name, close in (("pockett", "pocket"), ("larg", "large")):
+        with pytest.raises(UsageError, match=f"no model '{name}'. Did you mean {close}\\?"):
+            config.model_name(name)
+    for name in ("gpt2", "org/pockett", "./pockett"):
+        assert config.model_name(name) == name
+    monkeypatch.chdir(config_file.parent)
+    Path("pockett").mkdir()
+    assert config.model_name("pockett") == "pockett"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
