@@ -99,7 +99,7 @@ class Reading:
             raise SourceError("There is no text in what was given; nothing to read.")
         if self.interrupted():
             memory.warnings.append(
-                f"Reading was stopped after {trace.read} tokens; what follows is from those."
+                f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
             )
         memory.warnings += self.sources.warnings
         for message in memory.warnings:

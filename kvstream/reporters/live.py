@@ -221,7 +221,13 @@ class Live(Teller):
 
 def _inner_width(console_width: int) -> int:
     """Columns of a sparkline: the panel's border and padding, and the label, taken off."""
-    return max(10, min(console_width, WIDEST) - 4 - LABEL)
+    return max(10, _panel_width(console_width) - 4 - LABEL)
+
+
+def _panel_width(console_width: int) -> int:
+    # The terminal writes ^C behind the last line. Were there no room, a new line would begin, and
+    # the panel would be drawn again one line lower than it stands.
+    return min(console_width - len("^C"), WIDEST)
 
 
 LABEL = 8
@@ -250,16 +256,19 @@ class PanelView:
         rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
         for label, content in self._rows(started, step):
             rows.add_row(label, content)
-        title = f"kvstream · {started.model} · {started.method} · {self._budget_words(started)}"
+        words = f"kvstream · {started.model} · {started.method} · {self._budget_words(started)}"
+        title = Text(f.for_terminal(words), style="bold")
+        # A longer one would make the panel wider than it was asked to be.
+        title.truncate(_panel_width(console.width) - 6, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
         yield Panel(
             Group(rows),
-            title=Text(f.for_terminal(title), style="bold"),
+            title=title,
             title_align="left",
             subtitle=Text(sizes, style="dim"),
             subtitle_align="right",
             border_style="blue",
-            width=min(console.width, WIDEST),
+            width=_panel_width(console.width),
             padding=(0, 1),
         )
 
