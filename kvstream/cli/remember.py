@@ -132,7 +132,7 @@ def remember(
             output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
-            asked = ", ".join(setting.questions) or "any question"
+            asked = ", ".join(f'"{q}"' for q in setting.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
             reporter.tell(reading_line(memory))
 
