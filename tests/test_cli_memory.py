@@ -99,6 +99,15 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     assert Path(memory).read_bytes() == before
 
 
+def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:
+    asked = ("chat", "--memory", memory, "-n", "6", "--strict")
+    monkeypatch.setattr("kvstream.memory.citations.LEAST_CONFIDENCE", 0.0)
+    for focus, code in ((0.0, 0), (2.0, 6)):
+        monkeypatch.setattr("kvstream.memory.citations.LEAST_FOCUS", focus)
+        ran = cli(*asked, stdin=QUESTION.encode())
+        assert (ran.code, "withheld" in ran.stderr) == (code, bool(code))
+
+
 def test_chat_about_a_text(cli, story) -> None:
     ran = cli("chat", str(story), "-q", *FEW, stdin=f"{QUESTION}\n".encode())
     assert ran.code == 0, ran.stderr

@@ -12,6 +12,7 @@ import click
 from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
 from kvstream.cli.reading import (
+    WITHHELD,
     drained,
     open_checkpoint,
     open_session,
@@ -33,7 +34,7 @@ from kvstream.reporters.answer import AnswerWriter
 @click.pass_context
 def command(
     ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
-) -> None:
+) -> int:
     """Answer questions from standard input, one a line, about texts or a memory file.
 
     Earlier questions and answers are told to the model as far as they fit the budget; the oldest
@@ -81,6 +82,7 @@ def command(
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []
+        code = 0
         for question in questions():
             answers = talk.answer(
                 question,
@@ -96,6 +98,7 @@ def command(
                         history.append((question, event.result.answer))
                         for warning in event.result.warnings:
                             reporter.tell(f"Warning: {warning}")
+                        code = code if event.result.withheld is None else WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
             except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
@@ -104,6 +107,7 @@ def command(
             talk.warnings.clear()
             # More than these would never fit.
             del history[: -turns(talk.reader.sizes.budget)]
+    return code
 
 
 def turns(budget: int) -> int:
