@@ -13,7 +13,6 @@ A message says what was wrong, with the number, and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class KvstreamError(Exception):
@@ -52,5 +51,7 @@ class BudgetError(KvstreamError):
 
 def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """`` Did you mean ...?`` for a name that there is none of, or nothing where none is close."""
+    from difflib import get_close_matches  # only where something is wrong
+
     close = get_close_matches(name, list(known), 1, likeness)
     return f" Did you mean {close[0]}?" if close else ""

@@ -465,7 +465,7 @@ class Schedule:
             ceiling = self._most_between
             if self._fixed is None:
                 chunk = ADAPTIVE_CHUNK * (self._attention - base)
-                ceiling = min(ceiling, max(base, int(self._attention - chunk)))
+                ceiling = min(ceiling, int(self._attention - chunk))
         sizes = [min(p, ceiling) for p in present]
         open_layers, left = set(range(self.layers)), self.layers * base
         while open_layers:

@@ -21,7 +21,7 @@ import torch
 
 from kvstream.evaluation.reading import IdFeed, open_reader
 from kvstream.sample import generate
-from kvstream.schedule import memory_sizes, time_ratio
+from kvstream.schedule import mean_memory, memory_sizes, time_ratio
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -89,7 +89,7 @@ def main() -> None:
     for (m_max, growth, chunk), seconds in spent.items():
         base = spent[m_max, "fixed", "fixed"]
         memory = sizes(growth, n, m_max)
-        mean = statistics.fmean(memory[:-1])
+        mean = mean_memory(memory)
         r = slope * (mean + c) / (base - slope * (m_max - mean))
         met = memory[-2] if chunk == "fixed" else mean
         faster = time_ratio(r, c, memory, m_max)

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.config import PATH_VARIABLE
 from kvstream.errors import KvstreamError, meant
 from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
@@ -72,6 +71,8 @@ class App(Modules):
         ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
         if not ours:
             return
+        from kvstream.config import PATH_VARIABLE
+
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         for name in ours:

@@ -158,9 +158,7 @@ def open_checkpoint(
 
 
 def second_thoughts(
-    reading: Reading,
-    options: ReadingOptions,
-    stop: Callable[[], bool],
+    reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
 ) -> dict[str, Any]:
     """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
     asked: dict[str, Any] = {"strict": True} if options.strict else {}
@@ -219,15 +217,14 @@ def drained(
 
 def reading_line(memory: Memory) -> str:
     """What reading cost and what it left, where no answer tells it."""
-    reader, read, seconds = memory.reader, memory.trace.read, memory.prefill_s
-    peak = reader.cache.peak
+    reader, peak = memory.reader, memory.reader.cache.peak
     return cost_line(
-        read,
+        memory.trace.read,
         memory.retained,
         (peak.tokens, peak.bytes),
         (reader.sizes.budget, reader.cache.capacity_bytes),
-        seconds,
-        read / seconds if seconds else 0.0,
+        memory.prefill_s,
+        memory.tokens_per_s,
     )
 
 

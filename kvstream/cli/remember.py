@@ -165,7 +165,7 @@ def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str
             "load_s": memory.load_s,
             "prefill_s": memory.prefill_s,
             "select_s": reader.select_seconds,
-            "tokens_per_s": trace.read / memory.prefill_s if memory.prefill_s else 0.0,
+            "tokens_per_s": memory.tokens_per_s,
         },
         "warnings": memory.warnings,
     }  # fmt: skip

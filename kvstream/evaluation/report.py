@@ -11,9 +11,9 @@ from rich.text import Text
 
 from kvstream.evaluation.records import Record
 
-# From red over yellow to green, as in the pictures; readable on dark and on light terminals.
 LABEL = 14
 """Characters of a label that stay side by side, however narrow the terminal is."""
+# From red over yellow to green, as in the pictures; readable on dark and on light terminals.
 _COLOURS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
 
 

@@ -81,6 +81,11 @@ class Memory:
         return self.setting.prompt
 
     @property
+    def tokens_per_s(self) -> float:
+        """Of reading; 0 where it was done at another time."""
+        return self.trace.read / self.prefill_s if self.prefill_s else 0.0
+
+    @property
     def retained(self) -> int:
         """Distinct source tokens that some head still holds."""
         return int(self.reader.retained().numel())
@@ -229,7 +234,7 @@ class Memory:
             prefill_s=self.prefill_s,
             select_s=reader.select_seconds,
             answer_s=time.perf_counter() - began,
-            tokens_per_s=read / self.prefill_s if self.prefill_s else 0.0,
+            tokens_per_s=self.tokens_per_s,
             stopped=stopped,
             citations=tuple(
                 as_json(p, self.trace.names, self.trace.bases) for p in self.look.cited

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ class Append(Method):
 
     window: int = setting(32, "newest tokens whose attention is observed", least=1)
     recent: int = setting(0, "newest tokens of each chunk that stay, of the room it has")
-    pool: int = setting(
-        7, "width of the max pooling of the scores, in source tokens", least=1, most=WIDEST
-    )
+    pool: int = pooling_width(7, "width of the max pooling of the scores, in source tokens")
 
     def evidence(self) -> Evidence:
         return Evidence(rows=self.window)

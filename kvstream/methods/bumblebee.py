@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, pool
+from kvstream.methods.scoring import pool, pooling_width
 from kvstream.methods.submodular import (
     CONCAVE,
     Mixture,
@@ -74,11 +74,8 @@ class BumbleBee(Method):
         least=1,
         most=MOST_SAMPLES,
     )
-    pool: int = setting(
-        1,
-        "width of the max pooling of the attention, in source tokens; 1: none",
-        least=1,
-        most=WIDEST,
+    pool: int = pooling_width(
+        1, "width of the max pooling of the attention, in source tokens; 1: none"
     )
     recent: int = setting(32, "newest tokens that always stay")
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,8 @@ class H2O(Method):
     source: ClassVar[str] = "H2O, section 4, algorithm 1"
 
     recent: float = setting(0.5, "share of memory that belongs to the newest tokens", most=1)
-    pool: int = setting(
-        1,
-        "width of the max pooling of the scores, in source tokens; 1: none",
-        least=1,
-        most=WIDEST,
+    pool: int = pooling_width(
+        1, "width of the max pooling of the scores, in source tokens; 1: none"
     )
 
     def evidence(self) -> Evidence:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool, together
+from kvstream.methods.scoring import best, pool, pooling_width, together
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -45,15 +45,8 @@ class InfiniPot(Method):
         choices=CATALYSTS,
     )
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
-    pool: int = setting(
-        31,
-        "width of the pooling of the catalyst's scores, in source tokens",
-        least=1,
-        most=WIDEST,
-    )
-    pool_novelty: int = setting(
-        15, "width of the pooling of novelty, in source tokens", least=1, most=WIDEST
-    )
+    pool: int = pooling_width(31, "width of the pooling of the catalyst's scores, in source tokens")
+    pool_novelty: int = pooling_width(15, "width of the pooling of novelty, in source tokens")
     shared: float = setting(
         0.25,
         "share of memory that all heads of all layers fill alike, by the sum of their scores",

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,8 @@ class KeyDiff(Method):
     needs_keys: ClassVar[bool] = True
 
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = setting(
-        1,
-        "width of the max pooling of the scores, in source tokens; 1: none",
-        least=1,
-        most=WIDEST,
+    pool: int = pooling_width(
+        1, "width of the max pooling of the scores, in source tokens; 1: none"
     )
 
     def select(self, step: Step, keep: int) -> Tensor:

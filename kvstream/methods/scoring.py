@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kvstream.methods.base import setting
 
 AT_ONCE = 1 << 20
 """Places of the source in which scores are pooled at once, so that little memory is needed."""
 WIDEST = 1024
 """The widest pooling that a setting may ask for. Time grows with up to the square of the width:
 this one takes half a second a head at worst, one four times as wide several seconds."""
+
+
+def pooling_width(default: int, help: str) -> Any:
+    """A method's setting for the `width` of `pool`."""
+    return setting(default, help, least=1, most=WIDEST)
 
 
 def on_host(tensor: Tensor) -> bool:

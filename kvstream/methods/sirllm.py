@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,8 @@ class SirLLM(Method):
 
     decay: float = setting(1.0, "factor on the entropies of older tokens at every chunk", most=1)
     recent: int = setting(0, "newest tokens that always stay")
-    pool: int = setting(
-        1,
-        "width of the max pooling of the scores, in source tokens; 1: none",
-        least=1,
-        most=WIDEST,
+    pool: int = pooling_width(
+        1, "width of the max pooling of the scores, in source tokens; 1: none"
     )
 
     def evidence(self) -> Evidence:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,7 @@ class SnapKV(Method):
     window: int = setting(
         32, "newest tokens whose attention is observed, and which always stay", least=1
     )
-    pool: int = setting(
-        7, "width of the max pooling of the scores, in source tokens", least=1, most=WIDEST
-    )
+    pool: int = pooling_width(7, "width of the max pooling of the scores, in source tokens")
 
     def evidence(self) -> Evidence:
         return Evidence(rows=self.window)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.scoring import WIDEST, best, pool
+from kvstream.methods.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,8 @@ class TOVA(Method):
         "who decides: all KV heads of a layer together, or each for itself",
         choices=("shared", "independent"),
     )
-    pool: int = setting(
-        1,
-        "width of the max pooling of the scores, in source tokens; 1: none",
-        least=1,
-        most=WIDEST,
+    pool: int = pooling_width(
+        1, "width of the max pooling of the scores, in source tokens; 1: none"
     )
 
     def evidence(self) -> Evidence:
