@@ -19,13 +19,15 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, Mixer
+from kvstream.methods.scoring import on_host
 from kvstream.model.attention import Wanted
 from kvstream.model.rotary import Rotary
 
 PROMPT = -1
 """Origin of entries that are not from the source."""
 MOVED_BYTES = 1 << 20
-"""Entries that stay are moved so much at once: the room for it is small beside any budget."""
+"""Entries that stay are moved so much at once on a CPU: the allocator of the process keeps holes
+of what was copied. That of a GPU keeps few, and there each block would be a launch of its own."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,8 @@ class LayerStore(CacheLayerMixin):
             entries = tensor.flatten(0, 1)
             # In blocks: an entry only ever moves towards the front, so none is overwritten before
             # it is read, and no layer of memory is ever there twice.
-            block = max(16, MOVED_BYTES // (heads * tensor[0, 0].nbytes))
+            fitting = MOVED_BYTES // (heads * tensor[0, 0].nbytes)
+            block = max(16, fitting if on_host(tensor) else m)
             for at in range(0, m, block):
                 part = flat[:, at : at + block]
                 kept = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
