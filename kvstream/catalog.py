@@ -19,6 +19,10 @@ BUDGET = 4096
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 
 
+KEEPS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
+"""Kinds of layers that keep keys and values. Recurrent ones carry a state, which is small."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """Where a model would be put."""
@@ -45,7 +49,7 @@ class Entry:
     kv_tokens: int | None = None
     """The default budget."""
     kv_bytes: int | None = None
-    """What a cache of that budget takes, at most: layers with a sliding window take less."""
+    """What entries of that budget take, at most: layers with a sliding window take less."""
     needs_bytes: int | None = None
     fits: bool | None = None
     problem: str | None = None
@@ -129,5 +133,8 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     heads = first("num_attention_heads", "n_head", "n_heads")
     key_values = first("num_key_value_heads", "num_attention_heads", "n_head", "n_heads")
     layers = first("num_hidden_layers", "n_layer", "n_layers")
+    if kinds := text.get("layer_types") or text.get("layers_block_type"):
+        layers = sum(kind in KEEPS for kind in kinds)
+    layers -= text.get("num_kv_shared_layers") or 0
     width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
     return 2 * layers * key_values * int(width) * number_bytes

@@ -33,7 +33,7 @@ class Compactor:
     ) -> None:
         self.cache, self.method, self.prompt = cache, method, prompt
         self.generator, self._mixer = generator, mixer
-        self.layers = [s for s in cache.layers if s.spec.window is None]
+        self.layers = [s for s in cache.stores if s.spec.window is None]
         """Those that are compressed; sliding-window layers keep their newest entries."""
         self.seen = 0
         """Source tokens so far."""
@@ -112,7 +112,7 @@ class Compactor:
     def _slide(self) -> None:
         """Sliding-window layers keep their newest entries, no more than the others hold."""
         most = max(s.used for s in self.layers)
-        for store in self.cache.layers:
+        for store in self.cache.stores:
             if store.spec.window is not None:
                 keep = min(store.used, store.spec.window - 1, most)
                 newest = torch.arange(store.used - keep, store.used, device=store.origin.device)
@@ -185,7 +185,7 @@ class Compactor:
         first = self.first_candidate
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // SQUEEZE_SHARE)
         self.cache.settle()
-        for i, store in enumerate(self.cache.layers):
+        for i, store in enumerate(self.cache.stores):
             end, used, device = memory_end[i], store.used, store.origin.device
             excess = used - level
             if excess <= 0:
@@ -220,5 +220,5 @@ class Compactor:
     def unfold(self) -> None:
         """Let heads forget what was folded of an answer's own tokens."""
         for i, heads in self._aside.items():
-            self.cache.layers[i].heads.update(heads)
+            self.cache.stores[i].heads.update(heads)
         self._aside.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -200,13 +200,11 @@ class Reader:
         wanted = self._wanted(n, bool(catalyst)) if measure else None
         for store in self.compressible:  # evidence is of the latest pass alone
             store.rows = store.columns = None
-        hidden = self._forward([*piece.ids, *catalyst], wanted)
-        in_flight = self.cache.used
+        hidden = self._read(piece, catalyst, wanted)
+        in_flight = self.cache.used + len(catalyst)
         asked = self.report_loss or (measure and self.asked.loss)
         loss = self._loss(hidden[:n], piece.ids) if asked else None
         self._before = hidden[n - 1 : n].clone()
-        self.cache.drop_newest(len(catalyst))
-        self.cache.tag(n, piece.first)
         self.compactor.seen += n
         self.steps += 1
         self._wait_if_exact()
@@ -219,6 +217,27 @@ class Reader:
         self.select_seconds += spent
         shown = loss if self.report_loss else None
         return StepReport(n, targets, in_flight, time.perf_counter() - started, spent, shown)
+
+    def _read(self, piece: Piece, catalyst: Sequence[int], wanted: Wanted | None) -> Tensor:
+        """Take in a chunk. Hidden states [n, d], those of a catalyst behind it, which leaves again.
+
+        States have to be copied between the two, so where there are any each has its own pass.
+        """
+        n = len(piece.ids)
+        if not (catalyst and wanted and self.cache.states):
+            hidden = self._forward([*piece.ids, *catalyst], wanted)
+            self.cache.drop_newest(len(catalyst))
+            self.cache.tag(n, piece.first)
+            return hidden
+        hidden = self._forward(piece.ids, replace(wanted, segments=()))
+        self.cache.tag(n, piece.first)
+        columns = [store.columns for store in self.compressible]
+        self.cache.set_aside()
+        self.model.forward(catalyst, self.cache, replace(wanted, columns=False))
+        self.cache.drop_newest(len(catalyst))
+        for store, measured in zip(self.compressible, columns, strict=True):
+            store.columns = measured
+        return hidden
 
     def _forward(self, ids: Sequence[int], wanted: Wanted | None = None) -> Tensor:
         """Hidden states [n, d] of `ids`; the first pass takes the prompt in front of them.
@@ -327,7 +346,7 @@ class Reader:
 
     def retained(self) -> Tensor:
         """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
-        held = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.layers]
+        held = [s.origin[:, : s.used].flatten() for s in self.compressible or self.cache.stores]
         # All layers at once: reporters ask after every chunk, and a GPU should be asked once.
         every = torch.cat([t.to(held[0].device) for t in held]).unique().cpu().long()
         return every[every != PROMPT]
@@ -346,6 +365,7 @@ class Reader:
                 f"under a budget of {self.sizes.budget}; memory was made without room for it."
             )
         if catalyst:
+            self.cache.set_aside()
             self.model.forward(catalyst, self.cache, self._wanted(0, True))
             self.cache.drop_newest(len(catalyst))
         first = self.first_candidate
@@ -375,14 +395,14 @@ class Reader:
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
         """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
         self.begin()
-        before = [s.used for s in self.cache.layers]
+        before = [s.used for s in self.cache.stores]
+        self.cache.set_aside()
         try:
             hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
             targets = torch.tensor(list(continuation), device=hidden.device)
             return self.model.loss(hidden[len(question) - 1 :], targets)
         finally:
-            for store, used in zip(self.cache.layers, before, strict=True):
-                store.used = used
+            self.cache.cut(before)
 
     def answer(
         self,
@@ -401,8 +421,9 @@ class Reader:
         """
         self.begin()
         self.compactor.remix()
-        ends = [s.used for s in self.cache.layers]
+        ends = [s.used for s in self.cache.stores]
         self.stopped = "interrupted"
+        self.cache.set_aside()
         try:
             hidden = self.model.forward(question, self.cache, self._wanted_if_full(len(question)))
             self.cache.tag(len(question), None)

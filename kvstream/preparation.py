@@ -117,7 +117,7 @@ def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) ->
         return budget.tokens
     assert budget.bytes is not None
     one = model.new_cache(1, method.tensors(), method.head_tensors())
-    fixed = sum(s.head_bytes() for s in one.layers)
+    fixed = one.fixed_bytes
     each = one.capacity_bytes - fixed
     tokens = (budget.bytes - fixed) // each
     if tokens < 1:

@@ -83,7 +83,7 @@ def main(method: str) -> None:
         json.dumps(
             {
                 "budget": reader.cache.capacity_bytes,
-                "token": reader.cache.layers[0].spec.entry_bytes * len(reader.cache.layers),
+                "token": reader.cache.stores[0].spec.entry_bytes * len(reader.cache.stores),
                 "grown": rss() - before,
                 "grown_peak": watch.stop() - before,
                 "activations": warm - before - cache_of_warm_up,

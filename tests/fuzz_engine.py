@@ -68,7 +68,7 @@ def _run(rng: random.Random) -> RunSettings:
 
 def sessions(rng: random.Random, folder: Path) -> None:
     """A text, a budget and questions of any kind: an answer within the bound, or a refusal."""
-    session = _session(rng.choice(["llama", "gemma3", "smollm3"]))
+    session = _session(rng.choice(["llama", "gemma3", "smollm3", "qwen3.5", "falcon-h1"]))
     data, run = _text(rng), _run(rng)
     questions = [
         some_text(rng, rng.choice([0, 20, 20, 20, 600])) for _ in range(rng.choice([1, 2]))

@@ -41,6 +41,16 @@ YARN = {
 }  # fmt: skip
 
 
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+MAMBA = {
+    "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_expand": 2,
+    "mamba_n_groups": 1, "mamba_chunk_size": 16,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Family:
     """A kind of decoder: its configuration, and what the slow reference must know of it."""
@@ -207,6 +217,96 @@ FAMILIES: dict[str, Family] = {
         {"n_routed_experts": 4, "head_dim": 16, "v_head_dim": 8, **EXPERTS, **_sliding(*"sf")},
     ),
     "hyperclovax": Family("hyperclovax", {"logits_scaling": 2.0}),
+    # Later layers attend to what earlier ones keep.
+    "gemma3n": Family(
+        "gemma3n_text",
+        {
+            "head_dim": 16,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "hidden_size_per_layer_input": 8,
+            "laurel_rank": 4,
+            "num_kv_shared_layers": 2,
+            "activation_sparsity_pattern": [0.0] * 5,
+            "intermediate_size": [48] * 5,
+            **_sliding(*"sffsf"),
+        },
+    ),
+    "gemma4": Family(
+        "gemma4_text",
+        {
+            "head_dim": 16,
+            "global_head_dim": 16,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 3,
+            **_sliding(*"sfsff"),
+        },
+    ),
+    "gemma4-unified": Family(
+        "gemma4_unified_text", {"head_dim": 16, "global_head_dim": 16, **_sliding(*"ssf")}
+    ),
+    # Recurrent layers between those of attention, or in parallel with it.
+    "qwen3-next": Family(
+        "qwen3_next",
+        {
+            "num_experts": 4,
+            "head_dim": 16,
+            "shared_expert_intermediate_size": 24,
+            **EXPERTS,
+            **LINEAR,
+        },
+    ),
+    "qwen3.5": Family("qwen3_5_text", {"head_dim": 16, **LINEAR}),
+    "qwen3.5-moe": Family(
+        "qwen3_5_moe_text",
+        {
+            "num_experts": 4,
+            "head_dim": 16,
+            "shared_expert_intermediate_size": 24,
+            **EXPERTS,
+            **LINEAR,
+        },
+    ),
+    "olmo-hybrid": Family("olmo_hybrid", LINEAR),
+    "lfm2": Family("lfm2", {"layer_types": ["conv", "full_attention"]}),
+    "lfm2-moe": Family(
+        "lfm2_moe",
+        {
+            "num_experts": 4,
+            "num_dense_layers": 1,
+            "layer_types": ["conv", "full_attention"],
+            **EXPERTS,
+        },
+    ),
+    "bamba": Family("bamba", {"attn_layer_indices": [1], **MAMBA}),
+    "falcon-h1": Family("falcon_h1", {"mamba_d_ssm": 64, "head_dim": 8, **MAMBA}),
+    "granite-hybrid": Family(
+        "granitemoehybrid",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 4,
+            "shared_intermediate_size": 24,
+            **EXPERTS,
+            **MAMBA,
+        },
+        unrotated=(1,),
+    ),
+    "nemotron-h": Family(
+        "nemotron_h",
+        {
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "attention", "mlp"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 8,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 16,
+            "head_dim": 8,
+            # transformers keeps to it for several tokens and not for one.
+            "time_step_min": 1e-9,
+        },
+        unrotated=(1,),
+    ),
 }
 # fmt: on
 EVERY_RUN = (
@@ -223,6 +323,10 @@ EVERY_RUN = (
     "olmo2",
     "gpt-neox",
     "smollm3",
+    "qwen3.5",
+    "lfm2",
+    "falcon-h1",
+    "gemma4",
 )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 The model runs with every token at position 0, where a rotary embedding turns nothing, so that its
 attention layers hand over raw queries and keys. What remains is written out here: python lists of
 (raw key, value) per layer and head, positions, rotation, masks and softmax, in float64. Nothing of
-kvstream is used but the origins of the entries, which say what a method decided to keep.
+kvstream is used but the origins of the entries, which say what a method decided to keep. Recurrent
+layers get all that they have ever read again, at every pass, and no state.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,32 @@ class Head:
         self.keys, self.values = self.keys[indices], self.values[indices]
 
 
+class Recurrent:
+    """A recurrent layer that reads everything anew."""
+
+    def __init__(self, slow: SlowModel, module: Any) -> None:
+        self.slow, self.plain = slow, module.forward
+        self.labels: list[int] = []
+        self.inputs: Tensor | None = None
+        module.forward = self.forward
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """hidden_states [1, n, d] of the new tokens, and the layer's output for them."""
+        before = [] if self.inputs is None else [self.inputs]
+        self.inputs = torch.cat([*before, hidden_states], dim=1)
+        self.labels += self.slow.labels
+        everything: Tensor = self.plain(self.inputs, *args, **kwargs)
+        return everything[:, -hidden_states.shape[1] :]
+
+    def follow(self, held: list[int]) -> None:
+        """Forget catalysts and, once attention holds none of it, a question and its answer."""
+        gone = {CATALYST} if held.count(OUTSIDE) > self.slow.prompt else {CATALYST, OUTSIDE}
+        stay = [i for i, x in enumerate(self.labels) if i < self.slow.prompt or x not in gone]
+        self.labels = [self.labels[i] for i in stay]
+        if self.inputs is not None:
+            self.inputs = self.inputs[:, stay]
+
+
 class SlowModel:
     """The same weights as `models.plain`, over lists of entries that a test may shorten."""
 
@@ -70,6 +97,12 @@ class SlowModel:
         self.window = getattr(config, "sliding_window", None)
         self.all_slide = all(kind == "sliding_attention" for kind in self.kinds)
         self.layers: list[list[Head]] = [[] for _ in self.kinds]
+        self.read: list[Recurrent] = [
+            Recurrent(self, module)
+            for module in self.model.modules()
+            if hasattr(module, "layer_idx")
+            and any(child.startswith("conv") for child, _ in module.named_children())
+        ]
         self.labels: list[int] = []
         self.start = 0
 
@@ -145,9 +178,11 @@ class SlowModel:
                     return getattr(module, name).double()
         raise AssertionError("no rotary embedding found")
 
-    def follow(self, origins: Sequence[Tensor]) -> None:
-        """Drop what is not among `origins`, [K, n] for each layer; names are those of the tags."""
-        for layer, kept in enumerate(origins):
+    def follow(self, origins: Mapping[int, Tensor]) -> None:
+        """Drop what is not among `origins`, [K, n] of layers; names are those of the tags."""
+        for recurrent in self.read:
+            recurrent.follow(next(iter(origins.values()))[0].tolist())
+        for layer, kept in origins.items():
             slides = self.kinds[layer] == "sliding_attention" and not self.all_slide
             for head, labels in zip(self.layers[layer], kept.tolist(), strict=True):
                 present = [i for i, label in enumerate(head.labels) if label != CATALYST]
@@ -202,6 +237,7 @@ class CheckedModel(BoundedModel):
         self.tolerance = tolerance
         self.piece: Piece | None = None
         """What the next forward pass reads of the source, as the test announces it."""
+        self.catalyst: list[int] = []
         self.compared = 0
 
     def forward(
@@ -213,8 +249,16 @@ class CheckedModel(BoundedModel):
             prompt = 0 if self.compared else self.slow.prompt
             rest = len(ids) - prompt - count
             labels = [*[OUTSIDE] * prompt, *range(first, first + count), *[CATALYST] * rest]
+        if list(ids) == self.catalyst:  # in a pass of its own
+            labels = [CATALYST] * len(ids)
         if self.compared:
-            self.slow.follow([s.origin[:, : s.used] for s in cache.layers])
+            self.slow.follow(
+                {
+                    layer: s.origin[:, : s.used]
+                    for s in cache.stores
+                    for layer in (s.spec.index, *s.spec.shared_by)
+                }
+            )
         want = self.slow.run(ids, labels)
         hidden = super().forward(ids, cache, wanted)
         got = self.logits(hidden)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.errors import KvstreamError, ModelError, UsageError
-from kvstream.evaluation.speed import fit, measure, outside, plain, plot, shapes
+from kvstream.errors import KvstreamError, ModelError, UnboundedError, UsageError
+from kvstream.evaluation.speed import fit, floor, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.evaluation.speed.systems import NAMES, System, Task
 from kvstream.settings import ModelSettings
@@ -107,8 +107,9 @@ def test_shapes_have_the_parameters_of_the_models(name: str, parameters: int) ->
 # Token by token
 
 
-def test_streamingllm_is_the_model_itself_where_all_fits() -> None:
-    model, ids = models.bounded("llama"), models.tokens(20)
+@pytest.mark.parametrize("name", ["llama", "qwen3.5"])
+def test_streamingllm_is_the_model_itself_where_all_fits(name: str) -> None:
+    model, ids = models.bounded(name), models.tokens(20)
     seen = []
     torch.manual_seed(0)
     run = model.model.forward
@@ -118,8 +119,17 @@ def test_streamingllm_is_the_model_itself_where_all_fits() -> None:
     finally:
         del model.model.forward
     found = torch.cat([out.logits[0] for out in seen])
-    expected = models.plain("llama")(torch.tensor([[*ids, 5]])).logits[0]
+    expected = models.plain(name)(torch.tensor([[*ids, 5]])).logits[0]
     assert torch.allclose(found, expected, atol=2e-4)
+
+
+def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
+    model, ids = models.bounded("qwen3.5"), models.tokens(40)
+    record = floor.read_floor(model, ids, [(20, 20), (20, 10)], [5], 3)
+    entries = 40 * sum(spec.entry_bytes for spec in model.layers)
+    assert record["peak_kv_bytes"] == entries + sum(spec.bytes for spec in model.states)
+    with pytest.raises(UnboundedError, match="has no floor"):
+        floor.read_floor(models.bounded("falcon-h1"), ids, [(40, 20)], [5], 3)
 
 
 def test_streamingllm_holds_the_sinks_and_the_newest() -> None:

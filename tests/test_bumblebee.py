@@ -279,7 +279,7 @@ def spread(method: BumbleBee | H2O) -> float:
     for first in range(0, len(ids), 256):
         reader.step(Piece(ids[first : first + 256], first), last=False)
     entropies = []
-    for store in reader.cache.layers:
+    for store in reader.cache.stores:
         for head in store.origin[:, reader.first_candidate : store.used]:
             counts = torch.histc(head.float(), 20, 0, len(ids))
             share = counts / counts.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +13,8 @@ from models import bounded, tokens
 
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor
+from kvstream.model import hook
+from kvstream.model.attention import Wanted
 from kvstream.model.cache import MOVED_BYTES, PROMPT, BoundedCache, LayerSpec, LayerStore
 
 
@@ -27,7 +30,7 @@ def filled(count: int, capacity: int = 32, specs: tuple[LayerSpec, ...] = ()) ->
     cache = BoundedCache(
         specs or (spec(),), capacity, [EntryTensor("score")], [HeadTensor("count")]
     )
-    for i, store in enumerate(cache.layers):
+    for i, store in enumerate(cache.stores):
         store.update(torch.randn(1, 2, count, 4), torch.randn(1, 2, count, 3))
         if "score" in store.state:
             store.state["score"][:, :count] = torch.arange(count) + 100.0 * i
@@ -41,7 +44,7 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
     first = data.draw(st.integers(0, count))
     size = data.draw(st.integers(0, count - first))
     cache = filled(count, capacity=72)
-    store = cache.layers[0]
+    store = cache.stores[0]
     cache.settle()
     old = {
         "keys": store.keys.clone(), "values": store.values.clone(),
@@ -70,14 +73,14 @@ def test_counters_stay_on_the_host() -> None:
 def test_one_entry_too_many_is_an_error_not_a_longer_cache() -> None:
     cache = filled(30, capacity=32)
     with pytest.raises(KvstreamError, match="over the budget"):
-        cache.layers[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
+        cache.stores[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
     assert cache.used == 30
-    assert cache.layers[0].keys.shape == (2, 32, 4)
+    assert cache.stores[0].keys.shape == (2, 32, 4)
 
 
 def test_bytes_are_those_of_the_tensors() -> None:
     cache = filled(10, capacity=32)
-    store = cache.layers[0]
+    store = cache.stores[0]
     tensors = [store.keys, store.values, store.origin, *store.state.values()]
     assert cache.capacity_bytes == sum(t.nbytes for t in (*tensors, *store.heads.values()))
     assert cache.bytes == sum(t.nbytes for t in tensors) * 10 // 32 + store.heads["count"].nbytes
@@ -88,16 +91,16 @@ def test_bytes_are_those_of_the_tensors() -> None:
 
 def test_sliding_layers_carry_no_tensors_of_the_method() -> None:
     cache = filled(5, specs=(spec(), spec(index=1, window=4)))
-    assert set(cache.layers[0].state) == {"score"}
-    assert not cache.layers[1].state
-    assert not cache.layers[1].heads
+    assert set(cache.stores[0].state) == {"score"}
+    assert not cache.stores[1].state
+    assert not cache.stores[1].heads
 
 
 def test_tags_name_the_newest() -> None:
     cache = filled(4)
-    cache.layers[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
+    cache.stores[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
     cache.tag(3, None)
-    assert cache.layers[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
+    assert cache.stores[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
     cache.drop_newest(2)
     assert cache.used == 5
 
@@ -108,7 +111,7 @@ def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
     cache.settle()
-    short, long = cache.layers
+    short, long = cache.stores
     short.keep(0, torch.arange(13, 20).expand(2, -1))
     cache.rebase()
     assert (cache.base, cache.next_position, short.used, long.used) == (20, 20, 7, 20)
@@ -126,7 +129,7 @@ def test_nothing_is_rotated_before_the_first_eviction() -> None:
     model = bounded("llama")
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
-    store = cache.layers[1]
+    store = cache.stores[1]
     assert store.rotated(cache.base, None).data_ptr() == store.keys.data_ptr()
     assert not cache._scratch
 
@@ -147,11 +150,11 @@ def test_cutting_back_restores_what_was_there() -> None:
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
     cache.settle()
-    ends = [store.used for store in cache.layers]
+    ends = [store.used for store in cache.stores]
     model.forward(tokens(6, seed=1), cache)
     cache.settle()  # as happens when an answer makes memory shrink
     cache.cut(ends)
-    assert [(s.used, s.raw) for s in cache.layers] == [(20, 20)] * 3
+    assert [(s.used, s.raw) for s in cache.stores] == [(20, 20)] * 3
     assert cache.base == 20
 
 
@@ -169,9 +172,32 @@ def test_methods_see_raw_keys_of_what_is_still_in_flight(part: slice) -> None:
     model.forward(tokens(20), cache)
     cache.settle()
     model.forward(tokens(6, seed=1), cache)
-    store = cache.layers[1]
+    store = cache.stores[1]
     before = store.keys[:, : store.used].clone()  # beyond that lies anything, NaN too
     seen = store.raw_keys(part, cache.base).clone()
     assert torch.equal(store.keys[:, : store.used], before)
     cache.settle()
     torch.testing.assert_close(seen, store.keys[:, part])
+
+
+def test_what_layers_share_is_measured_as_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, measured = bounded("gemma4"), []
+    measure = hook.evidence
+
+    def noting(*args: Any) -> Any:
+        measured.append(measure(*args))
+        return measured[-1]
+
+    monkeypatch.setattr(hook, "evidence", noting)
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache, Wanted((3,), columns=True, queries=17))
+    store = cache.store(4)
+    assert store is cache.store(3) is cache.store(1)
+    assert len(measured) == 1 + len(store.spec.shared_by)  # the sliding layers' are not asked for
+    for mine, parts in zip((store.rows, store.columns), zip(*measured, strict=True), strict=True):
+        assert torch.allclose(mine, torch.stack(parts).mean(0))
+    assert not torch.allclose(measured[0][0], measured[1][0])
+    model.forward(tokens(4), cache, Wanted((2,)))  # a new pass begins anew
+    assert store.columns is None
+    assert store.rows is not None
+    assert float(store.rows.sum()) == pytest.approx(2 * store.spec.heads, rel=0.5)

@@ -18,7 +18,9 @@ from kvstream.errors import UsageError
 PLENTY = Memory("cpu", 2**40)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", "gpt-neox", "mistral"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "gemma3", "gpt-neox", "mistral", "qwen3.5", "gemma3n"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sizes_are_those_of_the_loaded_model(
     family: str, dtype: torch.dtype, tmp_path: Path

@@ -48,8 +48,8 @@ def test_weights_are_those_of_attention_written_out(
     memory = read(session, story, [question])
     reader, asked = memory.reader, memory.prompt.tail(question)
     said = [5, 17, 300, 41]
-    ends = [store.used for store in reader.cache.layers]
-    before = [store.keys.clone() for store in reader.cache.layers]
+    ends = [store.used for store in reader.cache.stores]
+    before = [store.keys.clone() for store in reader.cache.stores]
     written: list[torch.Tensor] = []
     measure = hook.evidence
 
@@ -64,7 +64,7 @@ def test_weights_are_those_of_attention_written_out(
     assert found is not None
     by_answer: dict[int, float] = {}
     by_question: dict[int, float] = {}
-    for store, attention, end in zip(reader.cache.layers, written, ends, strict=True):
+    for store, attention, end in zip(reader.cache.stores, written, ends, strict=True):
         heads = attention.unflatten(0, (store.spec.heads, -1))
         for kv in range(store.spec.heads):
             for entry in range(end):
@@ -79,8 +79,8 @@ def test_weights_are_those_of_attention_written_out(
     for ours, slowly in ((found.by_answer, by_answer), (found.by_question, by_question)):
         wanted = torch.tensor([slowly[token] for token in sorted(slowly)])
         torch.testing.assert_close(ours, wanted / wanted.sum(), atol=1e-5, rtol=1e-3)
-    assert [store.used for store in reader.cache.layers] == ends
-    for store, keys, end in zip(reader.cache.layers, before, ends, strict=True):
+    assert [store.used for store in reader.cache.stores] == ends
+    for store, keys, end in zip(reader.cache.stores, before, ends, strict=True):
         assert torch.equal(store.keys[:, :end], keys[:, :end])
 
 

@@ -25,6 +25,7 @@ from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.training import gate as training
 from kvstream.training import gate_worth
+from kvstream.training.gate_loss import chunk_loss
 from kvstream.training.splits import is_heldout
 
 HEAD = 4
@@ -135,8 +136,8 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
     monkeypatch.setattr(hook, "attend", recording)
     one = reader(length=400)
     one.begin()
-    sums = [torch.zeros_like(s.heads["memory"]) for s in one.cache.layers]
-    norms = [torch.zeros_like(s.heads["norm"]) for s in one.cache.layers]
+    sums = [torch.zeros_like(s.heads["memory"]) for s in one.cache.stores]
+    norms = [torch.zeros_like(s.heads["norm"]) for s in one.cache.stores]
     ids = tokens(400, 5)
     at, left = 0, 0
     while at < len(ids):
@@ -148,7 +149,7 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
         gone = before + len(part) - one.cache.used
         left += gone
         first = one.first_candidate
-        for layer, store in enumerate(one.cache.layers):
+        for layer, store in enumerate(one.cache.stores):
             keys, values = (x[:, first : first + gone] for x in attended[layer])
             sums[layer] += torch.einsum("knd,kne->kde", sigma(keys), values)
             norms[layer] += sigma(keys).sum(1)
@@ -178,7 +179,7 @@ def test_what_left_changes_what_follows_and_counts_in_the_bytes() -> None:
     assert torch.equal(losses[0][0], losses[1][0])
     assert not torch.allclose(losses[0][2], losses[1][2])
     extra = sum(
-        s.spec.heads * s.spec.key_dim * (s.spec.value_dim + 1) * 4 for s in one.cache.layers
+        s.spec.heads * s.spec.key_dim * (s.spec.value_dim + 1) * 4 for s in one.cache.stores
     )
     assert byte_counts[0] - byte_counts[1] == extra
 
@@ -191,7 +192,7 @@ def test_without_memory_it_is_streaming_with_its_sizes() -> None:
         Streaming(sinks=8), length=300, growth="fixed", chunk="fixed", chunk_size=40, keep=20
     )
     assert read(mine, ids) == read(theirs, ids)
-    for a, b in zip(mine.cache.layers, theirs.cache.layers, strict=True):
+    for a, b in zip(mine.cache.stores, theirs.cache.stores, strict=True):
         assert torch.equal(a.keys[:, : a.used], b.keys[:, : b.used])
 
 
@@ -218,7 +219,7 @@ def test_decoding_folds_where_the_budget_is_full(monkeypatch: Any) -> None:
     assert folded[0][0] >= 0 > folded[-1][0]  # memory first, then the answer's own tokens
     # What the answer said is not remembered after it; what left memory is.
     of_memory = [norm for origin, norm in folded if origin >= 0]
-    assert float(one.cache.layers[0].heads["norm"].sum()) == pytest.approx(of_memory[-1])
+    assert float(one.cache.stores[0].heads["norm"].sum()) == pytest.approx(of_memory[-1])
 
 
 def test_a_model_without_a_gate_is_told_how_to_train_one(tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def trainer(folder: Path, out: Path, kind: str = "llama", **recipe: Any) -> trai
     )
 
 
-@pytest.mark.parametrize("kind", ["llama", "smollm3", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("kind", ["llama", "smollm3", "gemma2", "gpt-oss", "qwen3.5", "falcon-h1"])
 def test_the_loss_in_training_is_the_loss_in_use(kind: str) -> None:
     model = bounded(kind)
     gates = training.new_gates(model.facts, None, 0)
@@ -293,7 +294,7 @@ def test_the_loss_in_training_is_the_loss_in_use(kind: str) -> None:
         part = ids[at : at + one.schedule.chunk()]
         trained = None
         if one.cache.mix is not None:
-            trained = training.chunk_loss(model, one.cache, part, gates)
+            trained = chunk_loss(model, one.cache, part, gates)
         at += len(part)
         report = one.step(Piece(part, at - len(part)), last=at == 400)
         if trained is not None:

@@ -37,7 +37,7 @@ def runs(draw: st.DrawFn) -> dict[str, Any]:
     name = draw(st.sampled_from(sorted(METHODS)))
     return {
         "method": METHODS[name](),
-        "family": draw(st.sampled_from(["llama", "gemma3", "smollm3"])),
+        "family": draw(st.sampled_from(["llama", "gemma3", "smollm3", "qwen3.5"])),
         "budget": budget,
         "length": draw(st.sampled_from([1, 100, 300, 600, 900, 1500, 2000]))
         + draw(st.integers(0, 99)),
@@ -82,7 +82,7 @@ def read(case: dict[str, Any]) -> Reader:
         assert len(report.memory) == len(held)
         check(reader, sizes, report.memory)
     for count in case["answers"]:
-        before = [store.used for store in reader.cache.layers]
+        before = [store.used for store in reader.cache.stores]
         entries = reader.retained()
         said = 0
         for _ in reader.answer(
@@ -91,7 +91,7 @@ def read(case: dict[str, Any]) -> Reader:
             assert reader.cache.used <= sizes.budget
             said += 1
         assert said == count or reader.stopped == "budget"
-        after = [store.used for store in reader.cache.layers]
+        after = [store.used for store in reader.cache.stores]
         event("compressed in mid-answer" if after != before else "answered")
         assert all(a <= b for a, b in zip(after, before, strict=True))
         if after == before:
@@ -108,7 +108,7 @@ def check(reader: Reader, sizes: Sizes, memory: Sequence[int] | None) -> None:
     cache, prompt = reader.cache, sizes.prompt
     assert cache.used <= sizes.budget
     assert cache.bytes <= cache.capacity_bytes
-    assert cache.base == max(store.raw for store in cache.layers)
+    assert cache.base == max(store.raw for store in cache.stores)
     found: set[int] = set()
     for i, store in enumerate(reader.compressible):
         if memory is not None:
@@ -171,7 +171,7 @@ def test_the_same_seed_gives_the_same_memory(method: str) -> None:
             reader.step(piece, last=reader.seen + len(piece.ids) == 700)
         return [
             t[:, : s.used]
-            for s in reader.cache.layers
+            for s in reader.cache.stores
             for t in (s.origin, s.keys, s.values, *s.state.values())
         ]
 

@@ -56,7 +56,7 @@ def read_and_ask(
         cut = sizes.catalyst // 2
         catalysts = [tokens(cut, seed=3), tokens(sizes.catalyst - cut, seed=4)]
     model = CheckedModel(name, sizes.prompt)
-    model.slow.question = len(question)
+    model.slow.question, model.catalyst = len(question), [i for c in catalysts for i in c]
     reader = Reader(model, method, run, sizes, head, catalysts, estimate=length)
     text = tokens(length, seed=5)
     while reader.seen < length:
@@ -127,7 +127,7 @@ def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
 
 def test_layers_of_different_sizes_end_at_the_same_position() -> None:
     reader = read_and_ask("smollm3", Uneven(), RunSettings(), sizes=SIZES, length=420)
-    used = [store.used for store in reader.cache.layers]
+    used = [store.used for store in reader.cache.stores]
     assert len(set(used)) == len(used), "the layers were to differ"
-    newest = [store.origin[:, store.used - 1].tolist() for store in reader.cache.layers]
+    newest = [store.origin[:, store.used - 1].tolist() for store in reader.cache.stores]
     assert newest == [[419, 419]] * len(used)

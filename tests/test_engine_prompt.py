@@ -38,7 +38,7 @@ def step(reader: Reader) -> Any:
 def entries(reader: Reader) -> list[torch.Tensor]:
     return [
         t[:, : s.used]
-        for s in reader.cache.layers
+        for s in reader.cache.stores
         for t in (s.origin, s.keys, s.values, *s.state.values())
     ]
 

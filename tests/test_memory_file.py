@@ -85,7 +85,7 @@ def test_a_memory_that_lost_nothing_is_the_same_to_the_bit(
     short = tmp_path / "short.txt"
     short.write_text(story.read_text()[:900])
     memory = read(session, short, run_of(800))
-    assert all(s.raw == 0 for s in memory.reader.cache.layers)
+    assert all(s.raw == 0 for s in memory.reader.cache.stores)
     saving.save(memory, tmp_path / "m.kvs")
     again = session.recall(saving.look(tmp_path / "m.kvs"), run_of(800))
     ids = memory.prompt.tail(QUESTION)
@@ -121,7 +121,7 @@ def test_the_file_is_small_and_any_reader_of_safetensors_opens_it(
     assert (tmp_path / "m.kvs").stat().st_size <= 1.1 * memory.reader.cache.capacity_bytes
     with safe_open(tmp_path / "m.kvs", framework="np") as opened:
         state = json.loads(opened.metadata()["state"])
-        layers = range(len(memory.reader.cache.layers))
+        layers = range(len(memory.reader.cache.stores))
         held = [opened.get_tensor(f"entries.{i}.origin") for i in layers]
         prompt = opened.get_tensor("prefix.0.keys")
     assert prompt.shape[1] == len(state["head"])
@@ -321,7 +321,7 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
     assert after.trace.records == both.trace.records
     assert after.trace.names == both.trace.names
     assert after.reader.retained().tolist() == both.reader.retained().tolist()
-    for ours, theirs in zip(after.reader.cache.layers, both.reader.cache.layers, strict=True):
+    for ours, theirs in zip(after.reader.cache.stores, both.reader.cache.stores, strict=True):
         assert ours.used == theirs.used
         torch.testing.assert_close(ours.keys[:, : ours.used], theirs.keys[:, : theirs.used])
     assert result(after).answer == result(both).answer

@@ -66,7 +66,7 @@ def test_weights_beyond_the_limit_stay_on_disk(folder: Path, limit: int) -> None
     assert part.device.type == "cpu"
     (a, said), (b, also) = read(whole), read(part)
     assert said == also
-    for one, other in zip(a.cache.layers, b.cache.layers, strict=True):
+    for one, other in zip(a.cache.stores, b.cache.stores, strict=True):
         assert torch.equal(one.keys[:, : one.used], other.keys[:, : other.used])
     held = sum(p.nbytes for p in part.model.parameters() if p.device.type != "meta")
     assert held <= limit

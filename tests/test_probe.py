@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from kvstream.errors import BudgetError, UnboundedError
 from kvstream.model.bounded import bound, trained_length
+from kvstream.model.recurrent import StateStore
 
 MLA = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
@@ -51,40 +52,23 @@ REFUSED: dict[str, tuple[Family, str]] = {
         "recurrent|kind|text",
     ),
     "rwkv": (Family("rwkv", {"attention_hidden_size": 32}), "recurrent|kind|text|attention"),
-    "jamba": (
+    "zamba2": (
         Family(
-            "jamba",
+            "zamba2",
             {
-                "num_experts": 2,
-                "attn_layer_period": 2,
-                "attn_layer_offset": 1,
-                "use_mamba_kernels": False,
+                "layers_block_type": ["mamba", "hybrid"],
+                "mamba_d_state": 8,
+                "n_mamba_heads": 8,
+                "mamba_ngroups": 1,
+                "chunk_size": 16,
+                "num_mem_blocks": 1,
+                "attention_head_dim": 16,
+                "adapter_rank": 4,
             },
         ),
-        "recurrent|kind|mamba",
+        "serves several layers",
     ),
-    "lfm2": (
-        Family("lfm2", {"full_attn_idxs": [1], "layer_types": ["conv", "full_attention"]}),
-        "conv",
-    ),
-    "qwen3-next": (
-        Family(
-            "qwen3_next",
-            {
-                "num_experts": 4,
-                "num_experts_per_tok": 2,
-                "head_dim": 16,
-                "layer_types": ["linear_attention", "full_attention"],
-                "linear_num_key_heads": 2,
-                "linear_num_value_heads": 2,
-                "linear_key_head_dim": 8,
-                "linear_value_head_dim": 8,
-                "moe_intermediate_size": 24,
-                "shared_expert_intermediate_size": 24,
-            },
-        ),
-        "linear_attention",
-    ),
+    "minimax": (Family("minimax", {"num_local_experts": 4, "head_dim": 8}), "replaced cache"),
     "hunyuan": (Family("hunyuan_v1_dense", {"head_dim": 16}), "positions"),
     "doge": (Family("doge"), "its own"),
     "diffllama": (Family("diffllama"), "its own"),
@@ -106,6 +90,36 @@ def test_what_cannot_be_bounded_is_refused_with_the_reason(name: str) -> None:
     assert "\n" not in message
     assert "Traceback" not in message
     assert caught.value.exit_code == 4
+
+
+def test_recurrent_layers_that_forget_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with Jamba in transformers 5.23: one token goes on from the state, several do not."""
+    own = StateStore.update_conv_state
+
+    def forgetful(self: StateStore, new: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen = own(self, new, *args, **kwargs)
+        return new if new.shape[-1] > 1 else seen
+
+    monkeypatch.setattr(StateStore, "update_conv_state", forgetful)
+    with pytest.raises(UnboundedError, match="recurrent layers do not go on"):
+        bound(fresh(FAMILIES["lfm2"].config()), "some/lfm2")
+
+
+def test_what_layers_carry_is_found_out() -> None:
+    model = bounded("falcon-h1")
+    assert [spec.index for spec in model.layers] == [0, 1]
+    assert [state.index for state in model.states] == [0, 1]
+    state = model.states[0]
+    assert state.shapes["recurrent.0"] == ((1, 8, 8, 8), torch.float32)
+    assert state.bytes == 4 * (8 * 8 * 8 + 80 * 4)
+    assert [spec.index for spec in bounded("qwen3.5").layers] == [1]
+    assert not bounded("llama").states
+
+
+def test_what_layers_share_is_found_out() -> None:
+    assert [spec.shared_by for spec in bounded("gemma4").layers] == [(2,), (3, 4)]
+    assert [spec.shared_by for spec in bounded("gemma3n").layers] == [(3,), (), (4,)]
+    assert not any(spec.shared_by for spec in bounded("gemma3").layers)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])

@@ -130,7 +130,7 @@ def before_the_last(
 def waits(name: str, settings: dict[str, str], growth: str, layers: int) -> Counter[str]:
     """What a chunk would wait for."""
     read, piece = before_the_last(model(layers), name, settings, growth)
-    for store, tensor in itertools.product(read.cache.layers, read.method.head_tensors()):
+    for store, tensor in itertools.product(read.cache.stores, read.method.head_tensors()):
         if tensor.on_host:
             store.heads[tensor.name].on_host = True  # type: ignore[attr-defined]
     with Waits() as counted:

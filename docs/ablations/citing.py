@@ -62,7 +62,7 @@ def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, A
         written.append((scores * shape.scale).masked_fill(hidden, -torch.inf).softmax(-1))
         return measure(q, k, lse, shape, wanted)
 
-    ends = [store.used for store in reader.cache.layers]
+    ends = [store.used for store in reader.cache.stores]
     hook.evidence = write
     try:
         reader.model.forward([*question, *said[:-1]], reader.cache, Wanted((1,)))
@@ -71,7 +71,7 @@ def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, A
         reader.cache.cut(ends)
     ordinals = reader.retained().numpy()
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for store, shares, end in zip(reader.cache.layers, written, ends, strict=True):
+    for store, shares, end in zip(reader.cache.stores, written, ends, strict=True):
         group = shares.shape[0] // store.spec.heads
         for head, queries in enumerate(shares[:, :, :end]):
             origin = store.origin[head // group, :end].numpy()
@@ -109,7 +109,7 @@ for number in range(given.documents):
     text = "".join(map(decoder.push, said)) + decoder.flush()
     right = not given.absent and any(contains(text, a) for a in fact.answers)
     a, q, ordinals = attention(memory.reader, asked, said)
-    layers = len(memory.reader.cache.layers)
+    layers = len(memory.reader.cache.stores)
     ways = {
         "answer, sum": a.sum(0),
         "answer, maximum over heads": a.max(0),

@@ -42,7 +42,7 @@ def rotated(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
 
 
 def rebase(self: BoundedCache) -> None:
-    self.base = max(int(places(s).max()) + 1 if s.raw else 0 for s in self.layers)
+    self.base = max(int(places(s).max()) + 1 if s.raw else 0 for s in self.stores)
 
 
 LayerStore.rotated = rotated  # type: ignore[method-assign]

@@ -139,8 +139,10 @@ class Memory:
     def release(self) -> None:
         """Give the room of keys and values back; the memory can no longer be asked."""
         cache = self.reader.cache
-        for store in cache.layers:
+        for store in cache.stores:
             store.keys, store.values = store.keys[:, :0].clone(), store.values[:, :0].clone()
+        cache.layers.clear()
+        cache.states.clear()
         cache.free_scratch()
 
     def tail(self, question: str, earlier: Sequence[tuple[str, str]] = ()) -> list[int]:

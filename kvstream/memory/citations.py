@@ -57,16 +57,17 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     said = list(answer[: room + 1])
     if not said or room < 0:
         return None
-    ends = [store.used for store in reader.cache.layers]
-    for store in reader.cache.layers:
+    ends = [store.used for store in reader.cache.stores]
+    for store in reader.cache.stores:
         store.rows = store.columns = None
     wanted = Wanted((len(said),), columns=True, queries=len(question), reduce="max")
+    reader.cache.set_aside()
     try:
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)
         loss = reader.model.loss(hidden[len(question) - 1 :], targets)
         found = []
-        for store, end in zip(reader.cache.layers, ends, strict=True):
+        for store, end in zip(reader.cache.stores, ends, strict=True):
             if store.rows is not None and store.columns is not None:
                 own = store.origin[:, :end] != PROMPT
                 measured = store.origin, store.rows / len(said), store.columns / len(question)

@@ -15,18 +15,20 @@ from torch import Tensor
 from kvstream.engine import Reader
 from kvstream.memory.file import ASIDE
 from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.model.recurrent import StateStore
 
 
 def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Numbers of the cache, and every tensor of it under names such as ``entries.3.keys``.
 
     ``prefix.L.*`` [K, P, ...] are of the prompt, ``entries.L.*`` [K, n, ...] of the source, in
-    order of age; ``heads.L.*`` [K, ...] are of the heads as a whole.
+    order of age; ``heads.L.*`` [K, ...] are of the heads as a whole; ``states.L.*`` are what a
+    recurrent layer carries.
     """
     cache = reader.cache
     tensors: dict[str, Tensor] = {}
     layers = []
-    for store in cache.layers:
+    for store in cache.stores:
         layer = store.spec.index
         # A sliding layer may have let go of some of the prompt.
         prefix = int((store.origin[0, : store.used] == PROMPT).sum())
@@ -45,6 +47,9 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             measured = getattr(store, name)
             if measured is not None and measured.shape[-1] == store.used:
                 tensors[f"{ASIDE}{layer}.{name}"] = measured
+    for state in cache.states:
+        for name, tensor in state.carried().items():
+            tensors[f"states.{state.states.index}.{name}"] = tensor
     return {"base": cache.base, "layers": layers}, tensors
 
 
@@ -56,17 +61,29 @@ def fill(
     Raises ValueError or KeyError where something does not fit, before anything is computed.
     """
     cache = reader.cache
-    if len(numbers["layers"]) != len(cache.layers):
-        raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.layers)}")
-    for store, layer in zip(cache.layers, numbers["layers"], strict=True):
+    if len(numbers["layers"]) != len(cache.stores):
+        raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
+    for store, layer in zip(cache.stores, numbers["layers"], strict=True):
         _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors)
     full = [s.used - len(reader.head) for s in reader.compressible]
     if reader.seen and full != list(reader.schedule.held):
         raise ValueError("its layers do not hold what its schedule says")
-    longest = max(s.raw for s in cache.layers)
+    longest = max(s.raw for s in cache.stores)
     if numbers["base"] != longest:
         raise ValueError(f"its positions go on from {numbers['base']!r}, not from {longest}")
     cache.base = longest
+    for state in cache.states if numbers["layers"][0]["used"] else ():
+        _resume(state, tensors)
+
+
+def _resume(state: StateStore, tensors: Mapping[str, Tensor]) -> None:
+    spec, carried = state.states, {}
+    for name, (shape, dtype) in spec.shapes.items():
+        found = tensors[f"states.{spec.index}.{name}"]
+        if (found.dtype, tuple(found.shape)) != (dtype, shape):
+            raise ValueError(f"states.{spec.index}.{name} is {found.dtype} {list(found.shape)}")
+        carried[name] = found.to(spec.device)
+    state.resume(carried)
 
 
 def _fill(

@@ -7,25 +7,29 @@ ALiBi, latent attention, layers that keep something else than keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, LinearAttentionLayer, get_layer_types_and_kwargs
 
 from kvstream.errors import BudgetError, UnboundedError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import HALF, STEP, Wanted
-from kvstream.model.cache import BoundedCache, LayerSpec
+from kvstream.model.cache import BoundedCache, LayerSpec, Nothing
 from kvstream.model.fingerprint import fingerprint
+from kvstream.model.recurrent import StateSpec, spec_of
 from kvstream.model.rotary import Rotary, RotaryRecorder
 
 PROBE_TOKENS, PROBE_SHIFT = 6, 31
-GLOBAL, SLIDING = {"full_attention"}, {"sliding_attention"}
+ATTENDS = {"full_attention", "sliding_attention"}
+CARRIES = {"linear_attention", "conv"}
+BOTH = {"hybrid", "hybrid_sliding"}
+NEITHER = {"dummy"}
 HEAD_BLOCK = 256
 
 
@@ -43,6 +47,8 @@ class BoundedModel:
     """The output layer alone gives the logits (up to a known cap or scale)."""
     way: str = "auto"
     """How attention is computed: one of `attention.WAYS`."""
+    states: tuple[StateSpec, ...] = ()
+    """What layers carry from token to token, instead of keys and values or beside them."""
 
     @property
     def device(self) -> torch.device:
@@ -84,7 +90,7 @@ class BoundedModel:
                 f"A budget of {capacity} tokens is past the {self.trained_length} positions that "
                 f"{self.name} was trained for; use --budget {self.trained_length} or less."
             )
-        return BoundedCache(self.layers, capacity, tensors, head_tensors, self.way)
+        return BoundedCache(self.layers, capacity, tensors, head_tensors, self.way, self.states)
 
     @torch.inference_mode()
     def forward(
@@ -139,8 +145,8 @@ def bound(model: Any, name: str) -> BoundedModel:
                 "the model's code, as with ALiBi and most older models."
             )
         length = trained_length(model.config.get_text_config())
-        layers = _probe(model, name, length)
-        bounded = BoundedModel(model, name, layers, length, head_is_plain=False)
+        layers, states = _probe(model, name, length)
+        bounded = BoundedModel(model, name, layers, length, head_is_plain=False, states=states)
         _check_logits(bounded, own)
     except UnboundedError:
         model.set_attn_implementation(implementation)
@@ -188,24 +194,43 @@ def _own_logits(model: Any, name: str) -> Tensor:
 
 
 def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
-    """Two steps through the bounded cache must give what the model gives on its own."""
+    """Steps through the bounded cache must give what the model gives on its own."""
     ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
-    half = PROBE_TOKENS // 2
-    ours = torch.cat((bounded.forward(ids[:half], cache), bounded.forward(ids[half:], cache)))
+    # One token behind others goes another way than several, in layers that carry a state.
+    parts = ids[:1], ids[1:2], ids[2:]
+    ours = torch.cat([bounded.forward(part, cache) for part in parts])
     if _distance(own, ours) > _tolerance(own):
+        where = f"{bounded.name} ({_kind(bounded.model)}) gives other answers"
+        if bounded.states:
+            raise UnboundedError(
+                f"{where} in several steps than in one: in this version of transformers its "
+                "recurrent layers do not go on from where they stopped, or it computes attention "
+                "in a way of its own."
+            )
         raise UnboundedError(
-            f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
-            "attention than through its own; it computes attention in a way of its own."
+            f"{where} through the replaced attention than through its own; it computes attention "
+            "in a way of its own."
         )
 
 
-def _probe(model: Any, name: str, length: int) -> tuple[LayerSpec, ...]:
-    sights = _windows(model, name)
+def _probe(
+    model: Any, name: str, length: int
+) -> tuple[tuple[LayerSpec, ...], tuple[StateSpec, ...]]:
+    kinds, settings = _kinds(model, name)
+    sights = {
+        i: settings[i].get("sliding_window") for i, k in enumerate(kinds) if k in ATTENDS | BOTH
+    }
+    carrying = {
+        i: {k: v for k, v in settings[i].items() if k != "sliding_window"}
+        for i, k in enumerate(kinds)
+        if k in CARRIES | BOTH
+    }
     ids = _probe_ids(model)
     recorder = RotaryRecorder(model, length)
     try:
-        here, out_here, met = _record(model, name, ids, 0, len(sights))
-        there, out_there, _ = _record(model, name, ids, PROBE_SHIFT, len(sights))
+        first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
+        second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
+        here, there = first.stored, second.stored
         if _distance(out_here, out_there) > _tolerance(out_here):
             raise UnboundedError(
                 f"{name} ({_kind(model)}) gives other answers when its input is moved: it has "
@@ -213,15 +238,21 @@ def _probe(model: Any, name: str, length: int) -> tuple[LayerSpec, ...]:
                 "rotary model."
             )
         specs = []
-        for layer, sight in enumerate(sights):
+        shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
+        if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
+            raise UnboundedError(
+                f"An attention of {name} ({_kind(model)}) attends to something else than keys that "
+                "a layer keeps, or serves several layers; kvstream cannot bound that yet."
+            )
+        for layer, sight in sights.items():
             if layer not in met or layer not in here:
                 raise UnboundedError(
                     f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
                     "replaceable attention; its memory cannot be bounded."
                 )
             # Where every layer slides there would be no memory at all: all are compressed then.
-            window = None if None not in sights else sight
-            rotary = _positions(name, layer, recorder.rotary(met[layer], layer), here, there)
+            window = None if None not in sights.values() else sight
+            rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), here, there)
             (keys, values) = here[layer]
             specs.append(
                 LayerSpec(
@@ -234,39 +265,46 @@ def _probe(model: Any, name: str, length: int) -> tuple[LayerSpec, ...]:
                     rotary,
                     window,
                     sight,
+                    tuple(sorted(other for other, owner in shared.items() if owner == layer)),
                 )
             )
     finally:
         recorder.close()
-    return tuple(specs)
+    states = [spec_of(i, carrying[i], layer) for i, layer in first.carried.items()]
+    return tuple(specs), tuple(states)
 
 
-def _windows(model: Any, name: str) -> list[int | None]:
-    """The sliding window of each layer, None for global ones; refuses other kinds of memory."""
+def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The kind of each layer and its settings; refuses kinds of memory that are not known."""
     kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     for index, kind in enumerate(kinds):
-        if kind not in GLOBAL | SLIDING:
+        if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
             raise UnboundedError(
                 f"Layer {index} of {name} is of the kind {kind!r}, which kvstream cannot bound "
-                "yet; it knows full and sliding-window attention."
+                "yet; it knows full and sliding-window attention and recurrent layers."
             )
-    return [s.get("sliding_window") for s in settings]
+    if not (ATTENDS | BOTH) & set(kinds):
+        raise UnboundedError(
+            f"{name} ({_kind(model)}) has recurrent layers alone: it keeps no keys and values, so "
+            "there is nothing to bound and nothing to choose."
+        )
+    return kinds, settings
 
 
-class _Recorder:
+class _Recorder(Cache):
     """Stands in for the cache during the probe: keeps what each layer hands over."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int) -> None:
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}
-        self.layers = [self] * count
-        self.is_sliding = [False] * count
-        self.is_compileable = False
+        self.carried = {i: LinearAttentionLayer(**s) for i, s in carrying.items()}
+        layers: list[Any] = [self.carried.get(i, Nothing()) for i in range(count)]
+        super().__init__(layers=layers)
 
     def update(
-        self, k: Tensor, v: Tensor, layer_idx: int, *_: Any, **__: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        self.stored[layer_idx] = (k.clone(), v.clone())
-        return k, v
+        self.stored[layer_idx] = (key_states.clone(), value_states.clone())
+        return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
@@ -274,14 +312,19 @@ class _Recorder:
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return query_length, 0
 
-    def get_max_length(self, layer_idx: int = 0) -> int:
+    def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
 
 
 def _record(
-    model: Any, name: str, ids: Tensor, start: int, count: int
-) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor, dict[int, nn.Module]]:
-    cache = _Recorder(count)
+    model: Any,
+    name: str,
+    ids: Tensor,
+    start: int,
+    carrying: Mapping[int, Mapping[str, Any]],
+    count: int,
+) -> tuple[_Recorder, Tensor, dict[int, hook.Met]]:
+    cache = _Recorder(carrying, count)
     positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     try:
         with torch.inference_mode(), hook.running(None) as met:
@@ -295,7 +338,15 @@ def _record(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
-    return cache.stored, out.logits[0], met
+    return cache, out.logits[0], met
+
+
+def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
+    """The layer that keeps these keys."""
+    for layer, (kept, _) in stored.items():
+        if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
+            return layer
+    return None
 
 
 def _positions(

@@ -21,6 +21,7 @@ from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, Mixer
 from kvstream.methods.scoring import on_host
 from kvstream.model.attention import Wanted
+from kvstream.model.recurrent import StateSpec, StateStore
 from kvstream.model.rotary import Rotary
 
 PROMPT = -1
@@ -48,6 +49,8 @@ class LayerSpec:
     where all layers of a model slide: then all are compressed, and `sight` alone limits them."""
     sight: int | None = None
     """A query sees itself and the ``sight - 1`` positions before it; None: all of them."""
+    shared_by: tuple[int, ...] = ()
+    """Later layers that keep nothing, and attend to what this one keeps."""
 
     @property
     def entry_bytes(self) -> int:
@@ -141,6 +144,22 @@ class LayerStore(CacheLayerMixin):
         self.spec.rotary.unrotate(flying, base + first - self.raw, flying)
         return keys
 
+    def measured(self, rows: Tensor | None, columns: Tensor | None, *, by_owner: bool) -> None:
+        """Note the attention that entries got in a pass: the mean over the layers that share them.
+
+        The owner comes first in every pass, so it is where the mean begins.
+        """
+        if self.spec.shared_by:
+            layers = 1 + len(self.spec.shared_by)
+            rows, columns = (None if t is None else t / layers for t in (rows, columns))
+        if by_owner:
+            self.rows, self.columns = rows, columns
+            return
+        if rows is not None and self.rows is not None:
+            self.rows = self.rows + rows.to(self.rows.device)
+        if columns is not None and self.columns is not None:
+            self.columns = self.columns + columns.to(self.columns.device)
+
     def settle(self, base: int) -> None:
         """Take the rotation off what is in flight; afterwards everything is raw."""
         if self.in_flight and self.spec.rotary is not None:
@@ -181,6 +200,20 @@ class LayerStore(CacheLayerMixin):
         return sum(t.nbytes for t in self.heads.values())
 
 
+class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs differ in this
+    """A layer that attends and carries a state as well."""
+
+    def __init__(self, store: LayerStore, states: StateSpec) -> None:
+        StateStore.__init__(self, states)
+        self.__dict__.update(vars(store))
+
+
+class Nothing:
+    """Stands for a layer that keeps nothing: experts or a feed-forward network alone."""
+
+    is_sliding = False
+
+
 @dataclass
 class Peak:
     """The most that was ever in memory, counted at every forward pass."""
@@ -191,9 +224,10 @@ class Peak:
 
 
 class BoundedCache(Cache):
-    """One `LayerStore` per layer under a common budget of `capacity` entries a head."""
+    """One `LayerStore` per attending layer under a common budget of `capacity` entries a head.
 
-    layers: list[LayerStore]  # type: ignore[assignment]
+    Layers that carry a state instead, or as well, have a `StateStore`; the rest keep nothing.
+    """
 
     def __init__(
         self,
@@ -202,14 +236,28 @@ class BoundedCache(Cache):
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
         way: str = "auto",
+        states: Sequence[StateSpec] = (),
     ) -> None:
-        stores = [
-            LayerStore(
+        stores = {
+            spec.index: LayerStore(
                 spec, capacity, *((tensors, head_tensors) if spec.window is None else ((), ()))
             )
             for spec in specs
-        ]
-        super().__init__(layers=list(stores))
+        }
+        carrying: dict[int, StateStore] = {}
+        for state in states:
+            if state.index in stores:
+                both = HybridStore(stores[state.index], state)
+                stores[state.index] = carrying[state.index] = both
+            else:
+                carrying[state.index] = StateStore(state)
+        every: dict[int, Any] = {**stores, **carrying}
+        super().__init__(layers=[every.get(i, Nothing()) for i in range(max(every) + 1)])
+        self._stores = {i: s for s in stores.values() for i in (s.spec.index, *s.spec.shared_by)}
+        self.stores: list[LayerStore] = list(stores.values())
+        """The layers that attend."""
+        self.states: list[StateStore] = list(carrying.values())
+        """The layers that carry a state."""
         self.capacity = capacity
         self.base = 0
         """Position of the first entry in flight, the same for all layers."""
@@ -220,24 +268,35 @@ class BoundedCache(Cache):
         self.peak = Peak()
         self._scratch: dict[torch.device, Tensor] = {}
 
+    def store(self, layer: int) -> LayerStore:
+        """What layer `layer` of the model attends to."""
+        return self._stores[layer]
+
     @property
     def used(self) -> int:
         """Entries of the fullest head."""
-        return max(store.used for store in self.layers)
+        return max(store.used for store in self.stores)
 
     @property
     def next_position(self) -> int:
-        return self.base + self.layers[0].in_flight
+        return self.base + self.stores[0].in_flight
 
     @property
     def bytes(self) -> int:
         """Bytes of all entries held now, with what is remembered of them."""
-        return sum(s.used * s.tensor_bytes() + s.head_bytes() for s in self.layers)
+        entries = sum(s.used * s.tensor_bytes() + s.head_bytes() for s in self.stores)
+        return entries + sum(s.state_bytes for s in self.states)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes at the most, beside all entries: of heads as a whole, of states and their copy."""
+        states = sum(2 * s.states.bytes for s in self.states)
+        return sum(s.head_bytes() for s in self.stores) + states
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes when every head is full: what was allocated."""
-        return sum(self.capacity * s.tensor_bytes() + s.head_bytes() for s in self.layers)
+        """Bytes when every head is full."""
+        return sum(self.capacity * s.tensor_bytes() for s in self.stores) + self.fixed_bytes
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.next_position
@@ -245,7 +304,7 @@ class BoundedCache(Cache):
     def scratch(self, spec: LayerSpec) -> Tensor:
         """Room for one layer's rotated keys, shared by the layers of a device."""
         if spec.device not in self._scratch:
-            same = [s.spec for s in self.layers if s.spec.device == spec.device]
+            same = [s.spec for s in self.stores if s.spec.device == spec.device]
             heads, width = max(s.heads for s in same), max(s.key_dim for s in same)
             self._scratch[spec.device] = torch.empty(
                 heads, self.capacity, width, dtype=spec.dtype, device=spec.device
@@ -273,7 +332,7 @@ class BoundedCache(Cache):
 
     def tag(self, count: int, first: int | None) -> None:
         """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""
-        for store in self.layers:
+        for store in self.stores:
             end = store.used
             if first is None:
                 store.origin[:, end - count : end] = PROMPT
@@ -282,24 +341,36 @@ class BoundedCache(Cache):
                     first, first + count, dtype=torch.int32, device=store.origin.device
                 )
 
+    def set_aside(self) -> None:
+        """What comes now is to leave again, with `drop_newest` or `cut`."""
+        for state in self.states:
+            state.set_aside()
+
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries, which must be in flight (a catalyst, an answer)."""
-        for store in self.layers:
+        if count:
+            self._give_back()
+        for store in self.stores:
             assert store.in_flight >= count
             store.used -= count
 
     def cut(self, ends: Sequence[int]) -> None:
         """Forget what came after the first ``ends[i]`` entries of each layer."""
-        for store, end in zip(self.layers, ends, strict=True):
+        self._give_back()
+        for store, end in zip(self.stores, ends, strict=True):
             store.used, store.raw = end, min(store.raw, end)
         self.rebase()
 
+    def _give_back(self) -> None:
+        for state in self.states:
+            state.give_back()
+
     def settle(self) -> None:
         """Make every entry raw; the next ones follow the longest layer."""
-        for store in self.layers:
+        for store in self.stores:
             store.settle(self.base)
         self.rebase()
 
     def rebase(self) -> None:
         """After entries left: what remains is pushed together, and new ones follow it."""
-        self.base = max(store.raw for store in self.layers)
+        self.base = max(store.raw for store in self.stores)

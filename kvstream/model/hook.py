@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,16 +19,26 @@ from kvstream.model.attention import Shape, attend, evidence, reference
 from kvstream.model.cache import BoundedCache
 
 NAME = "kvstream"
-_running: list[tuple[BoundedCache | None, dict[int, nn.Module]]] = []
+_running: list[tuple[BoundedCache | None, dict[int, Met]]] = []
+
+
+@dataclass(frozen=True)
+class Met:
+    """An attention that ran."""
+
+    module: nn.Module
+    keys: Tensor
+    """[1, K, T, D], as it was handed them."""
 
 
 @contextmanager
-def running(cache: BoundedCache | None) -> Iterator[dict[int, nn.Module]]:
-    """Forward passes inside use `cache`; yields the attention modules by layer as they are met.
+def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
+    """Forward passes inside use `cache`.
 
-    None is for the probe: the model's input attends to itself alone.
+    None is for the probe: the model's input attends to itself alone, and the attentions are yielded
+    by layer as they are met.
     """
-    met: dict[int, nn.Module] = {}
+    met: dict[int, Met] = {}
     _running.append((cache, met))
     try:
         yield met
@@ -53,26 +64,29 @@ def bounded_attention(
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
     cache, met = _running[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    met[layer] = module
     shape = Shape(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         # Some models build their window into the mask alone, and hand over none.
-        window=sliding_window or (None if cache is None else cache.layers[layer].spec.sight),
+        window=sliding_window or (None if cache is None else cache.store(layer).spec.sight),
         softcap=softcap,
         sinks=s_aux,
     )
     if cache is None:
+        met[layer] = Met(module, key)
         out = reference(query[0], key[0], value[0], shape)[0]
         return out.transpose(0, 1).contiguous()[None], None
-    store = cache.layers[layer]
+    store = cache.store(layer)
     scratch = cache.scratch(store.spec) if store.raw and store.spec.rotary else None
     keys = store.rotated(cache.base, scratch)
     values = store.values[:, : store.used]
+    owner = layer == store.spec.index
+    if not owner:  # which may be on another device
+        keys, values = keys.to(query.device), values.to(query.device)
     out, lse = attend(query[0], keys, values, shape, cache.way)
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
-        store.rows, store.columns = evidence(query[0], keys, lse, shape, wanted)
-    if cache.mix is not None and store.heads:
+        store.measured(*evidence(query[0], keys, lse, shape, wanted), by_owner=owner)
+    if cache.mix is not None and store.heads and owner:
         out = cache.mix(layer, query[0], out, store.heads)
     # Contiguous, since some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None

@@ -6,6 +6,7 @@ by the difference again and again drifts (5-38% after 1,000 times in bf16, again
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,6 +132,13 @@ class Rotary:
         return self.apply(keys[:, :1], keys, cos, sin)[1][0]
 
 
+def _of_both(apply: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`apply` for queries and keys, where the model's (Gemma 3n, 4) turns one tensor at a time."""
+    if list(inspect.signature(apply).parameters)[1] != "cos":
+        return apply
+    return lambda queries, keys, cos, sin: (queries, apply(keys, cos, sin))
+
+
 def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
     """Keys [K, n, D] with each dimension of one half turned with its fellow in the other, float32.
 
@@ -194,5 +202,5 @@ class RotaryRecorder:
             if same:
                 if call not in self._angles:
                     self._angles[call] = Angles(module, args, kwargs, given.device, self._limit)
-                return Rotary(apply, self._angles[call], given.shape[-1])
+                return Rotary(_of_both(apply), self._angles[call], given.shape[-1])
         return None

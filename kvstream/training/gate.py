@@ -15,35 +15,27 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from transformers import AttentionInterface
+from torch import nn
 
 from kvstream.engine import Piece, Reader
 from kvstream.errors import ModelError, SourceError, UsageError
 from kvstream.methods.base import Mixer, ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite, Gate, mixer
-from kvstream.model import hook
-from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.sources import open_sources
 from kvstream.tokens import Tokenizer
+from kvstream.training.gate_loss import chunk_loss
 from kvstream.training.splits import is_heldout
 
-NAME = "kvstream_gate"
 ROOM = 16
 """Entries reserved for a question and for an answer, which training has none of."""
-POSITIONS = 1024
-"""Most tokens of a chunk whose loss is taken; more only costs memory."""
 WARM_UP = 0.05
 VECTOR_RATE = 20.0
 """The gating vectors learn so many times faster than the MLP."""
@@ -302,104 +294,3 @@ def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> 
     partial = path.with_name(path.name + ".partial")
     save_file(tensors, partial, metadata=about)
     os.replace(partial, path)
-
-
-# One chunk with gradients -----------------------------------------------------------------------
-
-
-class _Peek:
-    """Stands in for the cache: what it holds is read, and nothing is added."""
-
-    is_compileable = False
-
-    def __init__(self, cache: BoundedCache, gates: Mapping[int, Gate]) -> None:
-        self.cache, self.gates = cache, gates
-        self.layers = [self] * len(cache.layers)
-        self.is_sliding = [False] * len(cache.layers)
-
-    def update(
-        self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        return keys, values
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.cache.next_position
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.cache.next_position + query_length, 0
-
-    def get_max_length(self, layer_idx: int = 0) -> int:
-        return self.cache.capacity
-
-
-_peeking: list[_Peek] = []
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None = None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """As `hook.bounded_attention`, with gradients, and the new keys not in the cache."""
-    peek = _peeking[-1]
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    store = peek.cache.layers[layer]
-    scratch = peek.cache.scratch(store.spec) if store.raw and store.spec.rotary else None
-    keys = torch.cat((store.rotated(peek.cache.base, scratch), key[0]), dim=1)
-    values = torch.cat((store.values[:, : store.used], value[0]), dim=1)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = sliding_window or store.spec.sight
-    if softcap is None and s_aux is None and (window is None or window >= keys.shape[1]):
-        new, total = query.shape[2], keys.shape[1]
-        mask = torch.ones(new, total, dtype=torch.bool, device=query.device).tril(total - new)
-        out = functional.scaled_dot_product_attention(
-            query, keys[None], values[None], attn_mask=mask, scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[0],
-        )[0]  # fmt: skip
-    else:
-        out = reference(query[0], keys, values, Shape(scale, window, softcap, s_aux))[0]
-    if store.heads:
-        heads = store.heads
-        out = peek.gates[layer](query[0], out, heads["memory"], heads["norm"])
-    return out.transpose(0, 1)[None], None
-
-
-AttentionInterface.register(NAME, _attention)
-
-
-@contextmanager
-def _peek(model: BoundedModel, peek: _Peek) -> Iterator[None]:
-    model.model.set_attn_implementation(NAME)
-    _peeking.append(peek)
-    try:
-        yield
-    finally:
-        _peeking.pop()
-        model.model.set_attn_implementation(hook.NAME)
-
-
-def chunk_loss(
-    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], gates: Mapping[int, Gate]
-) -> Tensor:
-    """Mean loss of the tokens after the first, each predicted behind what the cache holds."""
-    start = cache.next_position
-    inputs = torch.tensor([list(ids)], device=model.device)
-    positions = torch.arange(start, start + len(ids), device=model.device)[None]
-    rows = torch.arange(len(ids) - 1, device=model.device)
-    if len(rows) > POSITIONS:
-        rows = rows[torch.randperm(len(rows), device=model.device)[:POSITIONS].sort().values]
-    peek = _Peek(cache, gates)
-    with _peek(model, peek), torch.enable_grad():
-        out = model.model(
-            input_ids=inputs, position_ids=positions, past_key_values=peek, use_cache=True,
-            logits_to_keep=rows,
-        )  # fmt: skip
-        return functional.cross_entropy(out.logits[0].float(), inputs[0, rows + 1])

@@ -16,11 +16,14 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from kvstream.errors import UnboundedError
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import Nothing
+from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
 SDPA = "sdpa"
@@ -84,6 +87,22 @@ def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
     return (*states.shape[:2], capacity, states.shape[-1])
 
 
+def in_place(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
+    """The layers of a cache where they are in the model, and between them those with a state.
+
+    Raises UnboundedError where one does both.
+    """
+    every = {spec.index: layer for spec, layer in zip(model.layers, layers, strict=True)}
+    states = {spec.index: StateStore(spec) for spec in model.states}
+    if every.keys() & states.keys():
+        raise UnboundedError(
+            f"The layers of {model.name} attend and carry a state at once; `bench speed` has no "
+            "floor for them. `kvstream ask` tells how fast it reads."
+        )
+    every.update(states)
+    return [every.get(i, Nothing()) for i in range(max(every) + 1)]
+
+
 @contextmanager
 def attention(model: BoundedModel, name: str) -> Iterator[None]:
     """The model computes attention by `name` inside, and kvstream's way again afterwards."""
@@ -117,7 +136,7 @@ def read_floor(
     """
     most = most_held(steps)
     layers = [_Layer(max(most, steps[-1][1] + len(question) + tokens)) for _ in model.layers]
-    cache = Cache(layers=list(layers))
+    cache = Cache(layers=in_place(model, layers))
 
     def forward(part: Tensor) -> Tensor:
         """Hidden states, or logits where the output layer is not plain, [n, d]."""
@@ -141,5 +160,12 @@ def read_floor(
                 layer.used = min(layer.used, memory)
         watch.has_read()
         answer(logits, question, tokens, watch)
+    return {
+        **watch.record(), "peak_kv_tokens": most, "peak_kv_bytes": held_bytes(model, most),
+    }  # fmt: skip
+
+
+def held_bytes(model: BoundedModel, entries: int) -> int:
+    """Bytes of so many entries in every layer, and of the states beside them."""
     each = sum(spec.entry_bytes for spec in model.layers)
-    return {**watch.record(), "peak_kv_tokens": most, "peak_kv_bytes": most * each}
+    return entries * each + sum(spec.bytes for spec in model.states)

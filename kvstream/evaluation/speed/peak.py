@@ -45,5 +45,7 @@ def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> floa
     for chunk, memory in steps:
         seen += chunk * (held + (chunk + 1) / 2)
         held = min(memory, held + chunk)
-    widths = sum(spec.key_dim + spec.value_dim for spec in model.layers)
+    widths = sum(
+        (spec.key_dim + spec.value_dim) * (1 + len(spec.shared_by)) for spec in model.layers
+    )
     return 2.0 * weights * tokens + 2.0 * heads * widths * seen

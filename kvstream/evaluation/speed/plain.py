@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention
+from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention, held_bytes, in_place
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import LayerSpec
@@ -43,8 +43,9 @@ def read_plain(
         for part in text.split(chunk or text.shape[1], dim=1):
             logits(part)
         watch.has_read()
-        layers: Any = cache.layers
+        layers: Any = [cache.layers[spec.index] for spec in model.layers]
         size = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        size += held_bytes(model, 0)
         answer(
             lambda more: logits(torch.tensor([list(more)], device=model.device)),
             question,
@@ -115,7 +116,7 @@ def read_token_by_token(
     record says so. Attention is the floor's.
     """
     layers = [_Window(spec, capacity) for spec in model.layers]
-    cache = Cache(layers=list(layers))
+    cache = Cache(layers=in_place(model, layers))
 
     def step(token: int) -> Tensor:
         for layer in layers:
@@ -153,7 +154,6 @@ def read_token_by_token(
         if key in result:
             result[key] += rest
     held = min(capacity, len(ids))
-    each_bytes = sum(spec.entry_bytes for spec in model.layers)
     return {
-        **result, **found, "peak_kv_tokens": held, "peak_kv_bytes": held * each_bytes,
+        **result, **found, "peak_kv_tokens": held, "peak_kv_bytes": held_bytes(model, held),
     }  # fmt: skip

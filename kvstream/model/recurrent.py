@@ -1,0 +1,115 @@
+"""Layers that carry a state from token to token: of one size, however long the text is.
+
+Nothing has to leave such a layer, and nothing can: its state cannot be taken apart into tokens. So
+what goes through the model and is to leave no trace (a catalyst, a question, an answer) is put
+behind a copy of the states, and they go back to the copy afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
+
+from kvstream.errors import KvstreamError
+
+PARTS = {"conv": "conv_states", "recurrent": "recurrent_states"}
+"""The newest inputs of a short convolution, and what the recurrence carries."""
+FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state")
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """What a layer carries on, found out by the probe."""
+
+    index: int
+    settings: Mapping[str, Any]
+    """What transformers makes the layer's cache with."""
+    shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    """Shape and number type of every state, under names such as ``conv.0``."""
+    device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all states of the layer."""
+        return sum(torch.Size(s).numel() * dtype.itemsize for s, dtype in self.shapes.values())
+
+
+class StateStore(LinearAttentionLayer):
+    """The states of one layer, and a copy of them while something passes through."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        super().__init__(**spec.settings)
+        self.states = spec
+        self._aside: dict[str, dict[int, Any]] | None = None
+
+    def carried(self) -> dict[str, Tensor]:
+        """The states by name, as in `StateSpec.shapes`; none before the first token."""
+        return {
+            f"{part}.{i}": tensor
+            for part, attribute in PARTS.items()
+            for i, tensor in getattr(self, attribute).items()
+            if tensor is not None and self.has_previous_state[i]
+        }
+
+    def resume(self, carried: Mapping[str, Tensor]) -> None:
+        """Go on from what `carried` gave; the tensors become the layer's own."""
+        for name, tensor in carried.items():
+            part, _, i = name.partition(".")
+            if part == "conv":
+                self.lazy_initialization(conv_states=tensor, state_idx=int(i))
+            else:
+                self.lazy_initialization(recurrent_states=tensor, state_idx=int(i))
+            getattr(self, PARTS[part])[int(i)] = tensor
+            self.has_previous_state[int(i)] = True
+
+    def set_aside(self) -> None:
+        """Keep a copy of the states, for `give_back`."""
+        assert self._aside is None
+        self._aside = {
+            name: {i: v.clone() if isinstance(v, Tensor) else v for i, v in values.items()}
+            for name in (*PARTS.values(), *FLAGS)
+            for values in [getattr(self, name)]
+        }
+
+    def give_back(self) -> None:
+        """Forget every token since `set_aside`."""
+        if self._aside is None:
+            raise KvstreamError(
+                f"Layer {self.states.index} cannot forget tokens that it was not prepared for. "
+                "This is a defect of kvstream; please report it with the command."
+            )
+        for name, values in self._aside.items():
+            setattr(self, name, values)
+        self._aside = None
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes held now, with the copy. Raises KvstreamError if that is more than was declared."""
+        kept = [getattr(self, name) for name in PARTS.values()]
+        if self._aside is not None:
+            kept += [self._aside[name] for name in PARTS.values()]
+        held = sum(t.nbytes for values in kept for t in values.values() if t is not None)
+        if held > 2 * self.states.bytes:
+            raise KvstreamError(
+                f"The states of layer {self.states.index} take {held} bytes, over the "
+                f"{2 * self.states.bytes} that they were counted with."
+            )
+        return held
+
+
+def spec_of(index: int, settings: Mapping[str, Any], layer: LinearAttentionLayer) -> StateSpec:
+    """What `layer` turned out to carry after some tokens."""
+    tensors = {
+        f"{part}.{i}": tensor
+        for part, attribute in PARTS.items()
+        for i, tensor in getattr(layer, attribute).items()
+        if tensor is not None
+    }
+    shapes = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
+    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    return StateSpec(index, settings, shapes, device)

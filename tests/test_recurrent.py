@@ -1,0 +1,194 @@
+"""Layers that carry a state: what passes through leaves no trace, and every byte is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fuzz_parsers import pocket
+from models import FAMILIES, bounded, fresh, tokens
+from torch import Tensor
+
+from kvstream.engine import Piece, Reader
+from kvstream.errors import BudgetError, KvstreamError, SourceError
+from kvstream.events import Answered
+from kvstream.memory import saving
+from kvstream.memory.citations import attended
+from kvstream.memory.file import read as read_file
+from kvstream.memory.file import write as write_file
+from kvstream.methods.infinipot import InfiniPot
+from kvstream.methods.recency import Streaming
+from kvstream.model.bounded import bound
+from kvstream.preparation import budget_tokens
+from kvstream.session import Session
+from kvstream.settings import Budget, RunSettings
+from kvstream.sizes import Sizes
+from kvstream.sources import open_sources
+
+KINDS = ["qwen3.5", "lfm2", "falcon-h1", "granite-hybrid"]
+HEAD, QUESTION, LENGTH = tokens(5, seed=1), tokens(4, seed=2), 300
+SIZES = Sizes(128, len(HEAD), 6, len(QUESTION), 8)
+
+
+def read(kind: str, method: Any, catalyst: list[int]) -> Reader:
+    reader = Reader(bounded(kind), method, RunSettings(), SIZES, HEAD, [catalyst], estimate=LENGTH)
+    text = tokens(LENGTH, seed=4)
+    while reader.seen < LENGTH:
+        ids = text[reader.seen :][: reader.schedule.chunk()]
+        reader.step(Piece(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
+    return reader
+
+
+def states(reader: Reader) -> dict[str, Tensor]:
+    return {
+        f"{state.states.index}.{name}": tensor.clone()
+        for state in reader.cache.states
+        for name, tensor in state.carried().items()
+    }
+
+
+def say(reader: Reader, count: int = 6) -> list[int]:
+    return list(reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), count))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_asking_changes_no_state(kind: str) -> None:
+    reader = read(kind, InfiniPot(), tokens(6, seed=3))
+    before = states(reader)
+    assert len(before) >= len(reader.cache.states) > 0
+    first = say(reader)
+    reader.score(QUESTION, first)
+    reader.rank()
+    attended(reader, QUESTION, first)
+    stopped = reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), 6)
+    next(stopped)
+    stopped.close()
+    after = states(reader)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert say(reader) == first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_catalyst_leaves_no_trace_in_a_state(kind: str) -> None:
+    """`streaming` keeps the same whatever the catalyst says, so all that follows is the same."""
+    one, other = (read(kind, Streaming(), tokens(6, seed=seed)) for seed in (3, 8))
+    first, second = states(one), states(other)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert say(one) == say(other)
+
+
+def test_a_state_goes_back_to_nothing_where_nothing_was_read() -> None:
+    reader = Reader(bounded("lfm2"), Streaming(), RunSettings(), SIZES, [], (), estimate=LENGTH)
+    assert say(reader) == say(reader)
+    assert not states(reader)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_byte_of_a_state_is_counted(kind: str) -> None:
+    reader = read(kind, InfiniPot(), tokens(6, seed=3))
+    cache = reader.cache
+    held = sum(t.nbytes for t in states(reader).values())
+    assert held == sum(spec.bytes for spec in reader.model.states) > 0
+    entries = sum(s.used * s.tensor_bytes() for s in cache.stores)
+    assert cache.bytes == entries + held
+    cache.set_aside()
+    assert cache.bytes == entries + 2 * held
+    cache.drop_newest(0)
+    cache.cut([s.used for s in cache.stores])
+    assert cache.bytes == entries + held
+    most = max(s.used for s in cache.stores)
+    assert cache.peak.bytes >= entries + 2 * held, "no copy was ever counted"
+    assert cache.peak.bytes <= cache.capacity_bytes
+    assert most <= cache.capacity
+
+
+def test_a_budget_in_bytes_pays_for_the_states() -> None:
+    model = bounded("falcon-h1")
+    states = 2 * sum(spec.bytes for spec in model.states)
+    each = sum(spec.entry_bytes + spec.heads * 4 for spec in model.layers)
+    method = Streaming()
+    assert budget_tokens(model, Budget(bytes=states + 10 * each), method) == 10
+    with pytest.raises(BudgetError):
+        budget_tokens(model, Budget(bytes=states), method)
+
+
+def test_a_state_that_grows_is_an_error() -> None:
+    cache = bounded("lfm2").new_cache(16)
+    bounded("lfm2").forward(tokens(4), cache)
+    cache.states[0].conv_states[0] = torch.zeros(1, 32, 30)
+    with pytest.raises(KvstreamError, match="over the"):
+        _ = cache.bytes
+
+
+def test_what_was_not_prepared_for_cannot_be_forgotten() -> None:
+    model = bounded("lfm2")
+    cache = model.new_cache(16)
+    model.forward(tokens(4), cache)
+    with pytest.raises(KvstreamError, match="not prepared"):
+        cache.drop_newest(2)
+
+
+# Memory files
+
+
+@cache
+def session(kind: str) -> Session:
+    config = FAMILIES[kind].config(vocab_size=8192, max_position_embeddings=2048)
+    return Session(bound(fresh(config), kind), pocket())
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2000, seed=3, facts=2)
+
+
+def remembered(kind: str, path: Path) -> Any:
+    run = RunSettings(Budget(tokens=320), "infinipot", max_tokens=8)
+    one = session(kind)
+    events = one.read(open_sources([str(path)]), one.settle((), run, asked_later=True), run)
+    while True:
+        try:
+            next(events)
+        except StopIteration as end:
+            return end.value
+
+
+def answer(memory: Any) -> str:
+    events = memory.answer("Who did it?")
+    return next(e.result.answer for e in events if isinstance(e, Answered))
+
+
+@pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])
+def test_a_memory_file_holds_the_states(kind: str, story: Path, tmp_path: Path) -> None:
+    memory, path = remembered(kind, story), tmp_path / "m.kvs"
+    digest = saving.save(memory, path)
+    again = session(kind).recall(saving.look(path), RunSettings(Budget(tokens=320), max_tokens=8))
+    before, after = states(memory.reader), states(again.reader)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert answer(again) == answer(memory)
+    assert saving.digest(again) == digest == saving.digest(memory)
+
+
+@pytest.mark.parametrize("change", ["missing", "another shape", "another type"])
+def test_a_memory_file_whose_states_do_not_fit_is_refused(
+    change: str, story: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.kvs"
+    saving.save(remembered("qwen3.5", story), path)
+    content = read_file(path)
+    tensors, name = dict(content.tensors), "states.0.conv.0"
+    if change == "missing":
+        del tensors[name]
+    elif change == "another shape":
+        tensors[name] = tensors[name][..., :-1].contiguous()
+    else:
+        tensors[name] = tensors[name].bfloat16()
+    write_file(path, content.state, content.notes, tensors)
+    with pytest.raises(SourceError, match=r"m\.kvs"):
+        session("qwen3.5").recall(saving.look(path), RunSettings(Budget(tokens=320)))
