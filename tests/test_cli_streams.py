@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **more}
 
 
-def on_terminal(*arguments: str, stderr: bool = True, stdout: bool = True, **env: str) -> str:
+def on_terminal(
+    *arguments: str,
+    stderr: bool = True,
+    stdout: bool = True,
+    before: Sequence[str] = (),
+    **env: str,
+) -> str:
     """What a terminal is sent by a run; a stream that is not on it goes nowhere."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*before, *PROGRAM, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=theirs if stdout else subprocess.DEVNULL,
         stderr=theirs if stderr else subprocess.DEVNULL,
@@ -194,6 +201,17 @@ def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
     shown = on_terminal("ask", book, "Q?", FAKE="pause=0.02")
     assert "budget 1,024 entries" in shown
     assert shown.index("╭") < shown.index("It is 51234.") < shown.index("peak 932 of 1,024")
+
+
+@pytest.mark.parametrize("command", [["ask"], ["ask", "--json"], ["compare", "--json"]])
+def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, command) -> None:
+    piped = ["sh", "-c", '"$@" | cat', "sh"]
+    shown = on_terminal(*command, book, "Q?", before=piped, FAKE="pause=0.05")
+    panel, answer = shown.index("budget 1,024 entries"), shown.index("It is 51234.")
+    assert panel < answer
+    # The panel is drawn by going up over what stands there.
+    assert "\x1b[1A" in shown[panel:answer]
+    assert "\x1b[1A" not in shown[answer:]
 
 
 def test_the_answer_streams_on_a_terminal(book) -> None:

@@ -134,6 +134,7 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                     elif isinstance(event, Answered):
                         rows.append(Row(str(name), event.result, spread(coverage)))
                         if options.as_json:
+                            reporter.make_way()
                             _print_json(output, rows[-1])
             except (BudgetError, SourceError, UsageError) as error:
                 # One method that cannot (full, or a gate that is missing) must not take the others'
@@ -144,6 +145,7 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                 rows.append(Row(str(name), None, 0.0, str(error)))
                 reporter.show(Notice(f"{name}: {error}"))
                 if options.as_json:
+                    reporter.make_way()
                     _print_json(output, rows[-1])
             if interrupts():
                 break

@@ -124,6 +124,7 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 if checkpoint is not None and checkpoint.digest is not None:
                     told = {"sha256": checkpoint.digest}
                     event = Answered(replace(event.result, memory=told))
+                reporter.make_way()
                 with _rescued(event.result, output):
                     writer.show(event)
                 reporter.show(event)

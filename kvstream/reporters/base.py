@@ -27,6 +27,9 @@ class Reporter:
     def show(self, event: Event) -> None:
         """One event of the run, in order."""
 
+    def make_way(self) -> None:
+        """A whole answer is about to be written, which may end on the same terminal."""
+
     def tell(self, message: str) -> None:
         """Something to say now that is no event, such as what Ctrl-C does."""
 
@@ -47,6 +50,10 @@ class Reporters(Reporter):
     def show(self, event: Event) -> None:
         for reporter in self.reporters:
             reporter.show(event)
+
+    def make_way(self) -> None:
+        for reporter in self.reporters:
+            reporter.make_way()
 
     def tell(self, message: str) -> None:
         for reporter in self.reporters:

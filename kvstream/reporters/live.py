@@ -89,7 +89,7 @@ class Speed:
 class Live(Teller):
     """Draws a panel on the terminal's stderr while the run goes on.
 
-    ``stays``: keep it while the answer is made, because the answer goes elsewhere; otherwise it
+    ``stays``: keep it while the answer is made, because the answer is written whole; otherwise it
     stops before the first token, which then follows below it.
     """
 
@@ -133,6 +133,10 @@ class Live(Teller):
         else:
             # Above the panel, which moves down.
             self.console.print(Text(f.for_terminal(message)))
+
+    def make_way(self) -> None:
+        # Behind a pipe may be this terminal: `kvstream ask ... | tee answer.txt`.
+        self._stop()
 
     def close(self) -> None:
         self._clear_line()
