@@ -247,6 +247,19 @@ def test_streamed_equals_one_shot(
     assert all(a <= b for a, b in pairwise(starts))
 
 
+@pytest.mark.parametrize("unit", ["the dog ", "dog the ", "aa", "ab", "in the ", "hehe"])
+@pytest.mark.parametrize("kind", ["unigram", "unigram-whole"])
+def test_text_that_repeats_itself_is_cut_as_a_whole(kind: str, unit: str) -> None:
+    """Which of two ways to cut a run is better depends on its length, odd or even, to its end."""
+    rng = random.Random(0)
+    for _ in range(8):
+        data = (unit * rng.randrange(300, 1500)).encode()[rng.randrange(4) :]
+        sizes = [rng.randrange(1, 700) for _ in range(rng.randrange(1, 4))]
+        _, ids, _ = stream(kind, data, sizes, rng.randrange(1, 900))
+        expected = scores(kind, one_shot(kind, data.decode()))
+        assert scores(kind, ids) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_starts_are_the_bytes_of_the_tokens(kind: str) -> None:
     data = "".join(CORPUS[:5]).encode() * 3

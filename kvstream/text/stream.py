@@ -32,6 +32,8 @@ STEP = 1024
 """Characters worth another try, when a slow writer sends them one by one."""
 OTHER_ENDS = (1, 2, 3, 5, 8, 13, 21)
 """A doubtful cut must be the same with so many characters less at the end."""
+REPEATED = 4
+"""Text repeats itself where each token comes so many times, on the average, in front of a cut."""
 CONTEXT = 256
 """Bytes in front of a cut that are encoded again to prove it."""
 
@@ -237,7 +239,10 @@ class TokenStream:
         if _between_words(text, char) and not self._tokenizer.crosses_words:
             return True
         # Where text repeats itself, a unigram model cuts it by where the run ends: then another
-        # end moves the cut, and it must wait for the real one.
+        # end moves the cut, and it must wait for the real one. What moves may lie anywhere in the
+        # run, however long it is.
+        if REPEATED * len(set(expected)) <= len(expected):
+            begin, continuing, expected = 0, self._begun, ids[:token].tolist()
         return all(
             encode(text[begin:-less], continuing)[: len(expected)] == expected
             for less in OTHER_ENDS
