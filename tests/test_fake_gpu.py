@@ -20,6 +20,9 @@ from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
 
 from kvstream.engine import Piece, Reader
+from kvstream.evaluation.speed.systems import Task, systems
+from kvstream.evaluation.speed.systems import run as run_system
+from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
 from kvstream.memory import saving
 from kvstream.memory.citations import attended
@@ -161,3 +164,25 @@ def test_a_session_and_its_memory_file(
     ]
     assert answers[0].answer == answers[1].answer
     assert answers[0].citations == answers[1].citations
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3.5"])
+def test_the_systems_that_speed_is_measured_against(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each held is the same on both; times mean nothing here."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    found = []
+    for place in (lambda model: model, moved):
+        model = place(fresh(FAMILIES[kind].config(vocab_size=8192)))
+        session = Session(bound(model, kind), pocket())
+        run = RunSettings(Budget(tokens=300), "infinipot", max_tokens=4)
+        task = Task(session, tokens(900, vocabulary=8192), tokens(5), 4, 100.0, exact_times=True)
+        against = ("floor", "floor-sdpa", "full", "transformers", "streamingllm")
+        chosen = systems(session, [Case(run)], against)
+        found.append([run_system(system, task) for system in chosen])
+    assert len(found[0]) == 7
+    for here, there in zip(*found, strict=True):
+        held = ("peak_kv_tokens", "peak_kv_bytes")
+        assert [here[name] for name in held] == [there[name] for name in held]
+        assert here.keys() == there.keys()
