@@ -20,7 +20,7 @@ EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 
 
 KEEPS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
-"""Kinds of layers that keep keys and values. Recurrent ones carry a state, which is small."""
+"""Kinds of layers that keep keys and values. States of recurrent ones come on top."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Entry:
     kv_tokens: int | None = None
     """The default budget."""
     kv_bytes: int | None = None
-    """What entries of that budget take, at most: layers with a sliding window take less."""
+    """What entries of that budget take, at most: layers with a sliding window take less, and
+    states of recurrent layers are not in it."""
     needs_bytes: int | None = None
     fits: bool | None = None
     problem: str | None = None
@@ -132,9 +133,11 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
 
     heads = first("num_attention_heads", "n_head", "n_heads")
     key_values = first("num_key_value_heads", "num_attention_heads", "n_head", "n_heads")
-    layers = first("num_hidden_layers", "n_layer", "n_layers")
     if kinds := text.get("layer_types") or text.get("layers_block_type"):
         layers = sum(kind in KEEPS for kind in kinds)
+    else:
+        layers = first("num_hidden_layers", "n_layer", "n_layers")
     layers -= text.get("num_kv_shared_layers") or 0
     width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
+    width = max(width, text.get("global_head_dim") or 0)  # of Gemma 4's layers that do not slide
     return 2 * layers * key_values * int(width) * number_bytes

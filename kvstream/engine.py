@@ -180,7 +180,8 @@ class Reader:
         room, width = self.schedule.chunk(), self.model.round_width
         if not self._shrinking or self.schedule.first:
             return room
-        over = (room + sum(map(len, self.catalysts))) % width
+        with_chunk = 0 if self.cache.recurrent else sum(map(len, self.catalysts))
+        over = (room + with_chunk) % width
         return room - over if room - over >= 2 * width else room
 
     def begin(self) -> None:
@@ -224,7 +225,7 @@ class Reader:
         States have to be copied between the two, so where there are any each has its own pass.
         """
         n = len(piece.ids)
-        if not (catalyst and wanted and self.cache.states):
+        if not (catalyst and wanted and self.cache.recurrent):
             hidden = self._forward([*piece.ids, *catalyst], wanted)
             self.cache.drop_newest(len(catalyst))
             self.cache.tag(n, piece.first)
@@ -232,9 +233,8 @@ class Reader:
         hidden = self._forward(piece.ids, replace(wanted, segments=()))
         self.cache.tag(n, piece.first)
         columns = [store.columns for store in self.compressible]
-        self.cache.set_aside()
-        self.model.forward(catalyst, self.cache, replace(wanted, columns=False))
-        self.cache.drop_newest(len(catalyst))
+        with self.cache.passing():
+            self.model.forward(catalyst, self.cache, replace(wanted, columns=False))
         for store, measured in zip(self.compressible, columns, strict=True):
             store.columns = measured
         return hidden
@@ -365,9 +365,8 @@ class Reader:
                 f"under a budget of {self.sizes.budget}; memory was made without room for it."
             )
         if catalyst:
-            self.cache.set_aside()
-            self.model.forward(catalyst, self.cache, self._wanted(0, True))
-            self.cache.drop_newest(len(catalyst))
+            with self.cache.passing():
+                self.model.forward(catalyst, self.cache, self._wanted(0, True))
         first = self.first_candidate
         chosen = []
         drawn = self.generator.get_state()
@@ -395,14 +394,10 @@ class Reader:
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
         """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
         self.begin()
-        before = [s.used for s in self.cache.stores]
-        self.cache.set_aside()
-        try:
+        with self.cache.passing():
             hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
             targets = torch.tensor(list(continuation), device=hidden.device)
             return self.model.loss(hidden[len(question) - 1 :], targets)
-        finally:
-            self.cache.cut(before)
 
     def answer(
         self,
@@ -421,33 +416,40 @@ class Reader:
         """
         self.begin()
         self.compactor.remix()
-        ends = [s.used for s in self.cache.stores]
         self.stopped = "interrupted"
-        self.cache.set_aside()
         try:
-            hidden = self.model.forward(question, self.cache, self._wanted_if_full(len(question)))
-            self.cache.tag(len(question), None)
-            for count in range(max_tokens):
-                token = choose(self.model.logits(hidden[-1:])[0])
-                if token in stop:
-                    self.stopped = "end"
-                    return
-                yield token
-                if count + 1 == max_tokens:
-                    self.stopped = "length"
-                    return
-                if self.cache.used == self.sizes.budget and not (
-                    may_compress
-                    and self.method.evicts
-                    and self.compactor.squeeze(ends, len(question))
-                ):
-                    self.stopped = "budget"
-                    return
-                hidden = self.model.forward([token], self.cache, self._wanted_if_full(1))
-                self.cache.tag(1, None)
+            with self.cache.passing() as ends:
+                yield from self._answered(question, choose, stop, max_tokens, ends, may_compress)
         finally:
-            self.cache.cut(ends)
             self.compactor.unfold()
+
+    def _answered(
+        self,
+        question: Sequence[int],
+        choose: Callable[[Tensor], int],
+        stop: frozenset[int],
+        max_tokens: int,
+        ends: list[int],
+        may_compress: bool,
+    ) -> Iterator[int]:
+        hidden = self.model.forward(question, self.cache, self._wanted_if_full(len(question)))
+        self.cache.tag(len(question), None)
+        for count in range(max_tokens):
+            token = choose(self.model.logits(hidden[-1:])[0])
+            if token in stop:
+                self.stopped = "end"
+                return
+            yield token
+            if count + 1 == max_tokens:
+                self.stopped = "length"
+                return
+            if self.cache.used == self.sizes.budget and not (
+                may_compress and self.method.evicts and self.compactor.squeeze(ends, len(question))
+            ):
+                self.stopped = "budget"
+                return
+            hidden = self.model.forward([token], self.cache, self._wanted_if_full(1))
+            self.cache.tag(1, None)
 
     def _wanted_if_full(self, count: int) -> Wanted:
         """Evidence of a pass over `count` tokens: for a compression that comes right after it."""

@@ -19,6 +19,8 @@ class Started:
     method: str
     budget_tokens: int
     budget_bytes: int
+    fixed_bytes: int
+    """Part of them that is no entry's: of heads as a whole, of recurrent layers and their copy."""
     prompt_tokens: int
     """Entries of the protected prompt in front of the source."""
     reserved_tokens: int
@@ -30,6 +32,11 @@ class Started:
     estimated_steps: int | None
     lossless: bool
     """Expected to fit whole: nothing will be evicted."""
+
+    @property
+    def entry_bytes(self) -> float:
+        """Bytes of one token's entries in all layers."""
+        return (self.budget_bytes - self.fixed_bytes) / self.budget_tokens
 
 
 @dataclass(frozen=True)

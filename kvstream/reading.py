@@ -172,6 +172,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
         method=run.method,
         budget_tokens=sizes.budget,
         budget_bytes=reader.cache.capacity_bytes,
+        fixed_bytes=reader.cache.fixed_bytes,
         prompt_tokens=sizes.prompt,
         reserved_tokens=sizes.question + sizes.answer,
         schedule=run.growth,

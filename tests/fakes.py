@@ -61,6 +61,7 @@ class FakeSession:
             method=run.method,
             budget_tokens=budget,
             budget_bytes=budget * ENTRY_BYTES,
+            fixed_bytes=0,
             prompt_tokens=12,
             reserved_tokens=96,
             schedule=run.growth,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from kvstream.errors import BudgetError, UnboundedError
 from kvstream.model.bounded import bound, trained_length
-from kvstream.model.recurrent import StateStore
+from kvstream.model.cache import BoundedCache
 
 MLA = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
@@ -92,17 +93,33 @@ def test_what_cannot_be_bounded_is_refused_with_the_reason(name: str) -> None:
     assert caught.value.exit_code == 4
 
 
-def test_recurrent_layers_that_forget_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recurrent_layers_that_forget_are_refused(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with Jamba in transformers 5.23: one token goes on from the state, several do not."""
-    own = StateStore.update_conv_state
+    model = fresh(FAMILIES["qwen3.5"].config()).to(dtype)
+    for layer in model.model.layers[0].linear_attn.parameters():
+        layer.data.mul_(0.01)  # so that it hardly shows in the logits
+    bound(copy.deepcopy(model), "some/qwen")
+    own = BoundedCache.get_recurrent_state
 
-    def forgetful(self: StateStore, new: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        seen = own(self, new, *args, **kwargs)
-        return new if new.shape[-1] > 1 else seen
+    def forgetful(self: BoundedCache, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        state = own(self, *args, **kwargs)
+        return None if state is None else torch.zeros_like(state)
 
-    monkeypatch.setattr(StateStore, "update_conv_state", forgetful)
-    with pytest.raises(UnboundedError, match="recurrent layers do not go on"):
-        bound(fresh(FAMILIES["lfm2"].config()), "some/lfm2")
+    monkeypatch.setattr(BoundedCache, "get_recurrent_state", forgetful)
+    with pytest.raises(UnboundedError, match="forget their state"):
+        bound(model, "some/qwen")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "name", ["qwen3.5", "qwen3-next", "lfm2", "falcon-h1", "granite-hybrid", "nemotron-h", "gemma4"]
+)
+def test_half_precision_is_no_reason_to_refuse(name: str, dtype: torch.dtype) -> None:
+    found = bound(fresh(FAMILIES[name].config()).to(dtype), name)
+    assert [s.index for s in found.states] == [s.index for s in bounded(name).states]
 
 
 def test_what_layers_carry_is_found_out() -> None:

@@ -45,8 +45,8 @@ def read(kind: str, method: Any, catalyst: list[int]) -> Reader:
 
 def states(reader: Reader) -> dict[str, Tensor]:
     return {
-        f"{state.states.index}.{name}": tensor.clone()
-        for state in reader.cache.states
+        f"{state.carries.index}.{name}": tensor.clone()
+        for state in reader.cache.recurrent
         for name, tensor in state.carried().items()
     }
 
@@ -59,7 +59,7 @@ def say(reader: Reader, count: int = 6) -> list[int]:
 def test_asking_changes_no_state(kind: str) -> None:
     reader = read(kind, InfiniPot(), tokens(6, seed=3))
     before = states(reader)
-    assert len(before) >= len(reader.cache.states) > 0
+    assert len(before) >= len(reader.cache.recurrent) > 0
     first = say(reader)
     reader.score(QUESTION, first)
     reader.rank()
@@ -96,10 +96,8 @@ def test_every_byte_of_a_state_is_counted(kind: str) -> None:
     assert held == sum(spec.bytes for spec in reader.model.states) > 0
     entries = sum(s.used * s.tensor_bytes() for s in cache.stores)
     assert cache.bytes == entries + held
-    cache.set_aside()
-    assert cache.bytes == entries + 2 * held
-    cache.drop_newest(0)
-    cache.cut([s.used for s in cache.stores])
+    with cache.passing():
+        assert cache.bytes == entries + 2 * held
     assert cache.bytes == entries + held
     most = max(s.used for s in cache.stores)
     assert cache.peak.bytes >= entries + 2 * held, "no copy was ever counted"
@@ -120,17 +118,72 @@ def test_a_budget_in_bytes_pays_for_the_states() -> None:
 def test_a_state_that_grows_is_an_error() -> None:
     cache = bounded("lfm2").new_cache(16)
     bounded("lfm2").forward(tokens(4), cache)
-    cache.states[0].conv_states[0] = torch.zeros(1, 32, 30)
+    cache.recurrent[0].conv_states[0] = torch.zeros(1, 32, 4)
     with pytest.raises(KvstreamError, match="over the"):
         _ = cache.bytes
 
 
-def test_what_was_not_prepared_for_cannot_be_forgotten() -> None:
-    model = bounded("lfm2")
-    cache = model.new_cache(16)
-    model.forward(tokens(4), cache)
-    with pytest.raises(KvstreamError, match="not prepared"):
-        cache.drop_newest(2)
+@pytest.mark.parametrize("kind", ["llama", "qwen3.5", "falcon-h1"])
+def test_what_is_interrupted_leaves_no_trace(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = read(kind, InfiniPot(), tokens(6, seed=3))
+    before, used = states(reader), [s.used for s in reader.cache.stores]
+    said, run = say(reader), type(reader.model).forward
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        run(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(reader.model), "forward", interrupted)
+    asked = [
+        reader.rank,
+        lambda: reader.score(QUESTION, said),
+        lambda: attended(reader, QUESTION, said),
+        lambda: say(reader),
+    ]
+    for ask in asked:
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+        assert [s.used for s in reader.cache.stores] == used
+    monkeypatch.undo()
+    after = states(reader)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert say(reader) == said
+
+
+def test_a_second_answer_waits_for_the_first() -> None:
+    reader = read("qwen3.5", Streaming(), tokens(6, seed=3))
+    before = states(reader)
+    first = reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), 6)
+    next(first)
+    with pytest.raises(KvstreamError, match="still being made"):
+        say(reader)
+    first.close()
+    after = states(reader)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_copy_that_finds_no_room_leaves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = read("falcon-h1", Streaming(), tokens(6, seed=3))
+    said, last = say(reader), reader.cache.recurrent[-1]
+    monkeypatch.setattr(last, "set_aside", lambda: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(MemoryError):
+        say(reader)
+    monkeypatch.undo()
+    assert say(reader) == said
+
+
+def test_chunks_are_rounded_for_a_catalyst_in_a_pass_of_its_own() -> None:
+    widths: list[int] = []
+    for kind in ("qwen3.5", "llama"):
+        model = bound(fresh(FAMILIES[kind].config()).bfloat16(), kind)
+        sizes = Sizes(512, len(HEAD), 6, len(QUESTION), 8)
+        one = Reader(model, InfiniPot(), RunSettings(), sizes, [], [tokens(6)], estimate=4000)
+        text, catalyst = tokens(4000, seed=4), 0 if one.cache.recurrent else 6
+        while one.seen < 2000:
+            ids = text[one.seen :][: one._room()]
+            one.step(Piece(ids, one.seen), last=False)
+            widths += [(len(ids) + catalyst) % model.round_width] * (one.steps > 1)
+    assert not any(widths)
 
 
 # Memory files
@@ -192,3 +245,37 @@ def test_a_memory_file_whose_states_do_not_fit_is_refused(
     write_file(path, content.state, content.notes, tensors)
     with pytest.raises(SourceError, match=r"m\.kvs"):
         session("qwen3.5").recall(saving.look(path), RunSettings(Budget(tokens=320)))
+
+
+def test_a_memory_file_with_states_that_nothing_carries_is_refused(
+    story: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.kvs"
+    saving.save(remembered("qwen3.5", story), path)
+    content = read_file(path)
+    more = {"states.1.conv.0": content.tensors["states.0.conv.0"]}
+    write_file(path, content.state, content.notes, {**content.tensors, **more})
+    with pytest.raises(SourceError, match=r"states\.1\.conv\.0"):
+        session("qwen3.5").recall(saving.look(path), RunSettings(Budget(tokens=320)))
+
+
+def test_a_memory_does_not_live_in_its_file(story: Path, tmp_path: Path) -> None:
+    """A file that is mapped may change under the states that were taken from it."""
+    path = tmp_path / "m.kvs"
+    digest = saving.save(remembered("qwen3.5", story), path)
+    kind = saving.look(path)
+    memories = [session("qwen3.5").recall(kind, RunSettings(Budget(tokens=320))) for _ in "ab"]
+    answer(memories[0])
+    with path.open("r+b") as file:
+        file.seek(-4000, 2)
+        file.write(b"\x55" * 4000)
+    assert [saving.digest(m) for m in memories] == [digest] * 2
+
+
+@pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])
+def test_a_memory_that_was_released_holds_nothing(kind: str, story: Path) -> None:
+    memory = remembered(kind, story)
+    memory.release()
+    cache = memory.reader.cache
+    assert sum(layer.state_bytes for layer in cache.recurrent) == 0
+    assert all(store.keys.numel() == 0 for store in cache.stores)

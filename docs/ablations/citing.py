@@ -62,13 +62,12 @@ def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, A
         written.append((scores * shape.scale).masked_fill(hidden, -torch.inf).softmax(-1))
         return measure(q, k, lse, shape, wanted)
 
-    ends = [store.used for store in reader.cache.stores]
     hook.evidence = write
     try:
-        reader.model.forward([*question, *said[:-1]], reader.cache, Wanted((1,)))
+        with reader.cache.passing() as ends:
+            reader.model.forward([*question, *said[:-1]], reader.cache, Wanted((1,)))
     finally:
         hook.evidence = measure
-        reader.cache.cut(ends)
     ordinals = reader.retained().numpy()
     parts: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for store, shares, end in zip(reader.cache.stores, written, ends, strict=True):

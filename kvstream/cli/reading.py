@@ -335,10 +335,10 @@ def show_plan(started: Started, output: TextIO | OutputFile, *, as_json: bool) -
     if as_json:
         output.write(json.dumps({"dry_run": True, **vars(started)}) + "\n")
         return
-    a_token = started.budget_bytes // started.budget_tokens
+    fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
     output.write(
         f"{plan_line(started)}\n"
         f"prompt {started.prompt_tokens:,} entries, question and answer "
-        f"{started.reserved_tokens:,}, an entry {a_token:,} bytes\n"
+        f"{started.reserved_tokens:,}, an entry {started.entry_bytes:,.0f} bytes{fixed}\n"
     )
     output.flush()

@@ -141,8 +141,8 @@ class Memory:
         cache = self.reader.cache
         for store in cache.stores:
             store.keys, store.values = store.keys[:, :0].clone(), store.values[:, :0].clone()
-        cache.layers.clear()
-        cache.states.clear()
+        for recurrent in cache.recurrent:
+            recurrent.release()
         cache.free_scratch()
 
     def tail(self, question: str, earlier: Sequence[tuple[str, str]] = ()) -> list[int]:

@@ -57,12 +57,10 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     said = list(answer[: room + 1])
     if not said or room < 0:
         return None
-    ends = [store.used for store in reader.cache.stores]
     for store in reader.cache.stores:
         store.rows = store.columns = None
     wanted = Wanted((len(said),), columns=True, queries=len(question), reduce="max")
-    reader.cache.set_aside()
-    try:
+    with reader.cache.passing() as ends:
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)
         loss = reader.model.loss(hidden[len(question) - 1 :], targets)
@@ -72,8 +70,6 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
                 own = store.origin[:, :end] != PROMPT
                 measured = store.origin, store.rows / len(said), store.columns / len(question)
                 found.append([part[:, :end][own].cpu() for part in measured])
-    finally:
-        reader.cache.cut(ends)
     if not found:
         return None
     origin, *weights = (torch.cat(parts) for parts in zip(*found, strict=True))

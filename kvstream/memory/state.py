@@ -47,9 +47,9 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             measured = getattr(store, name)
             if measured is not None and measured.shape[-1] == store.used:
                 tensors[f"{ASIDE}{layer}.{name}"] = measured
-    for state in cache.states:
-        for name, tensor in state.carried().items():
-            tensors[f"states.{state.states.index}.{name}"] = tensor
+    for recurrent in cache.recurrent:
+        for name, tensor in recurrent.carried().items():
+            tensors[f"states.{recurrent.carries.index}.{name}"] = tensor
     return {"base": cache.base, "layers": layers}, tensors
 
 
@@ -72,18 +72,23 @@ def fill(
     if numbers["base"] != longest:
         raise ValueError(f"its positions go on from {numbers['base']!r}, not from {longest}")
     cache.base = longest
-    for state in cache.states if numbers["layers"][0]["used"] else ():
-        _resume(state, tensors)
+    states = {name for name in tensors if name.startswith("states.")}
+    for recurrent in cache.recurrent if numbers["layers"][0]["used"] else ():
+        states -= _resume(recurrent, tensors)
+    if states:
+        raise ValueError(f"the model has nothing that carries {min(states)}")
 
 
-def _resume(state: StateStore, tensors: Mapping[str, Tensor]) -> None:
-    spec, carried = state.states, {}
+def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
+    """Names of the tensors that the layer goes on from."""
+    spec, carried = recurrent.carries, {}
     for name, (shape, dtype) in spec.shapes.items():
         found = tensors[f"states.{spec.index}.{name}"]
         if (found.dtype, tuple(found.shape)) != (dtype, shape):
             raise ValueError(f"states.{spec.index}.{name} is {found.dtype} {list(found.shape)}")
-        carried[name] = found.to(spec.device)
-    state.resume(carried)
+        carried[name] = found.to(spec.device, copy=True)  # not what the file is mapped to
+    recurrent.resume(carried)
+    return {f"states.{spec.index}.{name}" for name in carried}
 
 
 def _fill(

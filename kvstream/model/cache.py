@@ -9,13 +9,14 @@ holds exactly what a plain one would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, Mixer
@@ -203,15 +204,9 @@ class LayerStore(CacheLayerMixin):
 class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs differ in this
     """A layer that attends and carries a state as well."""
 
-    def __init__(self, store: LayerStore, states: StateSpec) -> None:
-        StateStore.__init__(self, states)
+    def __init__(self, store: LayerStore, carries: StateSpec) -> None:
+        StateStore.__init__(self, carries)
         self.__dict__.update(vars(store))
-
-
-class Nothing:
-    """Stands for a layer that keeps nothing: experts or a feed-forward network alone."""
-
-    is_sliding = False
 
 
 @dataclass
@@ -252,11 +247,11 @@ class BoundedCache(Cache):
             else:
                 carrying[state.index] = StateStore(state)
         every: dict[int, Any] = {**stores, **carrying}
-        super().__init__(layers=[every.get(i, Nothing()) for i in range(max(every) + 1)])
+        super().__init__(layers=[every.get(i, DummyLayer()) for i in range(max(every) + 1)])
         self._stores = {i: s for s in stores.values() for i in (s.spec.index, *s.spec.shared_by)}
         self.stores: list[LayerStore] = list(stores.values())
         """The layers that attend."""
-        self.states: list[StateStore] = list(carrying.values())
+        self.recurrent: list[StateStore] = list(carrying.values())
         """The layers that carry a state."""
         self.capacity = capacity
         self.base = 0
@@ -285,12 +280,12 @@ class BoundedCache(Cache):
     def bytes(self) -> int:
         """Bytes of all entries held now, with what is remembered of them."""
         entries = sum(s.used * s.tensor_bytes() + s.head_bytes() for s in self.stores)
-        return entries + sum(s.state_bytes for s in self.states)
+        return entries + sum(s.state_bytes for s in self.recurrent)
 
     @property
     def fixed_bytes(self) -> int:
         """Bytes at the most, beside all entries: of heads as a whole, of states and their copy."""
-        states = sum(2 * s.states.bytes for s in self.states)
+        states = sum(2 * s.carries.bytes for s in self.recurrent)
         return sum(s.head_bytes() for s in self.stores) + states
 
     @property
@@ -341,29 +336,31 @@ class BoundedCache(Cache):
                     first, first + count, dtype=torch.int32, device=store.origin.device
                 )
 
-    def set_aside(self) -> None:
-        """What comes now is to leave again, with `drop_newest` or `cut`."""
-        for state in self.states:
-            state.set_aside()
+    @contextmanager
+    def passing(self) -> Iterator[list[int]]:
+        """What comes inside leaves no trace: a catalyst, a question and its answer.
+
+        Yields where each layer ended before; who takes older entries away lowers it.
+        """
+        ends = [store.used for store in self.stores]
+        with ExitStack() as afterwards:
+            for layer in self.recurrent:
+                layer.set_aside()
+                afterwards.callback(layer.give_back)
+            afterwards.callback(self.cut, ends)
+            yield ends
 
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries, which must be in flight (a catalyst, an answer)."""
-        if count:
-            self._give_back()
         for store in self.stores:
             assert store.in_flight >= count
             store.used -= count
 
     def cut(self, ends: Sequence[int]) -> None:
         """Forget what came after the first ``ends[i]`` entries of each layer."""
-        self._give_back()
         for store, end in zip(self.stores, ends, strict=True):
             store.used, store.raw = end, min(store.raw, end)
         self.rebase()
-
-    def _give_back(self) -> None:
-        for state in self.states:
-            state.give_back()
 
     def settle(self) -> None:
         """Make every entry raw; the next ones follow the longest layer."""

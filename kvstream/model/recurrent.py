@@ -42,9 +42,9 @@ class StateSpec:
 class StateStore(LinearAttentionLayer):
     """The states of one layer, and a copy of them while something passes through."""
 
-    def __init__(self, spec: StateSpec) -> None:
-        super().__init__(**spec.settings)
-        self.states = spec
+    def __init__(self, carries: StateSpec) -> None:
+        super().__init__(**carries.settings)
+        self.carries = carries
         self._aside: dict[str, dict[int, Any]] | None = None
 
     def carried(self) -> dict[str, Tensor]:
@@ -68,8 +68,11 @@ class StateStore(LinearAttentionLayer):
             self.has_previous_state[int(i)] = True
 
     def set_aside(self) -> None:
-        """Keep a copy of the states, for `give_back`."""
-        assert self._aside is None
+        """Keep a copy of the states, for `give_back`; there may be one copy at a time."""
+        if self._aside is not None:
+            raise KvstreamError(
+                "Another answer of this memory is still being made; let it end, or close it."
+            )
         self._aside = {
             name: {i: v.clone() if isinstance(v, Tensor) else v for i, v in values.items()}
             for name in (*PARTS.values(), *FLAGS)
@@ -78,26 +81,30 @@ class StateStore(LinearAttentionLayer):
 
     def give_back(self) -> None:
         """Forget every token since `set_aside`."""
-        if self._aside is None:
-            raise KvstreamError(
-                f"Layer {self.states.index} cannot forget tokens that it was not prepared for. "
-                "This is a defect of kvstream; please report it with the command."
-            )
+        assert self._aside is not None
         for name, values in self._aside.items():
             setattr(self, name, values)
+        self._aside = None
+
+    def release(self) -> None:
+        """Give the memory of the states back; they can no longer be used."""
+        for name in PARTS.values():
+            setattr(self, name, {})
         self._aside = None
 
     @property
     def state_bytes(self) -> int:
         """Bytes held now, with the copy. Raises KvstreamError if that is more than was declared."""
         kept = [getattr(self, name) for name in PARTS.values()]
+        most = self.carries.bytes
         if self._aside is not None:
             kept += [self._aside[name] for name in PARTS.values()]
+            most *= 2
         held = sum(t.nbytes for values in kept for t in values.values() if t is not None)
-        if held > 2 * self.states.bytes:
+        if held > most:
             raise KvstreamError(
-                f"The states of layer {self.states.index} take {held} bytes, over the "
-                f"{2 * self.states.bytes} that they were counted with."
+                f"The states of layer {self.carries.index} take {held} bytes, over the {most} that "
+                "they were counted with."
             )
         return held
 

@@ -314,7 +314,7 @@ class PanelView:
         return self._bar([(held, "█", "cyan"), (chunk, "▓", "yellow")], started.budget_tokens)
 
     def _legend(self, started: Started, step: StepDone) -> Text:
-        entry = started.budget_bytes / started.budget_tokens
+        entry = started.entry_bytes
         held, chunk, free = _use(step)
         words = Text()
         for label, amount, style in (

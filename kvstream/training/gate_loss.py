@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DummyLayer
 
 from kvstream.methods.edgeinfinite import Gate
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import BoundedCache, Nothing
+from kvstream.model.cache import BoundedCache
 from kvstream.model.recurrent import PARTS, StateStore
 
 NAME = "kvstream_gate"
@@ -28,7 +28,7 @@ class _Passing(StateStore):
     """States of a recurrent layer, read and left alone."""
 
     def __init__(self, store: StateStore) -> None:
-        super().__init__(store.states)
+        super().__init__(store.carries)
         self.__dict__.update(vars(store))
         # Copies: the engine's own tensors know no gradients.
         for kept in PARTS.values():
@@ -50,8 +50,8 @@ class _Peek(Cache):
 
     def __init__(self, cache: BoundedCache, gates: Mapping[int, Gate]) -> None:
         self.cache, self.gates = cache, gates
-        states = {s.states.index: _Passing(s) for s in cache.states}
-        layers: list[Any] = [states.get(i, Nothing()) for i in range(len(cache.layers))]
+        states = {s.carries.index: _Passing(s) for s in cache.recurrent}
+        layers: list[Any] = [states.get(i, DummyLayer()) for i in range(len(cache.layers))]
         super().__init__(layers=layers)
 
     def update(

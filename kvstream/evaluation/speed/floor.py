@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from kvstream.errors import UnboundedError
 from kvstream.evaluation.records import Record
@@ -22,7 +22,6 @@ from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import Nothing
 from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
@@ -100,7 +99,7 @@ def in_place(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
             "floor for them. `kvstream ask` tells how fast it reads."
         )
     every.update(states)
-    return [every.get(i, Nothing()) for i in range(max(every) + 1)]
+    return [every.get(i, DummyLayer()) for i in range(max(every) + 1)]
 
 
 @contextmanager
