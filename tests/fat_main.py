@@ -19,7 +19,7 @@ from transformers import AutoConfig
 
 from kvstream.engine import Piece, Reader
 from kvstream.methods.registry import make
-from kvstream.model.bounded import bound
+from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 

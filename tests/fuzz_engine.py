@@ -15,7 +15,7 @@ from models import FAMILIES, fresh
 
 from kvstream.events import Answered, StepDone
 from kvstream.methods.registry import available
-from kvstream.model.bounded import bound
+from kvstream.model.probe import bound
 from kvstream.rereading.look import Reread
 from kvstream.session import Session
 from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings

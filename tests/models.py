@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.probe import bound
 
 VOCABULARY = 97
 BASE: dict[str, Any] = {

@@ -27,8 +27,9 @@ from kvstream.engine import NEWEST, Piece, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step, in_words, limits
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT
+from kvstream.model.probe import bound
 from kvstream.settings import GROWTHS, RunSettings
 from kvstream.sizes import Sizes
 

@@ -17,7 +17,8 @@ from kvstream.engine import Piece, Reader
 from kvstream.errors import BudgetError
 from kvstream.evaluation.reading import IdFeed
 from kvstream.methods.registry import available
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.probe import bound
 from kvstream.settings import CHUNKS, GROWTHS, RunSettings
 from kvstream.sizes import Sizes, share_out
 

@@ -27,7 +27,8 @@ from kvstream.events import Answered
 from kvstream.memory import saving
 from kvstream.memory.citations import attended
 from kvstream.methods import registry
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.probe import bound
 from kvstream.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.sizes import Sizes

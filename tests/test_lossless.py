@@ -17,7 +17,8 @@ from kvstream import pocket
 from kvstream.engine import Piece, Reader
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.whole import Full
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 

@@ -13,7 +13,7 @@ from kvstream.engine import Piece, Reader
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.registry import BUILT_IN
-from kvstream.model.bounded import bound
+from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 from kvstream.training import gate

@@ -11,8 +11,8 @@ from models import BASE, FAMILIES, Family, bounded, fresh
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from kvstream.errors import BudgetError, UnboundedError
-from kvstream.model.bounded import bound, trained_length
 from kvstream.model.cache import BoundedCache
+from kvstream.model.probe import bound, trained_length
 
 MLA = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,

@@ -22,7 +22,7 @@ from kvstream.memory.file import read as read_file
 from kvstream.memory.file import write as write_file
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.recency import Streaming
-from kvstream.model.bounded import bound
+from kvstream.model.probe import bound
 from kvstream.preparation import budget_tokens
 from kvstream.session import Session
 from kvstream.settings import Budget, RunSettings

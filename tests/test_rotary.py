@@ -10,7 +10,7 @@ from models import EVERY_RUN, FAMILIES, bounded, fresh
 from torch import Tensor
 
 from kvstream.model import rotary as module
-from kvstream.model.bounded import bound
+from kvstream.model.probe import bound
 from kvstream.model.rotary import Rotary
 
 REST = sorted(set(FAMILIES) - set(EVERY_RUN))

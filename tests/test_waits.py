@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from kvstream.engine import Piece, Reader
 from kvstream.methods import registry, scoring
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
 

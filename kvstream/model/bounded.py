@@ -1,40 +1,23 @@
-"""A causal language model whose KV cache is bounded, and the probe that decides whether it can be.
-
-The probe runs a few tokens at two places and compares what each layer stored. It refuses, with the
-reason, what would not survive that kept entries get new positions: learned or absolute positions,
-ALiBi, latent attention, layers that keep something else than keys and values.
-"""
+"""A causal language model whose KV cache is bounded; `probe` finds out whether it can be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import (
-    Cache,
-    DummyLayer,
-    LinearAttentionLayer,
-    get_layer_types_and_kwargs,
-)
 
-from kvstream.errors import BudgetError, UnboundedError
+from kvstream.errors import BudgetError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import HALF, STEP, Wanted
 from kvstream.model.cache import BoundedCache, LayerSpec
 from kvstream.model.fingerprint import fingerprint
-from kvstream.model.recurrent import StateSpec, spec_of
-from kvstream.model.rotary import Rotary, RotaryRecorder
+from kvstream.model.recurrent import StateSpec
 
-PROBE_TOKENS, PROBE_SHIFT = 6, 31
-ATTENDS = {"full_attention", "sliding_attention"}
-CARRIES = {"linear_attention", "conv"}
-BOTH = {"hybrid", "hybrid_sliding"}
-NEITHER = {"dummy"}
 HEAD_BLOCK = 256
 
 
@@ -57,7 +40,7 @@ class BoundedModel:
 
     @property
     def device(self) -> torch.device:
-        return _runs_on(self.model.get_input_embeddings())
+        return runs_on(self.model.get_input_embeddings())
 
     @property
     def round_width(self) -> int:
@@ -132,303 +115,7 @@ class BoundedModel:
         return torch.cat(parts) if parts else torch.zeros(0, device=hidden.device)
 
 
-def bound(model: Any, name: str) -> BoundedModel:
-    """Probe a loaded transformers model. Raises UnboundedError with what stands in the way."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise UnboundedError(
-            f"{name} ({_kind(model)}) has an encoder, which reads its input as a whole; kvstream "
-            "needs a decoder-only language model."
-        )
-    model.eval()
-    implementation = model.config._attn_implementation
-    own = _own_logits(model, name)
-    try:
-        model.set_attn_implementation(hook.NAME)
-        if model.config._attn_implementation != hook.NAME:
-            raise UnboundedError(
-                f"{name} ({_kind(model)}) does not let its attention be replaced: it is fixed in "
-                "the model's code, as with ALiBi and most older models."
-            )
-        length = trained_length(model.config.get_text_config())
-        layers, states = _probe(model, name, length)
-        bounded = BoundedModel(model, name, layers, length, head_is_plain=False, states=states)
-        _check_states(bounded)
-        _check_logits(bounded, own)
-    except UnboundedError:
-        model.set_attn_implementation(implementation)
-        raise
-    bounded.head_is_plain = _head_is_plain(bounded, own)
-    return bounded
-
-
-def trained_length(config: Any) -> int:
-    """Positions the model was trained for, before a scaling that changes with the length."""
-    length = int(getattr(config, "max_position_embeddings", 0) or 2**31)
-    rope = getattr(config, "rope_parameters", None) or {}
-    nested = [r for r in rope.values() if isinstance(r, dict)] or [rope]
-    for parameters in nested:
-        # Frequencies, or for some the queries' scale, change past the original length.
-        changes = parameters.get("rope_type") in ("dynamic", "longrope")
-        if changes or parameters.get("llama_4_scaling_beta"):
-            original = parameters.get("original_max_position_embeddings") or getattr(
-                config, "original_max_position_embeddings", None
-            )
-            length = min(length, int(original or length))
-    return length
-
-
-def _kind(model: Any) -> str:
-    return type(model).__name__
-
-
-def _probe_ids(model: Any) -> Tensor:
-    table = model.get_input_embeddings()
-    ids = torch.arange(PROBE_TOKENS, device=_runs_on(table)) * 7 + 11
-    return ids[None] % table.weight.shape[0]
-
-
-@torch.inference_mode()
-def _own_logits(model: Any, name: str) -> Tensor:
-    """Logits [n, V] of the probe's tokens with the model's own attention and no cache."""
-    try:
-        logits = model(input_ids=_probe_ids(model), use_cache=False).logits[0]
-        return logits.to(model.dtype)  # as exact as what they were computed with
-    except Exception as error:
-        raise UnboundedError(
-            f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
-            f"{error}); kvstream needs a decoder-only language model."
-        ) from error
-
-
-def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
-    """Steps through the bounded cache must give what the model gives on its own."""
-    ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
-    # One token behind others goes another way than several, in layers that carry a state.
-    parts = ids[:1], ids[1:2], ids[2:]
-    ours = torch.cat([bounded.forward(part, cache) for part in parts])
-    if _distance(own, ours) > _tolerance(own):
-        raise UnboundedError(
-            f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
-            "attention and cache than through its own; it computes in a way of its own."
-        )
-
-
-def _check_states(bounded: BoundedModel) -> None:
-    """Several tokens must go on from a state, which some code of transformers forgets (Jamba).
-
-    Logits hardly show it in low precision. But a state that is no number leaves none behind it.
-    """
-    ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
-    bounded.forward(ids[:2], cache)
-    for layer in cache.recurrent:
-        for name in (n for n in layer.carried() if n.startswith("recurrent")):
-            layer.resume({name: torch.full_like(layer.carried()[name], torch.nan)})
-            bounded.forward(ids[2:], cache)
-            if not bool(layer.carried()[name].isnan().any()):
-                raise UnboundedError(
-                    f"The recurrent layers of {bounded.name} ({_kind(bounded.model)}) forget their "
-                    "state where several tokens follow it, in this version of transformers; a text "
-                    "cannot be read in chunks then."
-                )
-            return  # of one class all are alike, and those behind it got no numbers
-
-
-def _probe(
-    model: Any, name: str, length: int
-) -> tuple[tuple[LayerSpec, ...], tuple[StateSpec, ...]]:
-    kinds, settings = _kinds(model, name)
-    sights = {
-        i: settings[i].get("sliding_window") for i, k in enumerate(kinds) if k in ATTENDS | BOTH
-    }
-    carrying = {
-        i: {k: v for k, v in settings[i].items() if k != "sliding_window"}
-        for i, k in enumerate(kinds)
-        if k in CARRIES | BOTH
-    }
-    ids = _probe_ids(model)
-    recorder = RotaryRecorder(model, length)
-    try:
-        first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
-        second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
-        here, there = first.stored, second.stored
-        if _distance(out_here, out_there) > _tolerance(out_here):
-            raise UnboundedError(
-                f"{name} ({_kind(model)}) gives other answers when its input is moved: it has "
-                "learned or absolute positions, so kept entries cannot get new ones. Use a "
-                "rotary model."
-            )
-        specs = []
-        shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
-        if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
-            raise UnboundedError(
-                f"An attention of {name} ({_kind(model)}) attends to something else than keys that "
-                "a layer keeps, or serves several layers; kvstream cannot bound that yet."
-            )
-        for layer, sight in sights.items():
-            if layer not in met or layer not in here:
-                raise UnboundedError(
-                    f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
-                    "replaceable attention; its memory cannot be bounded."
-                )
-            # Where every layer slides there would be no memory at all: all are compressed then.
-            window = None if None not in sights.values() else sight
-            rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), here, there)
-            (keys, values) = here[layer]
-            specs.append(
-                LayerSpec(
-                    layer,
-                    keys.shape[1],
-                    keys.shape[-1],
-                    values.shape[-1],
-                    keys.dtype,
-                    keys.device,
-                    rotary,
-                    window,
-                    sight,
-                    tuple(sorted(other for other, owner in shared.items() if owner == layer)),
-                )
-            )
-    finally:
-        recorder.close()
-    states = [spec_of(i, carrying[i], layer) for i, layer in first.carried.items()]
-    return tuple(specs), tuple(states)
-
-
-def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The kind of each layer and its settings; refuses kinds of memory that are not known."""
-    kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
-    for index, kind in enumerate(kinds):
-        if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
-            raise UnboundedError(
-                f"Layer {index} of {name} is of the kind {kind!r}, which kvstream cannot bound "
-                "yet; it knows full and sliding-window attention and recurrent layers."
-            )
-    if not (ATTENDS | BOTH) & set(kinds):
-        raise UnboundedError(
-            f"{name} ({_kind(model)}) has recurrent layers alone: it keeps no keys and values, so "
-            "there is nothing to bound and nothing to choose."
-        )
-    return kinds, settings
-
-
-class _Recorder(Cache):
-    """Stands in for the cache during the probe: keeps what each layer hands over."""
-
-    def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int) -> None:
-        self.stored: dict[int, tuple[Tensor, Tensor]] = {}
-        self.carried = {i: LinearAttentionLayer(**s) for i, s in carrying.items()}
-        layers: list[Any] = [self.carried.get(i, DummyLayer()) for i in range(count)]
-        super().__init__(layers=layers)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        self.stored[layer_idx] = (key_states.clone(), value_states.clone())
-        return key_states, value_states
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return query_length, 0
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1
-
-
-def _record(
-    model: Any,
-    name: str,
-    ids: Tensor,
-    start: int,
-    carrying: Mapping[int, Mapping[str, Any]],
-    count: int,
-) -> tuple[_Recorder, Tensor, dict[int, hook.Met]]:
-    cache = _Recorder(carrying, count)
-    positions = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-    try:
-        with torch.inference_mode(), hook.running(None) as met:
-            out = model(
-                input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
-            )
-    except UnboundedError:
-        raise
-    except Exception as error:
-        raise UnboundedError(
-            f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
-            f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
-        ) from error
-    return cache, out.logits[0], met
-
-
-def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
-    """The layer that keeps these keys."""
-    for layer, (kept, _) in stored.items():
-        if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
-            return layer
-    return None
-
-
-def _positions(
-    name: str,
-    layer: int,
-    rotary: Rotary | None,
-    here: dict[int, tuple[Tensor, Tensor]],
-    there: dict[int, tuple[Tensor, Tensor]],
-) -> Rotary | None:
-    """The rotation in a layer's keys, None if they carry no position; refuses anything else."""
-    (keys, values), (moved, moved_values) = here[layer], there[layer]
-    drift = _distance(values, moved_values)  # in low precision the deeper layers drift a little
-    if drift > _tolerance(values):
-        raise UnboundedError(
-            f"Layer {layer} of {name} stores values that change with the position; "
-            "latent attention and the like cannot be bounded by dropping entries."
-        )
-    # Not turned at all, turned over the width of the tables, or twice that (tables of half width).
-    ways: list[tuple[Rotary | None, Tensor, Tensor]] = [(None, keys, moved)]
-    if rotary is not None:
-        for width in (rotary.width, min(2 * rotary.width, keys.shape[-1])):
-            turned = replace(rotary, width=width)
-            try:
-                taken_off = turned.unrotate(keys[0], 0), turned.unrotate(moved[0], PROBE_SHIFT)
-            except RuntimeError:  # the tables do not fit this width
-                continue
-            ways.append((turned, taken_off[0][None], taken_off[1][None]))
-    # Every dimension counts alike here: some models have a few that are a hundred times larger
-    # and hardly turn, beside which the rotation of all others would not show.
-    way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
-    if _distance(first, second) > min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
-        raise UnboundedError(
-            f"The positions in the keys of layer {layer} of {name} cannot be taken off; "
-            "kvstream needs rotary position embeddings."
-        )
-    return way
-
-
-def _even(keys: Tensor) -> Tensor:
-    """Keys [1, K, n, D] with every dimension scaled to the same size."""
-    keys = keys.float()
-    return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
-
-
-def _tolerance(x: Tensor) -> float:
-    """Relative difference that rounding may cause; a wrong position causes about 1."""
-    return 1e-3 if x.dtype in (torch.float32, torch.float64) else 0.1
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    """Relative difference of the median token; tokens are the last but one dimension.
-
-    The median, since in low precision single tokens may go to other experts.
-    """
-    tokens = a.shape[-2]
-    a = a.float().transpose(-2, 0).reshape(tokens, -1)
-    b = b.float().transpose(-2, 0).reshape(tokens, -1).to(a.device)
-    size = torch.maximum(a.pow(2).mean(1), b.pow(2).mean(1)).sqrt()
-    return float(((a - b).pow(2).mean(1).sqrt() / (size + 1e-12)).median())
-
-
-def _runs_on(module: nn.Module) -> torch.device:
+def runs_on(module: nn.Module) -> torch.device:
     """Where a module computes, be its weights on disk until then."""
     device: torch.device = module.weight.device  # type: ignore[assignment]
     if device.type == "meta":
@@ -440,23 +127,10 @@ def _head(model: Any, hidden: Tensor) -> Tensor:
     """The output layer with the caps and scales that are known of some families."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
-    logits = head(hidden.to(_runs_on(head)))
+    logits = head(hidden.to(runs_on(head)))
     if getattr(config, "logit_scale", None):  # Cohere
         logits = logits * config.logit_scale
     if getattr(config, "logits_scaling", None):  # Granite
         logits = logits / config.logits_scaling
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
     return torch.tanh(logits / cap) * cap if cap else logits
-
-
-@torch.inference_mode()
-def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
-    """Whether `_head` gives the model's own logits, tried on the probe's tokens."""
-    model = bounded.model
-    if model.get_output_embeddings() is None or model.base_model is model:
-        return False
-    trial = replace(bounded, head_is_plain=True)
-    hidden = trial.forward(_probe_ids(model)[0].tolist(), trial.new_cache(PROBE_TOKENS))
-    if hidden.shape[-1] != model.get_output_embeddings().weight.shape[-1]:
-        return False
-    return _distance(_head(model, hidden), own) <= _tolerance(own)

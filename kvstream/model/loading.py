@@ -13,7 +13,7 @@ import torch
 from kvstream import pocket
 from kvstream.errors import ModelError
 from kvstream.model.attention import resolve
-from kvstream.model.bounded import BoundedModel, bound
+from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
     device_map,
     device_of,
@@ -22,6 +22,7 @@ from kvstream.model.placement import (
     quantization,
     refuse_too_large,
 )
+from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.settings import ModelSettings
 

@@ -9,9 +9,9 @@ import torch
 
 from kvstream.errors import UsageError
 from kvstream.model.attention import resolve
-from kvstream.model.bounded import bound
 from kvstream.model.loading import POCKET
 from kvstream.model.placement import device_of, dtype_of, refuse_beyond_memory
+from kvstream.model.probe import bound
 from kvstream.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokens import load_tokenizer
