@@ -218,6 +218,17 @@ FAMILIES: dict[str, Family] = {
         {"n_routed_experts": 4, "head_dim": 16, "v_head_dim": 8, **EXPERTS, **_sliding(*"sf")},
     ),
     "hyperclovax": Family("hyperclovax", {"logits_scaling": 2.0}),
+    "cohere2-moe": Family(
+        "cohere2_moe",
+        {"num_experts": 4, "head_dim": 16, "logit_scale": 0.25, **EXPERTS, **_sliding(*"ssf")},
+        pairs="neighbours",
+        unrotated=(2,),
+    ),
+    "granite-swa": Family("granite_swa", _sliding(*"sf")),
+    "hy-v3": Family("hy_v3", {"num_experts": 4, "head_dim": 16, **EXPERTS}),
+    "internlm3": Family("internlm3", {"head_dim": 16}),
+    "ministral3": Family("ministral3", {"head_dim": 16}),
+    "aria": Family("aria_text", {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}),
     # Later layers attend to what earlier ones keep.
     "gemma3n": Family(
         "gemma3n_text",
