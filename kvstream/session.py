@@ -17,13 +17,10 @@ from kvstream.reading import Reading, started
 from kvstream.rereading.look import Reread, second_look
 from kvstream.rolling import Rolling
 from kvstream.settings import ModelSettings, RunSettings
-from kvstream.tokens import Tokenizer, load_tokenizer
+from kvstream.tokens import Tokenizer, TokenStream, load_tokenizer
 
 if TYPE_CHECKING:
     from kvstream.sources import SourceSet
-
-BYTES_A_TOKEN = 3.6
-"""A guess for English text, used before the first token has been read."""
 
 
 class Session:
@@ -78,10 +75,13 @@ class Session:
         system: str | None = None,
         **more: bool,
     ) -> Started:
-        """Sizes, steps and memory of a run, without running it; `more` as in `Setting.of`."""
+        """Sizes, steps and memory of a run, without running it; `more` as in `Setting.of`.
+
+        The length is estimated as at the start of the run, from the first block of the text.
+        """
         setting = self.settle(questions, run, command=command, system=system, **more)
-        size = sources.size_hint()
-        estimate = None if size is None else int(size / BYTES_A_TOKEN)
+        sized = sources.size_hint() is not None
+        estimate = TokenStream(self.tokenizer, sources).estimate() if sized else None
         return started(setting.reader(self.model, run, estimate), run)
 
     def ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,22 @@ def test_what_fits_is_answered_as_by_transformers(session: Session, tmp_path: Pa
     assert ours.answer == said.strip()
     assert ours.evicted == 0
     assert ours.retained == ours.read == len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_plan_is_what_the_run_says_when_it_starts(
+    session: Session, story: Path, tmp_path: Path, packed: bool
+) -> None:
+    settings = RunSettings(budget=Budget(tokens=600), max_tokens=1)
+    path = story
+    if packed:
+        path = tmp_path / "story.txt.gz"
+        path.write_bytes(gzip.compress(story.read_bytes()))
+    planned = session.plan(open_sources([str(path)]), [QUESTION], settings)
+    began = next(session.ask(open_sources([str(path)]), [QUESTION], settings))
+    assert planned == began
+    tokens = len(session.tokenizer.encode(story.read_text()))
+    assert planned.estimated_tokens == pytest.approx(tokens, rel=0.3 if packed else 0.01)
 
 
 def test_events_come_in_order_and_stay_in_the_budget(session: Session, story: Path) -> None:
