@@ -80,8 +80,7 @@ class Session:
         The length is estimated as at the start of the run, from the first block of the text.
         """
         setting = self.settle(questions, run, command=command, system=system, **more)
-        sized = sources.size_hint() is not None
-        estimate = TokenStream(self.tokenizer, sources).estimate() if sized else None
+        estimate = TokenStream(self.tokenizer, sources).estimate()
         return started(setting.reader(self.model, run, estimate), run)
 
     def ask(

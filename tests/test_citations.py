@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from draining import returned
 
 from kvstream.events import Answered, AnswerToken
 from kvstream.memory.base import NOT_SUPPORTED
@@ -27,18 +28,10 @@ def story(write_story: Callable[..., Path]) -> Path:
     return write_story(tokens=3000, seed=SEED, facts=FACTS)
 
 
-def finished(generator: Any) -> Any:
-    while True:
-        try:
-            next(generator)
-        except StopIteration as stop:
-            return stop.value
-
-
 def read(session: Session, path: Path, questions: list[str], **run: Any) -> Any:
     settings = RunSettings(Budget(tokens=512), max_tokens=24, **run)
     setting = session.settle(questions, settings)
-    return finished(session.read(open_sources([str(path)]), setting, settings))
+    return returned(session.read(open_sources([str(path)]), setting, settings))
 
 
 def test_weights_are_those_of_attention_written_out(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from draining import returned
 from fake_gpu import GPU, FakeGPU, OnGPU, moved
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
@@ -149,13 +150,7 @@ def test_a_session_and_its_memory_file(
     session = Session(bound(moved(fresh(config)), kind), pocket())
     run = RunSettings(Budget(tokens=400), "infinipot", max_tokens=6)
     setting = session.settle((), run, asked_later=True)
-    events = session.read(open_sources([str(path)]), setting, run)
-    memory = None
-    while memory is None:
-        try:
-            next(events)
-        except StopIteration as end:
-            memory = end.value
+    memory = returned(session.read(open_sources([str(path)]), setting, run))
     digest = saving.save(memory, file)
     again = session.recall(saving.look(file), run)
     assert saving.digest(again) == digest

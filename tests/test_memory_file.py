@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from draining import returned
 from safetensors import safe_open
 
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
@@ -33,14 +34,6 @@ def story(write_story: Callable[..., Path]) -> Path:
     return write_story(tokens=2500, seed=3, facts=4)
 
 
-def drain(events: Any) -> Memory:
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            return end.value
-
-
 def read(
     session: Session,
     path: Path,
@@ -50,7 +43,7 @@ def read(
 ) -> Memory:
     setting = after.setting if after else session.settle(questions, run, asked_later=True)
     source = open_sources([str(path)])
-    return drain(session.read(source, setting, run, extract=True, after=after))
+    return returned(session.read(source, setting, run, extract=True, after=after))
 
 
 def result(memory: Memory, question: str = QUESTION, **more: Any) -> Any:
@@ -314,7 +307,7 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
     two.write_text(text[800:1500])
     run = run_of(900)
     setting = session.settle([], run, asked_later=True)
-    both = drain(session.read(open_sources([str(one), str(two)]), setting, run, extract=True))
+    both = returned(session.read(open_sources([str(one), str(two)]), setting, run, extract=True))
     saving.save(read(session, one, run), tmp_path / "m.kvs")
     after = read(session, two, run, after=session.recall(saving.look(tmp_path / "m.kvs"), run))
     assert after.trace.read == both.trace.read

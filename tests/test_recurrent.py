@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draining import returned
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
@@ -203,12 +204,8 @@ def story(write_story: Callable[..., Path]) -> Path:
 def remembered(kind: str, path: Path) -> Any:
     run = RunSettings(Budget(tokens=320), "infinipot", max_tokens=8)
     one = session(kind)
-    events = one.read(open_sources([str(path)]), one.settle((), run, asked_later=True), run)
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            return end.value
+    setting = one.settle((), run, asked_later=True)
+    return returned(one.read(open_sources([str(path)]), setting, run))
 
 
 def answer(memory: Any) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from draining import returned
 
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered
@@ -57,12 +58,7 @@ def read(
     session: Session, source: Any, run: RunSettings, checkpoint: Checkpoint | None = None
 ) -> Memory:
     setting = session.settle([], run, asked_later=True)
-    events = session.read(source, setting, run, extract=True, checkpoint=checkpoint)
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            return end.value
+    return returned(session.read(source, setting, run, extract=True, checkpoint=checkpoint))
 
 
 def answer(memory: Memory) -> str:

@@ -110,6 +110,13 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         session = open_session(options)
         rows: list[Row] = []
         failure: KvstreamError | None = None
+
+        def add(row: Row) -> None:
+            rows.append(row)
+            if options.as_json:
+                reporter.make_way()
+                _print_json(output, row)
+
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
@@ -132,21 +139,15 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
-                        rows.append(Row(str(name), event.result, spread(coverage)))
-                        if options.as_json:
-                            reporter.make_way()
-                            _print_json(output, rows[-1])
+                        add(Row(str(name), event.result, spread(coverage)))
             except (BudgetError, SourceError, UsageError) as error:
                 # One method that cannot (full, or a gate that is missing) must not take the others'
                 # rows away; a source that cannot be read takes them all.
                 if isinstance(error, SourceError) and run is not None:
                     raise
                 failure = error
-                rows.append(Row(str(name), None, 0.0, str(error)))
                 reporter.show(Notice(f"{name}: {error}"))
-                if options.as_json:
-                    reporter.make_way()
-                    _print_json(output, rows[-1])
+                add(Row(str(name), None, 0.0, str(error)))
             if interrupts():
                 break
         reporter.close()

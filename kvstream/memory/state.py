@@ -6,7 +6,7 @@ what stands in front of it. Only what is used is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,9 +83,7 @@ def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
     """Names of the tensors that the layer goes on from."""
     spec, carried = recurrent.carries, {}
     for name, (shape, dtype) in spec.shapes.items():
-        found = tensors[f"states.{spec.index}.{name}"]
-        if (found.dtype, tuple(found.shape)) != (dtype, shape):
-            raise ValueError(f"states.{spec.index}.{name} is {found.dtype} {list(found.shape)}")
+        found = _found(tensors, f"states.{spec.index}.{name}", dtype, shape)
         carried[name] = found.to(spec.device, copy=True)  # not what the file is mapped to
     recurrent.resume(carried)
     return {f"states.{spec.index}.{name}" for name in carried}
@@ -101,12 +99,7 @@ def _fill(
     heads = spec.heads
 
     def take(name: str, into: Tensor) -> None:
-        found = tensors[name]
-        if (found.dtype, found.shape) != (into.dtype, into.shape):
-            raise ValueError(
-                f"{name} is {found.dtype} {list(found.shape)}, not {into.dtype} {list(into.shape)}"
-            )
-        into.copy_(found)
+        into.copy_(_found(tensors, name, into.dtype, into.shape))
 
     for part, span in _parts(used, prefix).items():
         take(f"{part}.{spec.index}.keys", store.keys[:, span])
@@ -133,6 +126,15 @@ def _fill(
                 raise ValueError(f"what was measured of layer {spec.index} is not of its entries")
             setattr(store, name, measured.to(spec.device))
     store.used, store.raw = used, raw
+
+
+def _found(
+    tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, shape: Sequence[int]
+) -> Tensor:
+    found = tensors[name]
+    if (found.dtype, tuple(found.shape)) != (dtype, tuple(shape)):
+        raise ValueError(f"{name} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
+    return found
 
 
 def _parts(used: int, prefix: int) -> dict[str, slice]:

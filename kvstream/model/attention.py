@@ -40,6 +40,10 @@ class Shape:
     sinks: Tensor | None = None
     """[H] learned logits that take part in the normaliser alone (gpt-oss)."""
 
+    def plain(self, total: int) -> bool:
+        """Whether scores are those of a plain softmax over `total` keys, but for sinks."""
+        return self.softcap is None and (self.window is None or self.window >= total)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -65,7 +69,7 @@ def attend(
 
     `way` is one of WAYS, as `resolve` returns it; what a way cannot do is left to the reference.
     """
-    plain = shape.softcap is None and (shape.window is None or shape.window >= k.shape[-2])
+    plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]
     if way == "auto":
         way = resolve(way, q.device, q.dtype)
@@ -121,7 +125,7 @@ def evidence(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Attention that each key gets: (rows, columns), each [K, N] float32 or None."""
     rows = columns = None
-    plain = shape.softcap is None and (shape.window is None or shape.window >= k.shape[-2])
+    plain = shape.plain(k.shape[-2])
     known = lse if plain else None
     if wanted.segments:
         end, parts = q.shape[1], []

@@ -9,7 +9,7 @@ holds exactly what a plain one would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -218,6 +218,11 @@ class Peak:
     scratch: int = 0
 
 
+def in_place(layers: Mapping[int, Any]) -> list[Any]:
+    """The layers of a cache where they are in the model; those between them keep nothing."""
+    return [layers.get(i, DummyLayer()) for i in range(max(layers) + 1)]
+
+
 class BoundedCache(Cache):
     """One `LayerStore` per attending layer under a common budget of `capacity` entries a head.
 
@@ -246,8 +251,7 @@ class BoundedCache(Cache):
                 stores[state.index] = carrying[state.index] = both
             else:
                 carrying[state.index] = StateStore(state)
-        every: dict[int, Any] = {**stores, **carrying}
-        super().__init__(layers=[every.get(i, DummyLayer()) for i in range(max(every) + 1)])
+        super().__init__(layers=in_place({**stores, **carrying}))
         self._stores = {i: s for s in stores.values() for i in (s.spec.index, *s.spec.shared_by)}
         self.stores: list[LayerStore] = list(stores.values())
         """The layers that attend."""
@@ -305,6 +309,11 @@ class BoundedCache(Cache):
                 heads, self.capacity, width, dtype=spec.dtype, device=spec.device
             )
         return self._scratch[spec.device]
+
+    def attended(self, store: LayerStore) -> tuple[Tensor, Tensor]:
+        """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
+        scratch = self.scratch(store.spec) if store.raw and store.spec.rotary else None
+        return store.rotated(self.base, scratch), store.values[:, : store.used]
 
     def free_scratch(self) -> None:
         """Give the room for rotated keys back; it is taken again when it is needed."""

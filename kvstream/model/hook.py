@@ -46,6 +46,20 @@ def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
         _running.pop()
 
 
+def shape_of(
+    query: Tensor,
+    sight: int | None,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Shape:
+    """What a layer that sees `sight` positions hands its attention beside queries and keys."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    # Some models build their window into the mask alone, and hand over none.
+    return Shape(scale, sliding_window or sight, softcap, sinks)
+
+
 def bounded_attention(
     module: nn.Module,
     query: Tensor,
@@ -64,21 +78,14 @@ def bounded_attention(
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
     cache, met = _running[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    shape = Shape(
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        # Some models build their window into the mask alone, and hand over none.
-        window=sliding_window or (None if cache is None else cache.store(layer).spec.sight),
-        softcap=softcap,
-        sinks=s_aux,
-    )
+    sight = None if cache is None else cache.store(layer).spec.sight
+    shape = shape_of(query, sight, scaling, sliding_window, softcap, s_aux)
     if cache is None:
         met[layer] = Met(module, key)
         out = reference(query[0], key[0], value[0], shape)[0]
         return out.transpose(0, 1).contiguous()[None], None
     store = cache.store(layer)
-    scratch = cache.scratch(store.spec) if store.raw and store.spec.rotary else None
-    keys = store.rotated(cache.base, scratch)
-    values = store.values[:, : store.used]
+    keys, values = cache.attended(store)
     owner = layer == store.spec.index
     if not owner:  # which may be on another device
         keys, values = keys.to(query.device), values.to(query.device)

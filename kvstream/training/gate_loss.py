@@ -14,10 +14,10 @@ from transformers.cache_utils import Cache, DummyLayer
 
 from kvstream.methods.edgeinfinite import Gate
 from kvstream.model import hook
-from kvstream.model.attention import Shape, reference
+from kvstream.model.attention import reference
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.cache import BoundedCache
-from kvstream.model.recurrent import PARTS, StateStore
+from kvstream.model.cache import BoundedCache, in_place
+from kvstream.model.recurrent import StateStore
 
 NAME = "kvstream_gate"
 POSITIONS = 1024
@@ -29,11 +29,8 @@ class _Passing(StateStore):
 
     def __init__(self, store: StateStore) -> None:
         super().__init__(store.carries)
-        self.__dict__.update(vars(store))
         # Copies: the engine's own tensors know no gradients.
-        for kept in PARTS.values():
-            states = getattr(store, kept)
-            setattr(self, kept, {i: None if t is None else t.clone() for i, t in states.items()})
+        self.resume({name: tensor.clone() for name, tensor in store.carried().items()})
 
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, *args: Any, **kwargs: Any
@@ -50,9 +47,9 @@ class _Peek(Cache):
 
     def __init__(self, cache: BoundedCache, gates: Mapping[int, Gate]) -> None:
         self.cache, self.gates = cache, gates
-        states = {s.carries.index: _Passing(s) for s in cache.recurrent}
-        layers: list[Any] = [states.get(i, DummyLayer()) for i in range(len(cache.layers))]
-        super().__init__(layers=layers)
+        layers: dict[int, Any] = {store.spec.index: DummyLayer() for store in cache.stores}
+        layers |= {states.carries.index: _Passing(states) for states in cache.recurrent}
+        super().__init__(layers=in_place(layers))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -89,20 +86,18 @@ def _attention(
     peek = _peeking[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     store = peek.cache.store(layer)
-    scratch = peek.cache.scratch(store.spec) if store.raw and store.spec.rotary else None
-    keys = torch.cat((store.rotated(peek.cache.base, scratch), key[0]), dim=1)
-    values = torch.cat((store.values[:, : store.used], value[0]), dim=1)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = sliding_window or store.spec.sight
-    if softcap is None and s_aux is None and (window is None or window >= keys.shape[1]):
-        new, total = query.shape[2], keys.shape[1]
+    held = zip(peek.cache.attended(store), (key[0], value[0]), strict=True)
+    keys, values = (torch.cat(parts, dim=1) for parts in held)
+    shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
+    new, total = query.shape[2], keys.shape[1]
+    if shape.sinks is None and shape.plain(total):
         mask = torch.ones(new, total, dtype=torch.bool, device=query.device).tril(total - new)
         out = functional.scaled_dot_product_attention(
-            query, keys[None], values[None], attn_mask=mask, scale=scale,
+            query, keys[None], values[None], attn_mask=mask, scale=shape.scale,
             enable_gqa=query.shape[1] != keys.shape[0],
         )[0]  # fmt: skip
     else:
-        out = reference(query[0], keys, values, Shape(scale, window, softcap, s_aux))[0]
+        out = reference(query[0], keys, values, shape)[0]
     if layer in peek.gates:
         heads = store.heads
         out = peek.gates[layer](query[0], out, heads["memory"], heads["norm"])

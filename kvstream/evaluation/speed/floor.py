@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.errors import UnboundedError
 from kvstream.evaluation.records import Record
@@ -22,6 +22,7 @@ from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
 from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import in_place
 from kvstream.model.recurrent import StateStore
 
 FLOOR = "kvstream_floor"
@@ -86,7 +87,7 @@ def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
     return (*states.shape[:2], capacity, states.shape[-1])
 
 
-def in_place(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
+def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
     """The layers of a cache where they are in the model, and between them those with a state.
 
     Raises UnboundedError where one does both.
@@ -98,8 +99,7 @@ def in_place(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
             f"The layers of {model.name} attend and carry a state at once; `bench speed` has no "
             "floor for them. `kvstream ask` tells how fast it reads."
         )
-    every.update(states)
-    return [every.get(i, DummyLayer()) for i in range(max(every) + 1)]
+    return in_place(every | states)
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def read_floor(
     """
     most = most_held(steps)
     layers = [_Layer(max(most, steps[-1][1] + len(question) + tokens)) for _ in model.layers]
-    cache = Cache(layers=in_place(model, layers))
+    cache = Cache(layers=beside_states(model, layers))
 
     def forward(part: Tensor) -> Tensor:
         """Hidden states, or logits where the output layer is not plain, [n, d]."""

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvstream.evaluation.records import Record
-from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention, held_bytes, in_place
+from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention, beside_states, held_bytes
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import LayerSpec
@@ -116,7 +116,7 @@ def read_token_by_token(
     record says so. Attention is the floor's.
     """
     layers = [_Window(spec, capacity) for spec in model.layers]
-    cache = Cache(layers=in_place(model, layers))
+    cache = Cache(layers=beside_states(model, layers))
 
     def step(token: int) -> Tensor:
         for layer in layers:
