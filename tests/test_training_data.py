@@ -14,7 +14,7 @@ from kvstream import pocket
 from kvstream.training import facts, keys, questions
 from kvstream.training.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream.training.facts import REFUSAL
-from kvstream.training.rows import ANSWER, PAD, Mixture, RowMaker
+from kvstream.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
 from kvstream.training.shards import write_shards
 from kvstream.training.splits import is_heldout
 
@@ -179,29 +179,37 @@ def test_documents_kept_as_asked_are_like_the_question(data):
     assert len(maker._as_asked(parts, asked, 20)) > 20, "what is needed stays, and does not fit"
 
 
-@pytest.mark.parametrize("stretch", [1.0, 1.3, 2.0, 3.0, 9.0])
-def test_thinned_documents_are_the_sparser_the_older(data, stretch):
-    maker = RowMaker(Corpus(data), seed=1)
-    ids = list(range(int(200 * stretch)))
-    kept = maker._thin(ids, 200)
-    assert kept == sorted(set(kept))
-    assert len(kept) <= 200
-    if stretch == 1:
-        assert kept == ids
-    else:
-        gaps = np.diff([-1, *kept, len(ids)])
-        assert gaps[-30:].max() == 1
-        assert gaps[:40].mean() > 1.3
-        assert kept[0] < 2**8
+def test_thinned_prose_is_the_sparser_the_older_and_its_dense_end_is_the_target(data):
+    maker = RowMaker(Corpus(data), seed=1, mixture=Mixture(thinned=1.0))
+    numbered = list(range(20_000))  # ids that say where they stood
+    maker.encode = lambda text: numbered
+    seen = set()
+    for _ in range(40):
+        made = maker._thinned(512)
+        assert made is not None
+        ids, codes = made
+        assert len(ids) == len(codes) <= 512
+        size = codes.count(TEXT)
+        assert codes == [PAD] * (len(codes) - size) + [TEXT] * size
+        caches = 511 // size
+        sinks = len(ids) - 1 - caches * size
+        assert ids[: 1 + sinks] == [maker.bos, *numbered[:sinks]]
+        older = np.array(ids[1 + sinks :]).reshape(caches, size)
+        gaps = np.diff(older, axis=1)
+        for cache, stride in enumerate(2**c for c in reversed(range(caches))):
+            assert gaps[cache].min() >= 1
+            assert gaps[cache].max() <= 2 * stride - 1
+            assert gaps[cache].mean() == pytest.approx(stride, rel=0.1)
+        assert (np.diff(older.reshape(-1)) > 0).all()
+        seen.add(caches)
+    assert seen == {2, 3, 4}
 
 
-def test_what_is_thinned_out_may_lose_words_of_an_answer(data):
+def test_rows_of_thinned_prose_have_no_questions(data):
     maker = RowMaker(Corpus(data), seed=7, mixture=Mixture(thinned=1.0))
-    needed = maker.encode(" The pass key is 71785.")
-    parts = [(needed, True), (maker.encode(PROSE * 8), False)]
-    kept = maker._evict(parts, 100)
-    assert len(kept) <= 100
-    assert "71785" not in maker.encoding.decode(kept)
+    _, codes = maker.row(512)
+    assert ANSWER not in codes
+    assert ANSWER in maker.row(256)[1]
 
 
 def test_shards_are_made_ahead_and_no_further(data, tmp_path):

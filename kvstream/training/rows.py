@@ -5,8 +5,8 @@ the document trains many answers.  Each token carries a code: ``PAD`` (never a t
 (a target now and then) or ``ANSWER`` (nearly always).
 
 Part of the documents arrive as a bounded cache would leave them, at contiguous positions: longer
-ones of which only spans of tokens are kept, cut anywhere, or those that are like the questions, or
-which are the sparser the older they are.
+ones of which only spans of tokens are kept, cut anywhere, or those that are like the questions.
+Rows without questions are prose that is the sparser the older it is.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Mixture:
     asked: float = 0.6
     """Of the documents with gaps: what is left is like the questions, not random spans."""
     thinned: float = 0.0
-    """Of the other documents with gaps: thinned out as by a cascade, answers included, in place of
-    spans.  Keys were copied less well after a run with an eighth to a quarter of them."""
+    """Of rows of more than 256 tokens: prose whose past is thinned out as by a cascade, of which
+    the dense end is the target.  Answers that have lost tokens would teach to guess digits."""
     copying: float = 0.0
     """Of rows of up to 512 tokens that only repeat what they said."""
 
@@ -113,8 +113,6 @@ class RowMaker:
         """Keep ``size`` tokens: those needed, the first and last ones, and random spans."""
         rng = self.rng
         ids = [i for part, _ in parts for i in part]
-        if rng.random() < self.mixture.thinned and len(ids) > size:
-            return self._thin(ids, size)
         keep = np.zeros(len(ids), dtype=bool)
         at = 0
         for part, needed in parts:
@@ -156,30 +154,37 @@ class RowMaker:
         kept: list[int] = ids[np.sort(np.argsort(-scores, kind="stable")[:most])].tolist()
         return kept
 
-    def _thin(self, ids: list[int], size: int) -> list[int]:
-        """At most ``size`` tokens: each older stretch twice as long, and half as dense.
+    def _thinned(self, length: int) -> tuple[list[int], list[int]] | None:
+        """Prose, each older stretch twice as long and half as dense; its newest one is the target.
 
-        This is what the method `cascade` leaves, in as few sub-caches as reach over all of ``ids``.
+        This is what the method `cascade` leaves of it in two to four sub-caches, the first tokens
+        included, as attention sinks.
         """
-        caches = 1
-        while size // caches * (2**caches - 1) < len(ids):
-            caches += 1
-        kept: list[int] = []
-        end = len(ids)
-        for stride in (2**cache for cache in range(caches)):
-            start = max(0, end - size // caches * stride)
-            firsts = range(start, end, stride)
-            chosen = [self.rng.randrange(first, min(first + stride, end)) for first in firsts]
-            kept = [ids[i] for i in chosen] + kept
-            end = start
-        return kept
+        rng = self.rng
+        caches, sinks = rng.choice([2, 2, 3, 4]), rng.choice([4, 64])
+        size = (length - 1 - sinks) // caches
+        reach = size * (2**caches - 1)
+        ids = self.encode(self.documents.corpus.prose(rng, (reach + sinks) * 6))
+        if len(ids) < reach + sinks:
+            return None
+        start = rng.randrange(sinks, len(ids) - reach + 1)
+        kept = ids[:sinks]
+        for cache in reversed(range(caches)):
+            stride = 2**cache
+            kept += [ids[start + i * stride + rng.randrange(stride)] for i in range(size)]
+            start += size * stride
+        codes = [PAD] * (1 + len(kept) - size) + [TEXT] * size
+        return [self.bos, *kept], codes
 
     def row(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """One row: ids [length] uint16 and codes [length] uint8."""
         rng = self.rng
         copying = self.mixture.copying if length <= 512 else 0.0
+        thinned = self.mixture.thinned if length > 256 else 0.0
         for _ in range(100):
             make = self._copying if rng.random() < copying else self._reading
+            if rng.random() < thinned:
+                make = self._thinned
             made = make(length)
             if made is not None:
                 ids, codes = made
