@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from kvstream.training import attention
 from kvstream.training import train as loop
+from kvstream.training.__main__ import main
+from kvstream.training.average import average
 from kvstream.training.grow import idle_heads, make_copying
 from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.optim import MuonAdam, orthogonalise
@@ -113,6 +115,33 @@ def test_an_exported_model_is_the_trained_one(tmp_path):
         torch.testing.assert_close(
             read(ids).logits.float(), model.bfloat16()(ids).logits.float(), atol=0.1, rtol=0.05
         )
+
+
+def test_the_average_of_two_models_is_a_model(tmp_path):
+    folders = [tmp_path / name for name in ("one", "two")]
+    for seed, folder in enumerate(folders):
+        model = initial_model(pocket_config(2, 256, 4, 32), seed)
+        loop.export(model, MuonAdam(model), folder)
+    both = [str(folder) for folder in folders]
+    assert main(["average", *both, "--out", str(tmp_path / "mean")]) == 0
+    one, two, mean = (
+        AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        for folder in (*folders, tmp_path / "mean")
+    )
+    assert one.keys() == mean.keys()
+    for name, weight in mean.items():
+        assert weight.dtype == torch.bfloat16
+        expected = ((one[name].double() + two[name].double()) / 2).bfloat16()
+        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0.01)
+
+
+def test_models_of_different_shapes_have_no_average(tmp_path):
+    for name, inner in (("one", 32), ("two", 48)):
+        model = initial_model(pocket_config(2, 256, 4, inner))
+        loop.export(model, MuonAdam(model), tmp_path / name)
+    with pytest.raises(ValueError, match="differ"):
+        average([tmp_path / "one", tmp_path / "two"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
 
 
 def test_refitted_heads_copy_what_they_look_at():

@@ -74,8 +74,13 @@ def main(arguments: list[str] | None = None) -> int:
         ("pocket", "train: data folder in, weights out"),
         ("refit", "show what each KV head is good for; make idle ones copying heads"),
         ("evaluate", "score a model on held-out books and documents"),
+        ("average", "write the mean of the weights of several model folders"),
     ):
         command = commands.add_parser(name, help=text, description=text)
+        if name == "average":
+            command.add_argument("models", type=Path, nargs="+", help="folders of models")
+            command.add_argument("--out", type=Path, required=True, help="a folder to be made")
+            continue
         command.add_argument("--data", type=Path, default=Path("../shared/data"))
         if name == "refit":
             command.add_argument("--state", type=Path, required=True, help="a state.pt")
@@ -117,6 +122,11 @@ def main(arguments: list[str] | None = None) -> int:
         lengths = tuple(int(part) for part in options.lengths.split(","))
         mixture = Mixture(**_of(options, Mixture))
         make_shards(options.data, options.out, options.seed, lengths, mixture)
+        return 0
+    if options.command == "average":
+        from kvstream.training.average import average
+
+        average(options.models, options.out)
         return 0
     if options.command == "refit":
         return _refit(options.data, options.state, options.out, options.heads)
