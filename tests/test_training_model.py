@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream.training import attention
 from kvstream.training import train as loop
@@ -122,6 +122,7 @@ def test_the_average_of_two_models_is_a_model(tmp_path):
     for seed, folder in enumerate(folders):
         model = initial_model(pocket_config(2, 256, 4, 32), seed)
         loop.export(model, MuonAdam(model), folder)
+    (folders[0] / "README.md").write_text("scores of other weights")
     both = [str(folder) for folder in folders]
     assert main(["average", *both, "--out", str(tmp_path / "mean")]) == 0
     one, two, mean = (
@@ -133,6 +134,8 @@ def test_the_average_of_two_models_is_a_model(tmp_path):
         assert weight.dtype == torch.bfloat16
         expected = ((one[name].double() + two[name].double()) / 2).bfloat16()
         torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0.01)
+    assert AutoTokenizer.from_pretrained(tmp_path / "mean").encode("A key.")
+    assert not (tmp_path / "mean" / "README.md").exists()
 
 
 def test_models_of_different_shapes_have_no_average(tmp_path):

@@ -13,23 +13,27 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-WEIGHTS = "model.safetensors"
+from kvstream.model.weights import SINGLE
+from kvstream.training.shipping import add_tokenizer
 
 
 def average(folders: Sequence[Path], out: Path) -> None:
-    """Write the mean of the models in ``folders`` to ``out``; other files are the first one's.
+    """Write the mean of the models in ``folders`` to ``out``, configured as the first of them.
 
-    Raises ValueError where their weights differ in names or shapes.
+    No model card and no gate go along: they tell of other weights.  Raises ValueError where the
+    models differ in the names or shapes of their weights.
     """
-    models = [load_file(folder / WEIGHTS) for folder in folders]
-    first = models[0]
+    models = [load_file(folder / SINGLE) for folder in folders]
     shapes = [{name: tensor.shape for name, tensor in model.items()} for model in models]
     if any(other != shapes[0] for other in shapes):
         raise ValueError("the models differ in the names or the shapes of their weights")
     mean = {
         name: torch.stack([model[name].float() for model in models]).mean(0).to(tensor.dtype)
-        for name, tensor in first.items()
+        for name, tensor in models[0].items()
     }
-    shutil.copytree(folders[0], out, ignore=shutil.ignore_patterns(WEIGHTS, "__pycache__"))
-    save_file(mean, out / WEIGHTS, metadata={"format": "pt"})
-    (out / WEIGHTS).chmod(0o644)
+    out.mkdir(parents=True)
+    for name in ("config.json", "generation_config.json"):
+        shutil.copyfile(folders[0] / name, out / name)
+    add_tokenizer(out)
+    save_file(mean, out / SINGLE, metadata={"format": "pt"})
+    (out / SINGLE).chmod(0o644)
