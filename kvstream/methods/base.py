@@ -162,13 +162,16 @@ class Method:
     """Paper and section."""
     evicts: ClassVar[bool] = True
     """False: the method refuses to lose anything (``full``)."""
-    needs_keys: ClassVar[bool] = False
-    """True: `select` calls `Step.keys`; layers are then handled one at a time to save scratch."""
-
     folds: ClassVar[bool] = False
     """True: `fold` is called with what leaves."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether `select` calls `Step.keys`; layers are then handled one at a time, which saves
+        scratch."""
+        return False
 
     def evidence(self) -> Evidence:
         """What each forward pass has to measure."""

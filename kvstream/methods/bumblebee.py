@@ -46,7 +46,6 @@ class BumbleBee(Method):
 
     name: ClassVar[str] = "bumblebee"
     source: ClassVar[str] = "BumbleBee, section 5, algorithms 1 and 2"
-    needs_keys: ClassVar[bool] = True
 
     mixture: float = setting(
         0.3, "lambda: weight of facility location; importance has the rest", most=1
@@ -90,6 +89,10 @@ class BumbleBee(Method):
         attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
         if step.columns is not None:
             attention += step.columns
+
+    @property
+    def needs_keys(self) -> bool:
+        return True
 
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape

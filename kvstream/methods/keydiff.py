@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Method, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width
+from kvstream.methods.scoring import best, pool, pooling_width, unlikeness
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,16 @@ class KeyDiff(Method):
 
     name: ClassVar[str] = "keydiff"
     source: ClassVar[str] = "KeyDiff, section 3"
-    needs_keys: ClassVar[bool] = True
 
     recent: int = setting(0, "newest tokens that always stay")
     pool: int = pooling_width(
         1, "width of the max pooling of the scores, in source tokens; 1: none"
     )
 
+    @property
+    def needs_keys(self) -> bool:
+        return True
+
     def select(self, step: Step, keep: int) -> Tensor:
-        keys = step.keys().float()
-        inverse = keys.norm(dim=-1).clamp_min_(1e-12).reciprocal_()
-        # The sum of the normalised keys points where their mean does; its length changes nothing.
-        anchor = inverse[..., None, :] @ keys
-        likeness = (keys @ anchor.transpose(-1, -2))[..., 0] * inverse
-        return best(pool(-likeness, step.origin, self.pool), keep, recent=self.recent)
+        scores = pool(unlikeness(step.keys()), step.origin, self.pool)
+        return best(scores, keep, recent=self.recent)

@@ -81,6 +81,19 @@ def together(scores: Tensor, origin: Tensor) -> Tensor:
     return sums[place].view(scores.shape)
 
 
+def unlikeness(keys: Tensor) -> Tensor:
+    """[..., n] float32: how far each of the keys [..., n, D] points away from their mean (KeyDiff).
+
+    With the anchor ``a = mean_j k_j / |k_j|`` the score is ``-cos(k_j, a)``, but for a factor that
+    all scores of a head share.
+    """
+    keys = keys.float()
+    inverse = keys.norm(dim=-1).clamp_min_(1e-12).reciprocal_()
+    # The sum of the normalised keys points where their mean does; its length changes nothing.
+    anchor = inverse[..., None, :] @ keys
+    return (keys @ anchor.transpose(-1, -2))[..., 0] * inverse.neg_()
+
+
 def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:
     """Indices [..., keep] of the highest scores and of the newest `recent`, sorted by age.
 

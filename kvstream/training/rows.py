@@ -157,8 +157,8 @@ class RowMaker:
     def _thinned(self, length: int) -> tuple[list[int], list[int]] | None:
         """Prose, each older stretch twice as long and half as dense; its newest one is the target.
 
-        This is what the method `cascade` leaves of it in two to four sub-caches, the first tokens
-        included, as attention sinks.
+        This is what the method `cascade` with runs of one token leaves of it in two to four
+        sub-caches, the first tokens included, as attention sinks.
         """
         rng = self.rng
         caches, sinks = rng.choice([2, 2, 3, 4]), rng.choice([4, 64])
