@@ -72,9 +72,9 @@ def _contest(
         left = offered[..., : 2 * run - turn]
         inside, offered = _replace(inside, left, won, run), offered[..., 2 * run - turn :]
         turn = 0
-    open_ = min(turn, inside.shape[-1])
-    inside, open_run = inside.tensor_split((inside.shape[-1] - open_,), dim=-1)
-    offered = torch.cat((open_run, offered), dim=-1)
+    begun = min(turn, inside.shape[-1])
+    inside, undecided = inside.tensor_split((inside.shape[-1] - begun,), dim=-1)
+    offered = torch.cat((undecided, offered), dim=-1)
     pairs = offered.shape[-1] // (2 * run)
     paired, first, second = offered.tensor_split((2 * run * pairs, 2 * run * pairs + run), dim=-1)
     inside = torch.cat((inside, _winners(scores, paired, run), first), dim=-1)
