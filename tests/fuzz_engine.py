@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import random
@@ -14,6 +15,7 @@ from fuzz_parsers import pocket, some_bytes, some_text
 from models import FAMILIES, fresh
 
 from kvstream.events import Answered, StepDone
+from kvstream.methods.base import limits
 from kvstream.methods.registry import available
 from kvstream.model.probe import bound
 from kvstream.rereading.look import Reread
@@ -44,15 +46,36 @@ def _text(rng: random.Random) -> bytes:
     return " ".join(rng.choices(words, k=rng.randrange(1200))).encode("utf-8", "replace")
 
 
+def _settings(rng: random.Random, method: str) -> dict[str, str]:
+    """Some of the method's settings, each with a value that it may have."""
+    given = {}
+    for field in dataclasses.fields(available()[method]):
+        choices, allowed = field.metadata.get("choices"), limits(field)
+        if rng.random() < 0.7:
+            continue
+        if choices:
+            given[field.name] = rng.choice(choices)
+        elif isinstance(field.default, bool):
+            given[field.name] = rng.choice(["true", "false"])
+        elif allowed:
+            least, most = allowed
+            value = rng.choice([least, rng.uniform(least, min(most, 20)), min(most, 300)])
+            whole = isinstance(field.default, int)
+            given[field.name] = str(round(value) if whole else value)
+    return given
+
+
 def _run(rng: random.Random) -> RunSettings:
     budget = rng.choice(
         [Budget(tokens=rng.choice([1, 130, 200, 333, 400, 512, 777, TRAINED, 10**9]))]
     )
     if rng.random() < 0.2:
         budget = Budget(bytes=rng.choice([0, 1, 50_000, 200_000, 10**9]))
+    method = rng.choice(CHECKED)
     return RunSettings(
         budget=budget,
-        method=rng.choice(CHECKED),
+        method=method,
+        method_settings=_settings(rng, method),
         keep=rng.choice([None, None, None, 1, 60, 400]),
         start=rng.choice([None, None, None, 1, 60, 400]),
         growth=rng.choice(GROWTHS),

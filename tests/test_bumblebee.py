@@ -105,6 +105,23 @@ def test_greedy_is_within_its_bound_of_brute_force(mixture: float, phi: str) -> 
         assert (1 - 1 / math.e) * best <= reached <= best + 1e-6
 
 
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_lazy_is_done_where_all_are_alike(mixture: float) -> None:
+    """As in a text that says the same again and again: the oldest of equals, in a few rounds."""
+    g = Mixture(torch.ones(1, 200, 8), torch.ones(1, 200), mixture, CONCAVE["log"])
+    g.begin(torch.tensor([[199]]))
+    rounds, rows = 0, g.rows
+
+    def counted(entries: Tensor) -> Tensor:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 1000, "the same entries are tried for ever"
+        return rows(entries)
+
+    g.rows = counted  # type: ignore[method-assign]
+    assert lazy_greedy(g, 199, 60).tolist() == [[*range(60)]]
+
+
 @given(st.integers(0, 10**6), st.sampled_from(MIXTURES), st.sampled_from(tuple(CONCAVE)))
 @example(1161, 1.0, "log")
 @given_settings(max_examples=15)

@@ -199,8 +199,10 @@ def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     width = min(BOUNDS, candidates)
     heads = torch.arange(g.heads, device=device)
     while bool((found < count).any()):
-        # Sorted by age, so that the first maximum is the oldest.
-        tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices.sort(1).values
+        # Of equals the oldest, which is the one to be added: `topk` may leave it out for ever.
+        worth = bounds + g.weighs(weights)
+        tried = worth.sort(dim=1, descending=True, stable=True).indices[:, :width]
+        tried = tried.sort(1).values  # by age, so that the first maximum is the oldest
         rows = g.rows(tried)
         for _ in range(width):
             fresh = g.covers(rows)
