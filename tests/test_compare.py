@@ -37,6 +37,17 @@ def test_a_row_for_each_method(story: str, capsys: pytest.CaptureFixture[str]) -
     assert 0 <= streaming["spread"] < random["spread"] <= 1
 
 
+def test_warnings_name_their_method(story: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["compare", story, "Who came?", "--budget", "400", "-n", "3", "--json", "-q"]
+    assert run([*asked, "--method", "streaming,random"]) == 0
+    out, err = capsys.readouterr()
+    told = [
+        f"Warning: {row['method']}: {warning}" for row in rows(out) for warning in row["warnings"]
+    ]
+    assert told, "nothing was warned of"
+    assert err.splitlines() == told
+
+
 def test_ask_with_several_methods_is_the_same(
     story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

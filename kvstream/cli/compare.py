@@ -110,6 +110,7 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
         session = open_session(options)
         rows: list[Row] = []
         failure: KvstreamError | None = None
+        noticed: set[str] = set()
 
         def add(row: Row) -> None:
             rows.append(row)
@@ -135,7 +136,9 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                 )
             try:
                 for event in answer_events(events, interrupts):
-                    reporter.show(event)
+                    if isinstance(event, Notice):
+                        noticed.add(event.message)
+                    reporter.show(_named(event, str(name), noticed))
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
@@ -157,6 +160,14 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             raise failure
         withheld = any(row.result and row.result.withheld is not None for row in rows)
         return WITHHELD if withheld else 0
+
+
+def _named(event: Event, method: str, noticed: set[str]) -> Event:
+    """The event with the method's name before what is said of its answer, and not of the text."""
+    if not isinstance(event, Answered):
+        return event
+    warnings = tuple(w if w in noticed else f"{method}: {w}" for w in event.result.warnings)
+    return replace(event, result=replace(event.result, warnings=warnings))
 
 
 def _plan(
