@@ -12,34 +12,24 @@ documents), how often the first to the fifth was right, and how many keys came b
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from likelihood import Document, case_of, document, opened, options, reading
 
-import torch
-from likelihood import case_of, document
-
-from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.reading import IdFeed, open_reader
 from kvstream.session import Session
-from kvstream.settings import ModelSettings, RunSettings
-from kvstream.training.splits import is_heldout
+from kvstream.settings import RunSettings
 
 PLACES = 5
 """Digits of a passkey."""
 
 
 def places(
-    session: Session, ids: list[int], questions: list[str], said: list[list[int]], run: RunSettings
+    session: Session, doc: Document, run: RunSettings, *, read: bool = True
 ) -> list[list[bool]]:
-    """For each question which digits are right after `ids` were read."""
-    reader, prompt = open_reader(session, questions, run, len(ids))
-    if ids:
-        for _ in reader.read(IdFeed(ids)):
-            pass
+    """For each question which digits are right after the document was read."""
+    reader, prompt = reading(session, doc, run, read=read)
     tokens = [session.tokenizer.encode(f" {n}", continuing=True)[-1] for n in range(10)]
     found = []
-    for question, answer in zip(questions, said, strict=True):
+    for question, answer in zip(doc.questions, doc.said, strict=True):
         before, right = answer[:-PLACES], answer[-PLACES:]
         assert set(right) <= set(tokens), "digits are no tokens of their own here"
         said_now = reader.answer(
@@ -53,36 +43,18 @@ def places(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cases", nargs="+")
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--depths", default="0.5,0.75")
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--text", nargs="*", default=[])
-    parser.add_argument("--heldout", action="store_true")
-    parser.add_argument("--words", action="store_true", help="random words around, as in the paper")
-    parser.add_argument("--model", default="pocket")
-    parser.add_argument("--budget", type=int, default=1024)
-    parser.add_argument("--keep", type=int, default=640)
-    parser.add_argument("--start", type=int)
-    parser.add_argument("--schedule", default="fixed")
-    parser.add_argument("--chunk", default="fixed")
-    parser.add_argument("--chunk-size", type=int, default=256)
+    parser = options(__doc__ or "")
+    parser.set_defaults(trials=16, keep=640, chunk_size=256)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name=asked.model, threads=1))
-    texts = [
-        t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
-    ]
-    filler = Filler.of(texts, words=asked.words)
+    session, filler = opened(asked)
     depths = [float(d) for d in asked.depths.split(",")]
     found: dict[str, list[list[list[bool]]]] = {}
     for trial in range(asked.trials):
         doc = document(session, filler, "passkey", asked.tokens, depths, 1, 1, trial)
         for case in ("-", *asked.cases):
-            run = case_of(asked.cases[0] if case == "-" else case, asked)
-            ids = [] if case == "-" else doc.ids
-            found.setdefault(case, []).append(places(session, ids, doc.questions, doc.said, run))
+            nothing = case == "-"
+            run = case_of(asked.cases[0] if nothing else case, asked)
+            found.setdefault(case, []).append(places(session, doc, run, read=not nothing))
     keys = asked.trials * len(depths)
     print(f"{keys} passkeys, {asked.trials} documents of {asked.tokens:,} tokens")
     for case, documents in found.items():

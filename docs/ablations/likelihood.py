@@ -26,10 +26,12 @@ from pathlib import Path
 
 import torch
 
+from kvstream.engine import Reader
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.reading import IdFeed, open_reader
+from kvstream.prompt import Prompt
 from kvstream.sample import make_facts
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -89,15 +91,23 @@ def document(
     return Document(ids, [n.question for n in needles], [], said, others)
 
 
+def reading(
+    session: Session, doc: Document, run: RunSettings, *, read: bool
+) -> tuple[Reader, Prompt]:
+    """A reader that has read the document, or nothing."""
+    reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
+    if read:
+        for _ in reader.read(IdFeed(doc.ids)):
+            pass
+    return reader, prompt
+
+
 def losses(
     session: Session, doc: Document, run: RunSettings, *, read: bool = True
 ) -> list[tuple[float, bool]]:
     """Mean loss of the right words of each depth after the document was read, and whether that
     is less than that of the others."""
-    reader, prompt = open_reader(session, doc.questions, run, len(doc.ids))
-    if read:
-        for _ in reader.read(IdFeed(doc.ids)):
-            pass
+    reader, prompt = reading(session, doc, run, read=read)
     asked = doc.asked or [prompt.tail(question) for question in doc.questions]
     found: list[tuple[float, bool]] = []
     for question, said, others in zip(asked, doc.said, doc.others, strict=True):
@@ -117,17 +127,16 @@ def case_of(text: str, asked: argparse.Namespace) -> RunSettings:
     )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def options(about: str) -> argparse.ArgumentParser:
+    """What a script asks that reads the same documents in several cases."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("cases", nargs="+")
-    parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--depths", default="0.5,0.75")
     parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
-    parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--heldout", action="store_true")
+    parser.add_argument("--words", action="store_true", help="random words around, no text")
     parser.add_argument("--model", default="pocket")
     parser.add_argument("--budget", type=int, default=1024)
     parser.add_argument("--keep", type=int)
@@ -135,13 +144,26 @@ def main() -> None:
     parser.add_argument("--schedule", default="fixed")
     parser.add_argument("--chunk", default="fixed")
     parser.add_argument("--chunk-size", type=int)
-    asked = parser.parse_args()
+    return parser
+
+
+def opened(asked: argparse.Namespace) -> tuple[Session, Filler]:
+    """The model on one thread, and the texts around what is planted."""
     torch.set_num_threads(1)
     session = Session.open(ModelSettings(name=asked.model, threads=1))
     texts = [
         t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
     ]
-    filler = Filler.of(texts)
+    return session, Filler.of(texts, words=asked.words)
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
+    parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
+    parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
+    asked = parser.parse_args()
+    session, filler = opened(asked)
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
     found: dict[tuple[str, str], list[float]] = {}
