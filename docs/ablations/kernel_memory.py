@@ -32,9 +32,10 @@ import torch
 from likelihood import Document, document
 from torch import Tensor, nn
 
-from kvstream.engine import Piece, Reader
+from kvstream.engine import Reader
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.reading import IdFeed
 from kvstream.methods.base import Evidence, HeadTensor, Mixer, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.scoring import pool
@@ -91,6 +92,12 @@ class Kernel(nn.Module):
 def grouped(query: Tensor, heads: int) -> Tensor:
     """[H, T, D] -> [K, H / K * T, D]."""
     return query.unflatten(0, (heads, -1)).flatten(1, 2)
+
+
+def mixed(out: Tensor, found: Tensor, share: Tensor) -> Tensor:
+    """out [H, T, E] with its `share` [K, n, 1] of what was found [K, n, E]."""
+    both = grouped(out.float(), len(found)).lerp(found, share)
+    return both.unflatten(1, (-1, out.shape[1])).flatten(0, 1).to(out.dtype)
 
 
 @dataclass(frozen=True)
@@ -152,8 +159,7 @@ class KernelMemory(EdgeInfinite):
         found = (asked @ memory) / mass
         beside = grouped(self.normaliser[-1][..., None], len(norm))
         share = (mass.log() + top - beside).sigmoid()
-        mixed = grouped(out.float(), len(norm)).lerp(found, share)
-        return mixed.unflatten(1, (-1, out.shape[1])).flatten(0, 1).to(out.dtype)
+        return mixed(out, found, share)
 
 
 @contextmanager
@@ -185,11 +191,8 @@ def read(
     catalysts = asked if taken else []
     reader = Reader(session.model, method, RunSettings(), sizes, prompt.head, catalysts, len(ids))
     reader.begin()
-    at = 0
-    while at < len(ids):
-        part = ids[at : at + reader.schedule.chunk()]
-        at += len(part)
-        reader.step(Piece(list(part), at - len(part)), last=at == len(ids))
+    for _ in reader.read(IdFeed(ids)):
+        pass
     return reader
 
 
@@ -209,8 +212,7 @@ def exact(noted: Mapping[int, list[Entries]], met: Captured) -> Mixer:
         met[layer] = asked, beside, (keys, values, counts)
         scores = asked @ keys.transpose(1, 2) / keys.shape[-1] ** 0.5 + counts[:, None]
         share = (scores.logsumexp(-1) - beside).sigmoid()[..., None]
-        mixed = grouped(out.float(), len(keys)).lerp(scores.softmax(-1) @ values, share)
-        return mixed.unflatten(1, (-1, out.shape[1])).flatten(0, 1).to(out.dtype)
+        return mixed(out, scores.softmax(-1) @ values, share)
 
     return mix
 
