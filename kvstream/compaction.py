@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import Method, Mixer, Step
+from kvstream.methods.base import Folding, Method, Step
 from kvstream.model.cache import BoundedCache, LayerStore
 
 SQUEEZE_SHARE = 16
@@ -19,8 +19,8 @@ NEWEST = 32
 class Compactor:
     """Cuts the layers of `cache` back as `method` chooses.
 
-    Entries lie in order: `prompt` protected ones, the source's sinks, candidates. `mixer` is what
-    attention calls once a method that folds has folded something.
+    Entries lie in order: `prompt` protected ones, the source's sinks, candidates. `folding` is what
+    the method does with those that leave.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class Compactor:
         method: Method,
         prompt: int,
         generator: torch.Generator,
-        mixer: Mixer | None = None,
+        folding: Folding | None = None,
     ) -> None:
         self.cache, self.method, self.prompt = cache, method, prompt
-        self.generator, self._mixer = generator, mixer
+        self.generator, self.folding = generator, folding
         self.layers = [s for s in cache.stores if s.spec.window is None]
         """Those that are compressed; sliding-window layers keep their newest entries."""
         self.seen = 0
@@ -88,8 +88,8 @@ class Compactor:
         self.cache.rebase()
 
     def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
-        """Let a method that folds have what leaves: all of `part` but `chosen` [K, m]."""
-        if not self.method.folds:
+        """Let the folding have what leaves: all of `part` but `chosen` [K, m]."""
+        if self.folding is None:
             return
         step = self.view([store], part, 0, None)
 
@@ -98,16 +98,16 @@ class Compactor:
             return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
 
         step.as_read = as_read
-        self.method.fold(step, chosen[None])
+        self.folding.fold(step, chosen[None])
         self._write_back([store], step, None)
-        self.cache.mix = self._mixer
+        self.cache.folding = self.folding
 
     def remix(self) -> None:
         """Attention reads what was folded, be it in a run whose memory was loaded."""
-        if self._mixer is not None and self.cache.mix is None:
+        if self.folding is not None and self.cache.folding is None:
             folded = [t.any() for s in self.layers for t in s.heads.values()]
             if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
-                self.cache.mix = self._mixer
+                self.cache.folding = self.folding
 
     def _slide(self) -> None:
         """Sliding-window layers keep their newest entries, no more than the others hold."""
@@ -209,7 +209,7 @@ class Compactor:
                     return False
                 chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
                 tail = torch.cat((tail[:question], tail[question + excess :]))
-                if self.method.folds and i not in self._aside:
+                if self.folding is not None and i not in self._aside:
                     self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
                 self._fold(store, slice(answer, answer + excess), chosen[:, :0])
             rest = tail.expand(store.spec.heads, -1)

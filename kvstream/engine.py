@@ -92,8 +92,8 @@ class Reader:
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
         self.generator = torch.Generator().manual_seed(run.seed)
-        mixer = self.method.mixer(model.facts) if self.method.folds else None
-        self.compactor = Compactor(self.cache, self.method, len(self.head), self.generator, mixer)
+        folding = self.method.folding(model.facts, asked=bool(self.catalysts))
+        self.compactor = Compactor(self.cache, self.method, len(self.head), self.generator, folding)
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)

@@ -41,18 +41,21 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None
 def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that only exist in memory have gates for ``edgeinfinite``: nobody could train them."""
     from kvstream.methods import edgeinfinite
+    from kvstream.methods.gates import LearnedGate, new_gate
 
-    load = edgeinfinite.load_gates
+    load, features = edgeinfinite.load_gates, edgeinfinite.EdgeInfinite().features
 
-    def gates(file: str, model: edgeinfinite.ModelFacts) -> dict[int, edgeinfinite.Gate]:
+    def gates(form: str, file: str, model: edgeinfinite.ModelFacts) -> dict[int, edgeinfinite.Gate]:
         if file or model.folder:
-            return load(file, model)
+            return load(form, file, model)
         made = {}
         for layer in model.layers:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(layer.index)
-                gate = edgeinfinite.Gate(layer.query_heads, layer.value_dim, layer.value_dim)
+                gate = new_gate(form, layer, features, layer.value_dim)
                 torch.nn.init.normal_(gate.w2, std=0.1)
+                if isinstance(gate, LearnedGate):  # else next to nothing is found in memory
+                    torch.nn.init.zeros_(gate.b_key)
             made[layer.index] = gate.requires_grad_(False)
         return made
 

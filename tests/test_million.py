@@ -40,7 +40,7 @@ def test_a_million_tokens_take_no_more_memory_than_a_tenth_of_them(name: str) ->
     if isinstance(method, BumbleBee):
         method = BumbleBee(algorithm="fast")
     if isinstance(method, EdgeInfinite):
-        method = gate.with_gates(method, gate.new_gates(model.facts, None, 0))
+        method = gate.with_gates(method, gate.new_gates(model.facts, gate.GateRecipe()))
     sizes = Sizes(2000, 4, 8, 8, 16)
     reader = Reader(model, method, RunSettings(), sizes, tokens(4), [tokens(8)], None)
     text, settled = tokens(4096, seed=1), 0

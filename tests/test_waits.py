@@ -36,6 +36,7 @@ VARIANTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("cascade", {"heads": "shared"}),
     ("cascade", {"contest": "attention"}),
     ("cascade", {"contest": "none"}),
+    ("edgeinfinite", {"form": "paper"}),
     ("h2o", {"pool": "7"}),
     ("infinipot", {"alpha": "0.5"}),
     ("keydiff", {"pool": "7"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from kvstream.cli.options import CountType, SectionedCommand, model_options, opt
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvstream.methods.edgeinfinite import Gate
+    from kvstream.methods.gates import Gate
     from kvstream.session import Session
     from kvstream.training.gate import Trainer
 
@@ -58,7 +59,7 @@ def command() -> None:
     "--resume",
     is_flag=True,
     section="Training",
-    help="Go on from FILE.checkpoint, which is written after every text.",
+    help="Go on from FILE.checkpoint, which is written after every text and every 100 steps.",
 )
 @option(
     "--budget",
@@ -79,11 +80,44 @@ def command() -> None:
     help="Tokens of each text, from a random place in it.",
 )
 @option(
+    "--form",
+    type=click.Choice(("learned", "paper")),
+    default="learned",
+    show_default=True,
+    section="Training",
+    help="As the method's setting: features like the softmax, or the paper's ELU + 1.",
+)
+@option(
+    "--features",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Training",
+    help="Of each key in the form learned: rows of a head's memory. [default: the method's]",
+)
+@option(
+    "--lessons",
+    type=click.IntRange(min=1),
+    default=400,
+    show_default=True,
+    metavar="N",
+    section="Training",
+    help="Excerpts, most with planted facts that are asked for, from which features learn.",
+)
+@option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=6000,
+    show_default=True,
+    metavar="N",
+    section="Training",
+    help="Times that features learn from one of these.",
+)
+@option(
     "--texts",
     type=click.IntRange(min=1),
     metavar="N",
     section="Training",
-    help="Most texts in an epoch. [default: all]",
+    help="Most texts in an epoch of what learns from the next token. [default: all]",
 )
 @option(
     "--epochs",
@@ -108,7 +142,7 @@ def command() -> None:
     type=click.IntRange(min=1),
     metavar="N",
     section="Training",
-    help="Width of the gate's MLP. [default: the dimension of a head]",
+    help="Width of the gate's MLP. [default: the dimension of a head; a quarter if learned]",
 )
 @option(
     "--seed",
@@ -144,8 +178,8 @@ def train(**values: Any) -> int:  # fmt: skip
     settings = model_settings(values)
     quiet_libraries(settings, verbose=values["verbose"])
     session = open_session(settings)
-    fields = ("budget", "tokens", "texts", "epochs", "lr", "hidden", "seed")
-    recipe = GateRecipe(**{name: values[name] for name in fields})
+    given = {field.name: values[field.name] for field in dataclasses.fields(GateRecipe)}
+    recipe = GateRecipe(**{name: value for name, value in given.items() if value is not None})
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
     if values["resume"] and not resumed:
@@ -154,13 +188,13 @@ def train(**values: Any) -> int:  # fmt: skip
         say(
             f"{len(trainer.learned)} texts, {len(trainer.held)} held out; the gate is "
             f"{trainer.share:.2%} of the weights"
-            + (f"; going on after text {trainer.done}." if resumed else ".")
+            + (f"; going on after {_where(trainer)}." if resumed else ".")
         )
     try:
         _train(trainer, quiet=values["quiet"])
     except KeyboardInterrupt:
-        if trainer.done:
-            say(f"Stopped after {trainer.done} texts; the same command with --resume goes on.")
+        if trainer.stepped or trainer.done:
+            say(f"Stopped after {_where(trainer)}; the same command with --resume goes on.")
         raise
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
@@ -171,11 +205,20 @@ def train(**values: Any) -> int:  # fmt: skip
     return 0
 
 
+def _where(trainer: Trainer) -> str:
+    return f"text {trainer.done}" if trainer.done else f"step {trainer.stepped}"
+
+
 def _train(trainer: Trainer, *, quiet: bool) -> None:
     for at in trainer.train():
-        if not quiet:
-            speed = at.tokens / max(at.seconds, 1e-9)
-            say(f"text {at.text} of {at.texts}: loss {at.loss:.4f}, {speed:,.0f} tokens/s")
+        if quiet or (at.what == "lesson" and at.done % 20 and at.done < at.of):
+            continue
+        line = f"{at.what} {at.done} of {at.of}"
+        if at.what == "step":
+            line += f": {at.loss:.3f} nats from the attention, over all layers"
+        elif at.what == "text":
+            line += f": loss {at.loss:.4f}, {at.tokens / max(at.seconds, 1e-9):,.0f} tokens/s"
+        say(line)
 
 
 def _measure(session: Session, trainer: Trainer, count: int) -> None:
@@ -200,6 +243,14 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     metavar="FILE",
     section="Measurement",
     help="The gate. [default: the one beside the model's weights]",
+)
+@option(
+    "--form",
+    type=click.Choice(("learned", "paper")),
+    default="learned",
+    show_default=True,
+    section="Measurement",
+    help="Of the gate.",
 )
 @option(
     "--budget",
@@ -247,14 +298,14 @@ def worth(**values: Any) -> int:  # fmt: skip
     follows. Changes are to sinks and window without memory, with the 95% interval of the paired
     differences.
     """
-    from kvstream.methods.edgeinfinite import load_gates
-    from kvstream.training.gate import excerpts, texts_in
+    from kvstream.methods.gates import load_gates
+    from kvstream.training.gate_texts import excerpts, texts_in
     from kvstream.training.gate_worth import VARIANTS
 
     settings = model_settings(values)
     quiet_libraries(settings, verbose=values["verbose"])
     session = open_session(settings)
-    gates = load_gates(values["gate"], session.model.facts)
+    gates = load_gates(values["form"], values["gate"], session.model.facts)
     learned, held = texts_in(values["data"])
     size, count = values["tokens"], values["texts"]
     if not held:

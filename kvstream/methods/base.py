@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ class Step:
     """[new] float32, if asked for by `Evidence.loss`."""
     as_read: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     """``(first, end)`` -> keys [G, K, end - first, D] of those candidates, float32, as they were
-    rotated in the pass just done, and their values; there in `fold`."""
+    rotated in the pass just done, and their values; there in `Folding.fold`."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,26 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
 
 
-Mixer = Callable[[int, Tensor, Tensor, Mapping[str, Tensor]], Tensor]
-"""``(layer, query [H, T, D], out [H, T, E], heads) -> out``: attention to what is there, mixed
-with what the layer's HeadTensors (by name, [K, ...]) hold of what has left."""
+class Folding(Protocol):
+    """What is done with entries that leave, and how it is read; made once for a run.
+
+    Where something trained takes part in it, that is loaded then.
+    """
+
+    def fold(self, step: Step, chosen: Tensor) -> None:
+        """Put what is about to leave into `step.heads`; called for one layer at a time.
+
+        `chosen` is what `select` returned for it: all other candidates leave.
+        """
+
+    def mix(
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Attention to what is there, mixed with what the layer's heads hold of what has left.
+
+        query [H, T, D], out [H, T, E], lse [H, T] the logarithms of the attention's normalisers;
+        `heads` are the layer's HeadTensors by name, [K, ...]. Called once something was folded.
+        """
 
 
 @dataclass(frozen=True)
@@ -162,8 +179,6 @@ class Method:
     """Paper and section."""
     evicts: ClassVar[bool] = True
     """False: the method refuses to lose anything (``full``)."""
-    folds: ClassVar[bool] = False
-    """True: `fold` is called with what leaves."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 
@@ -222,17 +237,11 @@ class Method:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""
         raise NotImplementedError
 
-    def fold(self, step: Step, chosen: Tensor) -> None:
-        """Put what is about to leave into `step.heads`; called if `folds`, for one layer at a time.
+    def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+        """What is done with entries that leave; None: they are gone.
 
-        `chosen` is what `select` returned for it: all other candidates leave.
-        """
-
-    def mixer(self, model: ModelFacts) -> Mixer | None:
-        """What attention calls once something was folded; None: attention is left alone.
-
-        Called if `folds`, before the first token is read. Raises UsageError where the method
-        does not know the model.
+        Called before the first token is read; `asked` says whether there are catalysts. Raises
+        UsageError where the method does not know the model.
         """
         return None
 

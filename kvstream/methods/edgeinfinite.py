@@ -3,77 +3,68 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import elu, linear
+from torch import Tensor
 
 from kvstream.errors import UsageError
-from kvstream.methods.base import HeadTensor, Method, Mixer, ModelFacts, Step, setting
+from kvstream.methods.base import (
+    Evidence,
+    Folding,
+    HeadTensor,
+    Method,
+    ModelFacts,
+    Step,
+    setting,
+)
+from kvstream.methods.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
+from kvstream.methods.scoring import pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
-GATE_FILE = "gate.safetensors"
-"""Looked for beside the model's weights."""
 BLOCK = 512
 """Queries that read the memory, or entries that go into it, at once."""
+LOOKED_AT = 22
+"""One of so many entries that leave goes into a learned memory: those looked at most."""
+POOL = 15
+"""Source tokens over which that attention is pooled."""
+WEIGHT = math.e
+"""An entry counts so many times the attention that it got."""
 
-
-def sigma(x: Tensor) -> Tensor:
-    """ELU + 1, float32: the feature map of linear attention; always positive."""
-    return elu(x.float()) + 1
-
-
-class Gate(nn.Module):
-    """Eqs. 7-9 for one layer: an MLP shared by its heads, and a gating vector for each head."""
-
-    def __init__(self, heads: int, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.w1 = nn.Parameter(torch.randn(hidden, dim) * (2 / dim) ** 0.5)
-        self.b1 = nn.Parameter(torch.zeros(hidden))
-        # Starts as next to nothing: memory says zero, and little is taken from the attention.
-        self.w2 = nn.Parameter(torch.zeros(dim, hidden))
-        self.b2 = nn.Parameter(torch.zeros(dim))
-        self.g = nn.Parameter(torch.full((heads, dim), -3.0))
-
-    def forward(self, query: Tensor, out: Tensor, memory: Tensor, norm: Tensor) -> Tensor:
-        """out [H, T, E] mixed with what rotated queries [H, T, D] find in memory.
-
-        memory is [K, D, E], norm [K, D]; H is a multiple of K.
-        """
-        kv_heads = memory.shape[0]
-        asked = sigma(query).unflatten(0, (kv_heads, -1)).flatten(1, 2)  # [K, H / K * T, D]
-        found = (asked @ memory) / (asked @ norm[..., None])
-        found = found.unflatten(1, (query.shape[0] // kv_heads, -1)).flatten(0, 1)
-        found = linear(linear(found, self.w1, self.b1).relu(), self.w2, self.b2)
-        return torch.lerp(out.float(), found, self.g.sigmoid()[:, None]).to(out.dtype)
+Written = tuple[Tensor, Tensor, Tensor]
+"""Keys [K, n, D] and values [K, n, E] that go into memory, and how much each counts [K, n]."""
 
 
 @dataclass(frozen=True)
 class EdgeInfinite(Method):
-    """Keeps the first and newest tokens, and all others in a compressive memory behind a gate.
+    """Keeps the first and newest tokens, and of all others a compressive memory behind a gate.
 
     Chen et al., "EdgeInfinite: A Memory-Efficient Infinite-Context Transformer for Edge Devices",
-    section 3. Per KV head ``M [D, E] += sigma(k)^T v`` and ``z [D] += sigma(k)`` of the entries
-    that leave, a segment at a time, with keys as they were rotated when they were read (eqs.
-    5-6); queries read ``sigma(q) M / sigma(q) z`` (eq. 7), which an MLP transforms (eq. 8) and a
-    gate mixes with the attention to what is still there (eq. 9). The gate alone is trained
-    (``kvstream gate train``), and a text that fits is read by the untouched model.
+    section 3. Per KV head ``M [F, E] += f(k)^T v`` and ``z [F] += f(k)`` of the entries that leave,
+    a segment at a time, with keys as they were rotated when they were read (eqs. 5-6); queries read
+    ``f(q) M / f(q) z`` (eq. 7), which a gate mixes with the attention to what is still there. The
+    gate alone is trained (``kvstream gate train``), and a text that fits is read by the untouched
+    model.
 
-    Departures: the window stays between segments too, since the end of a stream is not known
-    before it comes, so a segment is read behind sinks and window; sizes are the paper's shares
-    (300, 200 and 2,048 of 2,548) of seven eighths of the budget, and a segment is all of a
-    chunk that is at least as long, or less where the schedule has no room for it; each query
-    head has a gating vector.
+    In the form ``paper`` f is ELU + 1, everything that leaves goes into memory, and what is found
+    goes through an MLP (eq. 8) and is mixed by a vector for each query head (eq. 9). It is close
+    to a mean of all that left, so nothing is found in it again. In the form ``learned`` f is
+    trained to be the softmax, that alone goes in which the question looks at most (where none is
+    known, the newest tokens), and what is found counts by the mass that it has beside the
+    attention to what is there; where no question chose it, the MLP and the vectors correct both.
+
+    Departures of both: the window stays between segments too, since the end of a stream is not
+    known before it comes, so a segment is read behind sinks and window; sizes are the paper's
+    shares (300, 200 and 2,048 of 2,548) of seven eighths of the budget, and a segment is all of a
+    chunk that is at least as long, or less where the schedule has no room for it.
     """
 
     name: ClassVar[str] = "edgeinfinite"
     source: ClassVar[str] = "EdgeInfinite, section 3"
-    folds: ClassVar[bool] = True
 
     sinks: int = setting(300, "first tokens of the source that always stay")
     window: int = setting(200, "newest tokens that always stay")
@@ -82,16 +73,42 @@ class EdgeInfinite(Method):
         True, f"sizes are for a budget of {ROOM} and follow it; false: they are tokens as they are"
     )
     memory: bool = setting(True, "false: sinks and window alone, for comparison")
-    gate: str = setting(
-        "", f"file with the trained gate; {GATE_FILE} beside the model's weights if not given"
+    form: str = setting(
+        "learned",
+        "how memory is written and read: learned (what is looked at, features like the softmax) or "
+        "paper (everything, ELU + 1, MLP and gating vectors)",
+        choices=FORMS,
     )
+    features: int = setting(
+        32, "rows of the memory of a head in the learned form, as the gate was trained", least=1
+    )
+    gate: str = setting(
+        "",
+        f"file with the trained gate; {LearnedGate.file} ({PaperGate.file} in the form paper) "
+        "beside the model's weights if not given",
+    )
+
+    @property
+    def selects(self) -> bool:
+        """Whether only what is looked at goes into memory."""
+        return self.memory and self.form == "learned"
+
+    def evidence(self) -> Evidence:
+        return Evidence(rows=32) if self.selects else Evidence()
+
+    def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:
+        return tuple(questions) if self.selects else ()
 
     def head_tensors(self) -> tuple[HeadTensor, ...]:
         if not self.memory:
             return ()
+
+        def rows(key_dim: int) -> int:
+            return self.features if self.selects else key_dim
+
         return (
-            HeadTensor("memory", lambda key_dim, value_dim: (key_dim, value_dim)),
-            HeadTensor("norm", lambda key_dim, value_dim: (key_dim,)),
+            HeadTensor("memory", lambda key_dim, value_dim: (rows(key_dim), value_dim)),
+            HeadTensor("norm", lambda key_dim, value_dim: (rows(key_dim),)),
         )
 
     def sized(self, budget: int) -> EdgeInfinite:
@@ -117,67 +134,58 @@ class EdgeInfinite(Method):
         newest = torch.arange(n - keep, n, device=step.origin.device)
         return newest.expand(*step.origin.shape[:-1], keep)
 
-    def fold(self, step: Step, chosen: Tensor) -> None:
-        if not self.memory:
-            return
+    def written(self, step: Step, leave: int) -> Iterator[Written]:
+        """What of the `leave` oldest entries of a layer goes into memory, some at a time."""
         assert step.as_read is not None
+        if not self.selects:
+            for first in range(0, leave, BLOCK):
+                keys, values = step.as_read(first, min(first + BLOCK, leave))
+                yield keys[0], values[0].float(), keys.new_ones(keys.shape[1:3])
+            return
+        assert step.rows is not None
+        seen = pool(step.rows, step.origin, POOL)[0, :, :leave]
+        seen, place = seen.topk(max(1, leave // LOOKED_AT), dim=-1)
+        keys, values = (
+            t[0].float().gather(1, place[..., None].expand(*place.shape, t.shape[-1]))
+            for t in step.as_read(0, leave)
+        )
+        yield keys, values, WEIGHT * seen.clamp_min(1e-6)
+
+    def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+        if not self.memory:
+            return None
+        gates = load_gates(self.form, self.gate, model)
+        for layer, gate in gates.items():
+            if isinstance(gate, LearnedGate) and (has := gate.b_key.shape[-1]) != self.features:
+                raise UsageError(
+                    f"The gate of layer {layer} has {has} features, and a memory of "
+                    f"{self.features} rows was asked for; use --set edgeinfinite.features={has}."
+                )
+        return Gated(self, gates, asked)
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The `Folding` of a method through gates, one for each layer."""
+
+    method: EdgeInfinite
+    gates: Mapping[int, Gate]
+    asked: bool
+    """Whether a question chose what is in memory."""
+
+    @torch.no_grad()
+    def fold(self, step: Step, chosen: Tensor) -> None:
+        gate = self.gates[step.layers[0]]
         leave = step.origin.shape[-1] - chosen.shape[-1]  # the oldest
-        for first in range(0, leave, BLOCK):
-            keys, values = step.as_read(first, min(first + BLOCK, leave))
-            features = sigma(keys)
-            step.heads["memory"].add_(features.transpose(-1, -2) @ values.float())
-            step.heads["norm"].add_(features.sum(-2))
+        for keys, values, counts in self.method.written(step, leave):
+            features = gate.features(keys) * counts[..., None]
+            step.heads["memory"][0] += features.transpose(1, 2) @ values
+            step.heads["norm"][0] += features.sum(1)
 
-    def mixer(self, model: ModelFacts) -> Mixer | None:
-        return mixer(load_gates(self.gate, model)) if self.memory else None
-
-
-def mixer(gates: Mapping[int, Gate]) -> Mixer:
-    """What attention calls with a layer's queries, its output and what its heads remember."""
-
-    def mix(layer: int, query: Tensor, out: Tensor, heads: Mapping[str, Tensor]) -> Tensor:
-        gate, memory, norm = gates[layer], heads["memory"], heads["norm"]
-        if query.shape[1] <= BLOCK:
-            return gate(query, out, memory, norm)
-        pairs = zip(query.split(BLOCK, 1), out.split(BLOCK, 1), strict=True)
-        return torch.cat([gate(q, o, memory, norm) for q, o in pairs], dim=1)
-
-    return mix
-
-
-def load_gates(file: str, model: ModelFacts) -> dict[int, Gate]:
-    """The gates of a model's layers. Raises UsageError where there are none, or of other shapes."""
-    path = Path(file).expanduser() if file else Path(model.folder or ".") / GATE_FILE
-    remedy = (
-        f"train one with `kvstream gate train --model {model.name} --data FOLDER --out "
-        f"{GATE_FILE}` and name it with --set edgeinfinite.gate={GATE_FILE}."
-    )
-    if not path.is_file():
-        where = (
-            f"{path} is no file" if file else f"there is none beside the weights of {model.name}"
-        )
-        raise UsageError(
-            f"edgeinfinite needs a gate that was trained for the model, and {where}; {remedy}"
-        )
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"{path} cannot be read as a gate ({error}); {remedy}") from error
-    gates = {}
-    for layer in model.layers:
-        prefix = f"layers.{layer.index}."
-        own = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
-        hidden = own["b1"].shape[0] if "b1" in own else 0
-        gate = Gate(layer.query_heads, layer.value_dim, max(1, hidden))
-        wanted = {k: v.shape for k, v in gate.state_dict().items()}
-        if {k: v.shape for k, v in own.items()} != wanted:
-            raise UsageError(
-                f"{path} was trained for another model: its layer {layer.index} does not fit "
-                f"{model.name}; {remedy}"
-            )
-        gate.load_state_dict(own)
-        gates[layer.index] = gate.requires_grad_(False).to(layer.device)
-    return gates
+    def mix(
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+    ) -> Tensor:
+        gate, memory, norm = self.gates[layer], heads["memory"], heads["norm"]
+        parts = zip(*(t.split(BLOCK, 1) for t in (query, out, lse)), strict=True)
+        mixed = [gate(*part, memory, norm, self.asked) for part in parts]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)

@@ -39,7 +39,8 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
 
     Args:
         scores: [..., n] float32.
-        origin: [..., n] strictly increasing ordinals of the entries' tokens.
+        origin: [..., n] strictly increasing ordinals of the entries' tokens; those of an answer,
+            which are all the same, count as neighbours.
         width: window in source tokens, centred; an even one reaches one token further back than
             on. 1 leaves the scores alone.
 
@@ -51,7 +52,7 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
         return scores
     flat, ordinals = scores.reshape(-1, scores.shape[-1]), origin.reshape(-1, scores.shape[-1])
     # The scores laid out as in the source, but for gaps wider than the window, which are cut short.
-    gaps = (ordinals[:, 1:] - ordinals[:, :-1]).clamp_(max=reach + 1)
+    gaps = (ordinals[:, 1:] - ordinals[:, :-1]).clamp_(1, reach + 1)
     place = F.pad(gaps, (1, 0)).cumsum(-1)
     # Or as many places as there can be, which are worth less than the wait for their number.
     most = int(place[:, -1].max()) if on_host(place) else gaps.shape[-1] * (reach + 1)

@@ -63,9 +63,15 @@ class Wanted:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, shape: Shape, way: str = "auto"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    shape: Shape,
+    way: str = "auto",
+    *,
+    normaliser: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The fastest way that is right for this device and shape; the normaliser may be None.
+    """The fastest way that is right for this device and shape; without `normaliser` it may be None.
 
     `way` is one of WAYS, as `resolve` returns it; what a way cannot do is left to the reference.
     """
@@ -77,7 +83,7 @@ def attend(
         out, lse = _split(q, k, v, shape.scale)
     elif way == "flash" and same_width:
         out, lse = _flash_cuda(q, k, v, shape)
-    elif way == "sdpa" and plain and shape.sinks is None:
+    elif way == "sdpa" and plain and shape.sinks is None and not normaliser:
         return _sdpa(q, k, v, shape.scale), None
     else:
         out, lse = reference(q, k, v, shape)

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from kvstream.errors import KvstreamError
-from kvstream.methods.base import EntryTensor, HeadTensor, Mixer
+from kvstream.methods.base import EntryTensor, Folding, HeadTensor
 from kvstream.methods.scoring import on_host
 from kvstream.model.attention import Wanted
 from kvstream.model.recurrent import StateSpec, StateStore
@@ -261,8 +261,8 @@ class BoundedCache(Cache):
         self.base = 0
         """Position of the first entry in flight, the same for all layers."""
         self.wanted = Wanted()
-        self.mix: Mixer | None = None
-        """Called by attention with what the heads remember; None: attention is left alone."""
+        self.folding: Folding | None = None
+        """Mixes what the heads remember into attention; None: nothing was folded yet."""
         self.way = way
         self.peak = Peak()
         self._scratch: dict[torch.device, Tensor] = {}

@@ -89,12 +89,14 @@ def bounded_attention(
     owner = layer == store.spec.index
     if not owner:  # which may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
-    out, lse = attend(query[0], keys, values, shape, cache.way)
+    folding = cache.folding if store.heads and owner else None
+    out, lse = attend(query[0], keys, values, shape, cache.way, normaliser=folding is not None)
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
         store.measured(*evidence(query[0], keys, lse, shape, wanted), by_owner=owner)
-    if cache.mix is not None and store.heads and owner:
-        out = cache.mix(layer, query[0], out, store.heads)
+    if folding is not None:
+        assert lse is not None
+        out = folding.mix(layer, query[0], out, lse, store.heads)
     # Contiguous, since some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None
 

@@ -1,9 +1,9 @@
 """Trains the gate of ``edgeinfinite`` for a model: the model stays as it is, the gate learns.
 
-The engine itself reads the texts, so that memory is what it will be in use. Each chunk that meets
-a memory is first run once more with gradients: its queries attend to what the cache holds, read
-the compressive memory through the gate, and the loss is that of the next token. Gradients do not
-pass from one chunk to the next.
+The engine itself reads the texts, so that memory is what it will be in use. The features of a
+learned gate come first: they learn attention to what left, layer by layer (`gate_lessons`). Then
+the MLP and the gating vectors of either form learn from the loss of the next token: each chunk that
+meets a memory is first run once more with gradients. These do not pass from one chunk to the next.
 """
 
 from __future__ import annotations
@@ -17,114 +17,94 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from kvstream.engine import Piece, Reader
-from kvstream.errors import ModelError, SourceError, UsageError
-from kvstream.methods.base import Mixer, ModelFacts
-from kvstream.methods.edgeinfinite import EdgeInfinite, Gate, mixer
+from kvstream.errors import ModelError, UsageError
+from kvstream.methods.base import Folding, ModelFacts
+from kvstream.methods.edgeinfinite import EdgeInfinite, Gated
+from kvstream.methods.gates import Gate, LearnedGate, new_gate
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
+from kvstream.prompt import build_prompt
 from kvstream.settings import RunSettings
 from kvstream.sizes import Sizes
-from kvstream.sources import open_sources
-from kvstream.tokens import Tokenizer
-from kvstream.training.gate_loss import chunk_loss
-from kvstream.training.splits import is_heldout
+from kvstream.text.tokenizer import Tokenizer
+from kvstream.training.gate_lessons import (
+    FOLLOWING,
+    Noted,
+    divergence,
+    noted,
+    of_prose,
+    with_questions,
+)
+from kvstream.training.gate_texts import excerpt, excerpts, texts_in
+from kvstream.training.peek import chunk_loss
 
 ROOM = 16
 """Entries reserved for a question and for an answer, which training has none of."""
 WARM_UP = 0.05
 VECTOR_RATE = 20.0
 """The gating vectors learn so many times faster than the MLP."""
-BYTES_A_TOKEN = 6
-"""Plenty for nearly any text."""
+PROSE = 0.1
+"""Share of lessons without questions."""
+FEATURE_RATE = 0.01
+"""Learning rate of features at its highest."""
+BLOCK = 100
+"""Steps between checkpoints while features learn."""
 
 
 @dataclass(frozen=True)
 class GateRecipe:
     """How a gate is trained."""
 
+    form: str = "learned"
+    """As the method's setting."""
     budget: int = 1024
     """Entries a head; the sizes of the method follow it, and in use they may be others."""
     tokens: int = 6144
     """Tokens of each text: a run of them, from a random place."""
+    features: int = EdgeInfinite.features
+    """Of the form ``learned``."""
+    lessons: int = 400
+    """Texts from which features learn, all kept in memory."""
+    steps: int = 6000
+    """Times that they learn from one of these."""
     texts: int | None = None
-    """Most texts in an epoch; None is all."""
+    """Most texts in an epoch of the rest; None is all."""
     epochs: int = 2
     lr: float = 0.005
     hidden: int | None = None
-    """Width of the MLP; None is the dimension of a head."""
+    """Width of the MLP; None is the dimension of a head, or a quarter of it beside features."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the training is, after a text."""
+    """Where the training is."""
 
-    text: int
-    texts: int
-    tokens: int
+    what: str
+    """``lesson`` that was read, ``step`` of features, ``text`` of the rest."""
+    done: int
+    of: int
     loss: float
-    """Mean of this text's chunks that met a memory, in nats a token; nan where none did."""
+    """Since the last time, the mean: of a step nats over all layers, of a text nats a token in the
+    chunks that met a memory; nan where there were none."""
+    tokens: int
     seconds: float
 
 
-def texts_in(folder: Path) -> tuple[list[str], list[str]]:
-    """Files to learn from, and those held out (a tenth, by name). Raises SourceError."""
-    names = sorted(open_sources([str(folder)]).names)
-    learned = [n for n in names if not is_heldout(_stem(n))]
-    held = [n for n in names if is_heldout(_stem(n))]
-    if not learned:  # of a few files all may have such names
-        learned, held = held, []
-    if not learned:
-        raise SourceError(f"{folder} has no text to learn from; name a folder with text files.")
-    return learned, held
-
-
-def _stem(name: str) -> str:
-    return Path(name).name.split(".")[0]
-
-
-def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) -> list[int]:
-    """`count` tokens from a random place of a file; fewer where it has no more."""
-    place, room = draw.random(), count * BYTES_A_TOKEN
-    size = open_sources([name]).size_hint() or 0
-    text, length = _stretch(name, int(place * max(0, size - room)), room)
-    if length < size:  # a packed file's size is a guess, and the place may have been behind its end
-        text, _ = _stretch(name, int(place * max(0, length - room)), room)
-    return tokenizer.encode(text)[:count]
-
-
-def excerpts(
-    names: Sequence[str], tokenizer: Tokenizer, tokens: int, count: int, seed: int
-) -> list[list[int]]:
-    """Excerpts of `count` of these texts, or of all if they are fewer."""
-    draw = random.Random(seed)
-    chosen = draw.sample(names, min(count, len(names)))
-    return [excerpt(name, tokenizer, tokens, draw) for name in chosen]
-
-
-def _stretch(name: str, start: int, count: int) -> tuple[str, int]:
-    """At most `count` characters of a file from `start`, and how many were read in all."""
-    text, length = "", 0
-    for block in open_sources([name]):
-        text += block.text[max(0, start - length) :]
-        length += len(block.text)
-        if len(text) >= count:
-            break
-    return text[:count], length
-
-
-def new_gates(facts: ModelFacts, hidden: int | None, seed: int) -> dict[int, Gate]:
+def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
     """Untrained gates for every layer whose memory is compressed."""
-    torch.manual_seed(seed)
+    torch.manual_seed(recipe.seed)
+    beside = 4 if recipe.form == "learned" else 1
     return {
-        layer.index: Gate(layer.query_heads, layer.value_dim, hidden or layer.value_dim).to(
-            layer.device
-        )
+        layer.index: new_gate(
+            recipe.form, layer, recipe.features, recipe.hidden or max(1, layer.value_dim // beside)
+        ).to(layer.device)
         for layer in facts.layers
     }
 
@@ -133,8 +113,8 @@ def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
     """The method with gates that are in memory, not in a file."""
 
     class InTraining(EdgeInfinite):
-        def mixer(self, model: ModelFacts) -> Mixer | None:
-            return mixer(gates) if self.memory else None
+        def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+            return Gated(self, gates, asked) if self.memory else None
 
     return InTraining(**method.settings())
 
@@ -154,31 +134,35 @@ def open_reader(
 
 
 class Trainer:
-    """Trains gates text by text; can stop after any of them and go on from its checkpoint."""
+    """Trains gates; can stop after a block of steps or a text, and go on from its checkpoint."""
 
     def __init__(
         self, model: BoundedModel, tokenizer: Tokenizer, recipe: GateRecipe, data: Path, out: Path
     ) -> None:
         self.model, self.tokenizer, self.recipe, self.out = model, tokenizer, recipe, out
         self.learned, self.held = texts_in(data)
-        if recipe.tokens <= recipe.budget:
+        if recipe.tokens <= recipe.budget + FOLLOWING:
             raise UsageError(
-                f"Texts of {recipe.tokens:,} tokens fit the budget of {recipe.budget:,}, and "
-                "nothing goes into memory; raise --tokens or lower --budget."
+                f"Texts of {recipe.tokens:,} tokens fit the budget of {recipe.budget:,}, or "
+                "nearly, and nothing goes into memory; raise --tokens or lower --budget."
             )
         if not model.facts.layers:
             raise ModelError(f"{model.name} has no layer with a global memory; nothing to train.")
-        self.gates = new_gates(model.facts, recipe.hidden, recipe.seed)
+        self.method = EdgeInfinite(form=recipe.form, features=recipe.features)
+        self.gates = new_gates(model.facts, recipe)
         self.parameters = [p for gate in self.gates.values() for p in gate.parameters()]
+        named = [pair for gate in self.gates.values() for pair in gate.named_parameters()]
+        vectors = [p for name, p in named if name in ("g", "offset")]
+        mlps = [p for name, p in named if name in ("w1", "b1", "w2", "b2")]
+        features = [p for name, p in named if name.endswith(("query", "key"))]
         # The sigmoid of the gating vectors starts nearly closed, where its slope is small.
-        vectors = [gate.g for gate in self.gates.values()]
-        others = [p for gate in self.gates.values() for p in gate.parameters() if p is not gate.g]
         groups = [
-            {"params": others, "times": 1.0},
+            {"params": mlps, "times": 1.0},
             {"params": vectors, "times": VECTOR_RATE},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=0.0)
-        self.done = 0
+        self.of_features = torch.optim.Adam(features, lr=FEATURE_RATE) if features else None
+        self.stepped, self.done = 0, 0
         draw = random.Random(recipe.seed)
         self.order: list[str] = []
         for _ in range(recipe.epochs):
@@ -195,12 +179,12 @@ class Trainer:
         recipe = self.recipe
         return excerpts(self.held, self.tokenizer, recipe.tokens, count, recipe.seed)
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.out.with_name(self.out.name + ".checkpoint")
-
     def train(self) -> Iterator[Progress]:
-        """The remaining texts, one after another; a checkpoint after each."""
+        """What remains of the training; a checkpoint after each block of steps and each text."""
+        if self.of_features is not None and self.stepped < self.recipe.steps:
+            lessons: list[dict[int, Noted]] = []
+            yield from self._read_lessons(lessons)
+            yield from self._learn(lessons, self.of_features)
         while self.done < len(self.order):
             started = time.perf_counter()
             draw = random.Random(f"{self.recipe.seed}:{self.done}")
@@ -210,7 +194,96 @@ class Trainer:
             self.done += 1
             self._save_checkpoint()
             spent = time.perf_counter() - started
-            yield Progress(self.done, len(self.order), len(ids), loss, spent)
+            yield Progress("text", self.done, len(self.order), loss, len(ids), spent)
+
+    # Features
+
+    def _read_lessons(self, lessons: list[dict[int, Noted]]) -> Iterator[Progress]:
+        """Fills `lessons`; the same ones in every run, whatever was learned from them before."""
+        recipe, head = self.recipe, build_prompt(self.tokenizer).head
+        method = dataclasses.replace(self.method)
+        for number in range(recipe.lessons):
+            started = time.perf_counter()
+            draw = random.Random(f"{recipe.seed}:lesson:{number}")
+            size = draw.randrange(recipe.budget * 3 // 2, recipe.tokens)
+            ids = excerpt(draw.choice(self.learned), self.tokenizer, size, draw)
+            made = None
+            if draw.random() >= PROSE:
+                made = with_questions(ids, self.tokenizer, recipe.budget // 4, draw)
+            made = made or of_prose(ids)
+            met = noted(self.model, head, method, recipe.budget, made, draw)
+            if met is not None:
+                lessons.append(met)
+            spent = time.perf_counter() - started
+            yield Progress("lesson", number + 1, recipe.lessons, math.nan, len(made.ids), spent)
+        if not lessons:
+            raise UsageError(
+                f"No text was long enough to leave the budget of {recipe.budget:,}; lower --budget."
+            )
+
+    def _learn(
+        self, lessons: Sequence[Mapping[int, Noted]], optimizer: torch.optim.Optimizer
+    ) -> Iterator[Progress]:
+        steps, gates = self.recipe.steps, cast(dict[int, LearnedGate], self.gates)
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        while self.stepped < steps:
+            started, total = time.perf_counter(), 0.0
+            draw = random.Random(f"{self.recipe.seed}:step:{self.stepped}")
+            block = min(BLOCK, steps - self.stepped)
+            for _ in range(block):
+                rate = FEATURE_RATE * rising_then_falling(self.stepped / steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                loss = divergence(gates, draw.choice(lessons))
+                self._step(optimizer, loss, weights)
+                total += float(loss.detach())
+                self.stepped += 1
+            self._save_checkpoint()
+            spent = time.perf_counter() - started
+            yield Progress("step", self.stepped, steps, total / block, 0, spent)
+
+    def _step(
+        self, optimizer: torch.optim.Optimizer, loss: torch.Tensor, weights: list[nn.Parameter]
+    ) -> None:
+        loss.backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        for weight in self.parameters:
+            weight.grad = None
+
+    # MLP and vectors
+
+    def _text(self, ids: Sequence[int]) -> float:
+        method = with_gates(self.method, self.gates)
+        reader = open_reader(self.model, self.tokenizer, method, self.recipe.budget, len(ids))
+        reader.begin()
+        losses = []
+        at = 0
+        while at < len(ids):
+            part = ids[at : at + reader.schedule.chunk()]
+            if reader.cache.folding is not None and len(part) > 1:
+                losses.append(self._chunk(reader.cache, part, (at + len(part)) / len(ids)))
+            at += len(part)
+            reader.step(Piece(part, at - len(part)), last=at == len(ids))
+        return sum(losses) / len(losses) if losses else math.nan
+
+    def _chunk(self, cache: BoundedCache, ids: Sequence[int], within: float) -> float:
+        rate = self.recipe.lr * rising_then_falling((self.done + within) / len(self.order))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["times"]
+        loss = chunk_loss(self.model, cache, ids, self.gates)
+        weights = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._step(self.optimizer, loss, weights)
+        return float(loss.detach())
+
+    # Checkpoints
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out.with_name(self.out.name + ".checkpoint")
 
     def resume(self) -> bool:
         """Go on from a checkpoint, if there is one. Raises UsageError if it is of another run."""
@@ -224,14 +297,18 @@ class Trainer:
             )
         for layer, gate in self.gates.items():
             gate.load_state_dict(stored["gates"][layer])
-        self.optimizer.load_state_dict(stored["optimizer"])
-        self.done = int(stored["done"])
+        for optimizer, state in zip(self._optimizers(), stored["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.stepped, self.done = int(stored["stepped"]), int(stored["done"])
         return True
 
     def save(self) -> None:
         """Write the gates; the checkpoint goes."""
         save_gates(self.gates, self.out, {"model": self.model.name, **self._recipe()})
         self.checkpoint.unlink(missing_ok=True)
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer, *([self.of_features] if self.of_features is not None else [])]
 
     def _recipe(self) -> dict[str, str]:
         return {k: json.dumps(v) for k, v in dataclasses.asdict(self.recipe).items()}
@@ -240,10 +317,11 @@ class Trainer:
         return {"model": self.model.name, "order": json.dumps(self.order), **self._recipe()}
 
     def _save_checkpoint(self) -> None:
-        state = {
+        state: dict[str, Any] = {
             "recipe": self._identity(),
             "gates": {layer: gate.state_dict() for layer, gate in self.gates.items()},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers()],
+            "stepped": self.stepped,
             "done": self.done,
         }
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -251,34 +329,11 @@ class Trainer:
         torch.save(state, partial)
         os.replace(partial, self.checkpoint)
 
-    def _text(self, ids: Sequence[int]) -> float:
-        method = with_gates(EdgeInfinite(), self.gates)
-        reader = open_reader(self.model, self.tokenizer, method, self.recipe.budget, len(ids))
-        reader.begin()
-        losses = []
-        at = 0
-        while at < len(ids):
-            part = ids[at : at + reader.schedule.chunk()]
-            if reader.cache.mix is not None and len(part) > 1:
-                losses.append(self._chunk(reader.cache, part, (at + len(part)) / len(ids)))
-            at += len(part)
-            reader.step(Piece(part, at - len(part)), last=at == len(ids))
-        return sum(losses) / len(losses) if losses else math.nan
 
-    def _chunk(self, cache: BoundedCache, ids: Sequence[int], within: float) -> float:
-        self._set_rate((self.done + within) / len(self.order))
-        loss = chunk_loss(self.model, cache, ids, self.gates)
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach())
-
-    def _set_rate(self, progress: float) -> None:
-        rise = min(1.0, progress / WARM_UP)
-        fall = 0.5 + 0.5 * math.cos(math.pi * min(1.0, progress))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.lr * group["times"] * rise * fall
+def rising_then_falling(progress: float) -> float:
+    """Share of the highest learning rate, after this share of the training."""
+    rise = min(1.0, progress / WARM_UP)
+    return rise * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
 
 
 def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> None:

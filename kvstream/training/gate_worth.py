@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 from kvstream.engine import Piece, Reader
-from kvstream.methods.edgeinfinite import EdgeInfinite, Gate
+from kvstream.methods.edgeinfinite import EdgeInfinite
+from kvstream.methods.gates import Gate, LearnedGate
 from kvstream.model.bounded import BoundedModel
 from kvstream.settings import RunSettings
 from kvstream.tokens import Tokenizer
@@ -21,15 +23,15 @@ from kvstream.training.gate import open_reader, with_gates
 
 BASE = "without memory"
 CONTROL = "memory of another text"
-VARIANTS = {
-    BASE: EdgeInfinite(memory=False),
-    "edgeinfinite": EdgeInfinite(),
-    CONTROL: EdgeInfinite(),
-    "without window": EdgeInfinite(window=0),
-    "without sinks": EdgeInfinite(sinks=0),
-    "without both": EdgeInfinite(window=0, sinks=0),
+VARIANTS: dict[str, dict[str, Any]] = {
+    BASE: {"memory": False},
+    "edgeinfinite": {},
+    CONTROL: {},
+    "without window": {"window": 0},
+    "without sinks": {"sinks": 0},
+    "without both": {"window": 0, "sinks": 0},
 }
-"""What is compared: its own sinks and window alone, the control, and the paper's ablation."""
+"""Settings that are compared: sinks and window alone, the control, and the paper's ablation."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,14 @@ def _borrow(reader: Reader, memory: Sequence[Mapping[str, Tensor]]) -> None:
             store.heads[name].copy_(tensor)
 
 
+def method_of(gates: Mapping[int, Gate]) -> EdgeInfinite:
+    """The method that such gates are made for."""
+    first = next(iter(gates.values()))
+    if isinstance(first, LearnedGate):
+        return EdgeInfinite(form="learned", features=first.b_key.shape[-1])
+    return EdgeInfinite(form="paper")
+
+
 def compare(
     model: BoundedModel,
     tokenizer: Tokenizer,
@@ -116,7 +126,7 @@ def compare(
     found = {}
     for name in variants:
         others = [*texts[1:], *texts[:1]] if name == CONTROL else ()
-        method = with_gates(replace(VARIANTS[name]), gates)
+        method = with_gates(replace(method_of(gates), **VARIANTS[name]), gates)
         found[name] = measure(model, tokenizer, method, texts, budget, others)
     return found
 

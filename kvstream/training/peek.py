@@ -1,8 +1,8 @@
-"""The loss of one chunk with gradients for the gates, behind what a bounded cache holds."""
+"""A pass behind what a bounded cache holds, which leaves it as it is: to train gates on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,16 +12,19 @@ from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DummyLayer
 
-from kvstream.methods.edgeinfinite import Gate
+from kvstream.methods.gates import Gate
 from kvstream.model import hook
-from kvstream.model.attention import reference
+from kvstream.model.attention import Shape, reference
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache, in_place
 from kvstream.model.recurrent import StateStore
 
-NAME = "kvstream_gate"
+NAME = "kvstream_peek"
 POSITIONS = 1024
 """Most tokens of a chunk whose loss is taken; more only costs memory."""
+
+Mix = Callable[[int, Tensor, Tensor, Tensor, Mapping[str, Tensor], Shape], Tensor]
+"""As `Folding.mix`, told also what the layer's attention has beside queries and keys."""
 
 
 class _Passing(StateStore):
@@ -45,8 +48,8 @@ class _Passing(StateStore):
 class _Peek(Cache):
     """Stands in for the cache: what it holds is read, and nothing is added."""
 
-    def __init__(self, cache: BoundedCache, gates: Mapping[int, Gate]) -> None:
-        self.cache, self.gates = cache, gates
+    def __init__(self, cache: BoundedCache, mix: Mix) -> None:
+        self.cache, self.mix = cache, mix
         layers: dict[int, Any] = {store.spec.index: DummyLayer() for store in cache.stores}
         layers |= {states.carries.index: _Passing(states) for states in cache.recurrent}
         super().__init__(layers=in_place(layers))
@@ -86,8 +89,9 @@ def _attention(
     peek = _peeking[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     store = peek.cache.store(layer)
-    held = zip(peek.cache.attended(store), (key[0], value[0]), strict=True)
-    keys, values = (torch.cat(parts, dim=1) for parts in held)
+    with torch.inference_mode():  # as in use, where the cache may have to turn its keys
+        held = peek.cache.attended(store)
+    keys, values = (torch.cat(parts, dim=1) for parts in zip(held, (key[0], value[0]), strict=True))
     shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
     new, total = query.shape[2], keys.shape[1]
     if shape.sinks is None and shape.plain(total):
@@ -96,11 +100,12 @@ def _attention(
             query, keys[None], values[None], attn_mask=mask, scale=shape.scale,
             enable_gqa=query.shape[1] != keys.shape[0],
         )[0]  # fmt: skip
+        with torch.no_grad():  # gradients through it are small, and their memory is not
+            lse = reference(query[0], keys, values, shape)[1]
     else:
-        out = reference(query[0], keys, values, shape)[0]
-    if layer in peek.gates:
-        heads = store.heads
-        out = peek.gates[layer](query[0], out, heads["memory"], heads["norm"])
+        out, lse = reference(query[0], keys, values, shape)
+    if store.heads and layer == store.spec.index:
+        out = peek.mix(layer, query[0], out, lse, store.heads, shape)
     return out.transpose(0, 1)[None], None
 
 
@@ -108,7 +113,7 @@ AttentionInterface.register(NAME, _attention)
 
 
 @contextmanager
-def _peek(model: BoundedModel, peek: _Peek) -> Iterator[None]:
+def _peeking_at(model: BoundedModel, peek: _Peek) -> Iterator[None]:
     model.model.set_attn_implementation(NAME)
     _peeking.append(peek)
     try:
@@ -118,20 +123,46 @@ def _peek(model: BoundedModel, peek: _Peek) -> Iterator[None]:
         model.model.set_attn_implementation(hook.NAME)
 
 
-def chunk_loss(
-    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], gates: Mapping[int, Gate]
+def peek(
+    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], mix: Mix, rows: Tensor
 ) -> Tensor:
-    """Mean loss of the tokens after the first, each predicted behind what the cache holds."""
+    """Logits [n, V] of the n `rows` of `ids` behind what the cache holds; nothing is added to it.
+
+    `mix` is asked in each layer whose memory is compressed.
+    """
     start = cache.next_position
     inputs = torch.tensor([list(ids)], device=model.device)
     positions = torch.arange(start, start + len(ids), device=model.device)[None]
-    rows = torch.arange(len(ids) - 1, device=model.device)
-    if len(rows) > POSITIONS:
-        rows = rows[torch.randperm(len(rows), device=model.device)[:POSITIONS].sort().values]
-    peek = _Peek(cache, gates)
-    with _peek(model, peek), torch.enable_grad():
+    peek = _Peek(cache, mix)
+    with _peeking_at(model, peek):
         out = model.model(
             input_ids=inputs, position_ids=positions, past_key_values=peek, use_cache=True,
             logits_to_keep=rows,
         )  # fmt: skip
-        return functional.cross_entropy(out.logits[0].float(), inputs[0, rows + 1])
+    logits: Tensor = out.logits[0]
+    return logits
+
+
+def through(gates: Mapping[int, Gate]) -> Mix:
+    """What heads remember, read through `gates` as in use, where no question is known."""
+
+    def mix(
+        layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor], _: Shape
+    ) -> Tensor:
+        mixed: Tensor = gates[layer](query, out, lse, heads["memory"], heads["norm"], False)
+        return mixed
+
+    return mix
+
+
+def chunk_loss(
+    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], gates: Mapping[int, Gate]
+) -> Tensor:
+    """Mean loss of the tokens after the first, with gradients for the gates."""
+    rows = torch.arange(len(ids) - 1, device=model.device)
+    if len(rows) > POSITIONS:
+        rows = rows[torch.randperm(len(rows), device=model.device)[:POSITIONS].sort().values]
+    with torch.enable_grad():
+        logits = peek(model, cache, ids, through(gates), rows)
+        targets = torch.tensor(list(ids), device=model.device)[rows + 1]
+        return functional.cross_entropy(logits.float(), targets)
