@@ -43,20 +43,22 @@ def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     from kvstream.methods import edgeinfinite
     from kvstream.methods.gates import LearnedGate, new_gate
 
-    load, features = edgeinfinite.load_gates, edgeinfinite.EdgeInfinite().features
+    load = edgeinfinite.load_gates
 
-    def gates(form: str, file: str, model: edgeinfinite.ModelFacts) -> dict[int, edgeinfinite.Gate]:
+    def gates(
+        form: str, file: str, model: edgeinfinite.ModelFacts, rows: int
+    ) -> dict[int, edgeinfinite.Gate]:
         if file or model.folder:
-            return load(form, file, model)
+            return load(form, file, model, rows)
         made = {}
         for layer in model.layers:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(layer.index)
-                gate = new_gate(form, layer, features, layer.value_dim)
+                gate = new_gate(form, layer, rows, layer.value_dim)
                 torch.nn.init.normal_(gate.w2, std=0.1)
                 if isinstance(gate, LearnedGate):  # else next to nothing is found in memory
                     torch.nn.init.zeros_(gate.b_key)
-            made[layer.index] = gate.requires_grad_(False)
+            made[layer.index] = gate.requires_grad_(False).to(layer.device)
         return made
 
     monkeypatch.setattr(edgeinfinite, "load_gates", gates)

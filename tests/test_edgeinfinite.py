@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from models import bounded, tokens
 from torch import Tensor
 
 from kvstream.engine import Piece, Reader
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.methods.edgeinfinite import (
     LOOKED_AT,
     POOL,
@@ -347,7 +348,9 @@ def test_gates_are_stored_and_those_of_another_model_refused(form: str, tmp_path
     with pytest.raises(UsageError, match="trained for another model"):
         load_gates(form, "", replace(beside, layers=tuple(others)))
     (other,) = {*FORMS} - {form}
-    with pytest.raises(UsageError, match="of another form"):
+    with pytest.raises(
+        UsageError, match=f"is a gate of the form {form}.*--set edgeinfinite.form={form}"
+    ):
         load_gates(other, str(path), facts)
 
 
@@ -532,28 +535,56 @@ def test_the_control_finds_the_other_texts_memory(form: str) -> None:
 # What features learn from -----------------------------------------------------------------------
 
 
-def test_what_is_noted_is_attention_to_all_that_was_read(monkeypatch: Any) -> None:
-    """Where everything goes into memory and counts once, as if nothing had ever left."""
-    every = METHOD.written
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "smollm3"])
+def test_what_is_noted_is_attention_to_what_is_there_and_to_what_left(
+    kind: str, monkeypatch: Any
+) -> None:
+    """Of the queries as they are run, and the model goes on with what all of it says."""
+    mixed: dict[int, tuple[Any, ...]] = {}
+    peek = lessons.peek
 
-    def everything(self: EdgeInfinite, step: Any, leave: int) -> Any:
-        keys, values = step.as_read(0, leave)
-        yield keys[0], values[0], torch.ones(keys.shape[1:3])
+    def watched(model: Any, cache: Any, ids: Any, mix: Any, rows: Tensor) -> Tensor:
+        def recording(
+            layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Any, shape: Any
+        ) -> Tensor:
+            said = mix(layer, query, out, lse, heads, shape)
+            mixed[layer] = query, out, lse, shape, said
+            return said
 
-    monkeypatch.setattr(EdgeInfinite, "written", everything)
-    assert METHOD.written != every
-    model, ids = bounded("llama"), tokens(300, 4)
+        return peek(model, cache, ids, recording, rows)
+
+    monkeypatch.setattr(lessons, "peek", watched)
+    written: dict[int, list[Any]] = {}
+    write = EdgeInfinite.written
+
+    def watching(self: EdgeInfinite, step: Any, leave: int) -> Any:
+        for parts in write(self, step, leave):
+            written.setdefault(step.layers[0], []).append(parts)
+            yield parts
+
+    monkeypatch.setattr(EdgeInfinite, "written", watching)
     asked = tokens(12, 5)
-    lesson = lessons.Lesson(ids, [asked], [*asked, *tokens(5, 6)])
-    met = lessons.noted(model, [1], METHOD, 160, lesson, random.Random(0))
+    lesson = lessons.Lesson(tokens(500, 4), [asked], [*asked, *tokens(5, 6)])
+    met = lessons.noted(bounded(kind), [1], METHOD, 160, lesson, random.Random(0))
     assert met is not None
-    for one in met.values():
-        assert torch.allclose(one.wanted.exp().sum(-1), torch.ones(one.wanted.shape[:2]))
-        held, left = one.keys.shape[1], one.wanted.shape[-1] - 1
-        assert held == left > 160
-        scores = one.queries @ one.keys.transpose(1, 2) / one.keys.shape[-1] ** 0.5
-        shares = torch.cat((one.lse[..., None], scores), -1).softmax(-1)
-        assert torch.allclose(one.wanted.exp(), shares, atol=1e-5)
+    assert set(met) == set(mixed) == set(written)
+    for layer, one in met.items():
+        query, out, lse, shape, said = mixed[layer]
+        keys, values, counts = (torch.cat(p, 1) for p in zip(*written[layer], strict=True))
+        heads, count, group = len(query), query.shape[1], len(query) // len(keys)
+        assert one.wanted.shape == (len(keys), group * count, 1 + keys.shape[1])
+        for h in range(heads):
+            for t in range(count):
+                scores = keys[h // group] @ query[h, t].float() * shape.scale
+                if shape.softcap is not None:
+                    scores = torch.tanh(scores / shape.softcap) * shape.softcap
+                scores = torch.cat((lse[h, t][None], scores + counts[h // group].log()))
+                shares = scores.softmax(0)
+                row = h % group * count + t
+                assert torch.allclose(one.wanted[h // group, row].exp(), shares, atol=1e-5)
+                assert torch.equal(one.queries[h // group, row], query[h, t].float())
+                expected = shares[0] * out[h, t] + shares[1:] @ values[h // group]
+                assert torch.allclose(said[h, t], expected, atol=1e-4)
 
 
 def test_the_divergence_is_none_where_features_are_the_softmax() -> None:
@@ -596,15 +627,67 @@ def test_lessons_hide_what_they_ask_for() -> None:
     assert len(prose.words) == lessons.FOLLOWING
 
 
+def test_texts_have_to_be_longer_than_what_memory_holds(folder: Path, tmp_path: Path) -> None:
+    for form, tokens_ in (("learned", 480 * 3 // 2), ("paper", 480)):
+        with pytest.raises(UsageError, match=f"--tokens {tokens_ + 1} or more"):
+            trainer(folder, tmp_path / "g", budget=480, tokens=tokens_, form=form)
+    long = tmp_path / "long"
+    long.mkdir()
+    (long / "a.txt").write_text("the cat sat on and on " * 200, encoding="utf-8")
+    shortest = {"budget": 480, "tokens": 480 * 3 // 2 + 1, "steps": 2, "lessons": 2}
+    one = trainer(long, tmp_path / "g", **shortest)
+    assert all(math.isfinite(at.loss) for at in one.train() if at.what == "step")
+
+
+def test_a_loss_that_is_no_number_ends_the_training(folder: Path, tmp_path: Path) -> None:
+    one = trainer(folder, tmp_path / "g", form="paper")
+    torch.nn.init.constant_(next(iter(one.gates.values())).g, math.nan)
+    with pytest.raises(KvstreamError, match="lower --lr"):
+        list(one.train())
+
+
+def test_features_of_any_key_are_finite() -> None:
+    gate = LearnedGate(2, 8, 4, 4, 8, 3)
+    keys = torch.randn(2, 50, 8) * 1e3
+    memory, norm = gate.features(keys).transpose(1, 2) @ keys, gate.features(keys).sum(1)
+    out = gate(
+        torch.randn(4, 5, 8) * 1e3, torch.zeros(4, 5, 8), torch.zeros(4, 5), memory, norm, True
+    )
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(gate.logs_between(keys, keys)).all()
+
+
+def test_a_memory_is_read_through_the_gate_that_wrote_it(
+    write_story: Any, cli: Any, tmp_path: Path
+) -> None:
+    story, memory = write_story(tokens=900, seed=3, facts=2), tmp_path / "m.kvs"
+    stored = load_gates("learned", "", pocket().facts)
+    gate = tmp_path / "gate.safetensors"
+    training.save_gates(stored, gate, {})
+    use = ("--method", "edgeinfinite", "--set", f"edgeinfinite.gate={gate}", "--budget", "400")
+    ran = cli("remember", str(story), "-o", str(memory), *use)
+    assert ran.code == 0, ran.stderr
+    assert cli("ask", "--memory", str(memory), "Who?", "--max-tokens", "3").code == 0
+    stored[0].b_key.add_(0.1)
+    training.save_gates(stored, gate, {})
+    refused = cli("ask", "--memory", str(memory), "Who?", "--max-tokens", "3")
+    assert refused.code != 0
+    assert "another gate" in refused.stderr
+
+
 # The gates of pocket ----------------------------------------------------------------------------
+
+
+def pocket() -> Any:
+    from kvstream.model.loading import load
+    from kvstream.settings import ModelSettings
+
+    return load(ModelSettings())
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_gates_of_pocket_are_a_small_share_of_it(form: str) -> None:
-    from kvstream.model.loading import load
-    from kvstream.settings import ModelSettings
-
-    model = load(ModelSettings())
+    model = pocket()
     gates = load_gates(form, "", model.facts)
     mine = sum(p.numel() for gate in gates.values() for p in gate.parameters())
     assert mine < 0.01 * sum(p.numel() for p in model.model.parameters())
@@ -629,6 +712,46 @@ def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
     assert with_memory < without
 
 
+def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
+    """Its own memory makes the right number likelier by far, that of another text does not."""
+    from kvstream.evaluation.reading import IdFeed, open_reader
+    from kvstream.sample import novel
+    from kvstream.session import Session
+    from kvstream.settings import Budget, ModelSettings
+
+    session = Session.open(ModelSettings(threads=1))
+    question = "What is the passkey?"
+    story = session.tokenizer.encode("".join(itertools.islice(novel(9), 300)))[:3000]
+    assert len(story) == 3000
+    gained, lost, lent = [], [], None
+    for number in (48213, 70956, 31584, 92607):
+        said = session.tokenizer.encode(f" The passkey is {number}. Remember it.")
+        ids = [*story[:900], *said, *story[900:]]
+        losses = {}
+        for memory in ("true", "false"):
+            run = RunSettings(Budget(tokens=1024), "edgeinfinite", {"memory": memory})
+            one, prompt = open_reader(session, [question], run, len(ids))
+            for _ in one.read(IdFeed(ids)):
+                pass
+            assert int(one.retained().max()) == len(ids) - 1
+            assert not set(one.retained().tolist()) & set(range(900, 900 + len(said)))
+            tail = prompt.tail(question)
+            answer = session.tokenizer.encode(f" {number}", continuing=True)
+            losses[memory] = float(one.score(tail, answer).mean())
+            if memory == "true":
+                mine = [{n: t.clone() for n, t in s.heads.items()} for s in one.compressible]
+                for store, other in zip(one.compressible, lent or mine, strict=True):
+                    for name, tensor in store.heads.items():
+                        tensor.copy_(other[name])
+                losses["other"] = float(one.score(tail, answer).mean())
+        gained.append(losses["false"] - losses["true"])
+        if lent is not None:
+            lost.append(losses["other"] - losses["true"])
+        lent = mine
+    assert min(gained) > 0.5
+    assert min(lost) > 0.5
+
+
 def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folder: Path) -> None:
     out = tmp_path / "gate.safetensors"
     few_steps = ("--lessons", "4", "--steps", "20")
@@ -644,7 +767,7 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     assert out.is_file()
     for wrong, told in (
         (["--out", str(tmp_path)], "is a folder"),
-        (["--tokens", "200", "--budget", "256"], "nothing goes into memory"),
+        (["--tokens", "200", "--budget", "256"], "leave nothing to go into memory"),
     ):
         refused = cli("gate", "train", "--data", str(folder), *wrong)
         assert refused.code == 2

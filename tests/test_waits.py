@@ -179,7 +179,7 @@ def test_what_is_counted() -> None:
 @pytest.mark.parametrize("growth", ["fixed", "adaptive"])
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [v for v in VARIANTS if v[0] != "edgeinfinite"],  # its gates in these tests are on the CPU
+    VARIANTS,
 )
 def test_waits_of_a_gpu(name: str, settings: dict[str, str], growth: str) -> None:
     counts = []

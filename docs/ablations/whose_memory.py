@@ -4,17 +4,20 @@
 
 Plants one needle in each document, behind what sinks and window hold, and asks for it: how likely
 the right answer is, how often it is the likeliest of four of its kind, and how often it is what
-the model says. With the memory, with that of the document before (which was written for another
-question), with the entries that were written as they are, and without.
+the model says. `--kind question` plants passages of `--qa` about which people asked; the other
+answers are those of three other questions. With the memory, with that of the document before
+(which was written for another question), with the entries that were written as they are, and
+without.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -22,7 +25,8 @@ from likelihood import Document, document
 from torch import Tensor
 
 from kvstream.engine import Reader
-from kvstream.evaluation.filler import Filler
+from kvstream.evaluation.datasets import Item, load
+from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.reading import IdFeed, open_reader
 from kvstream.methods.base import Folding, ModelFacts, Step
@@ -33,12 +37,38 @@ from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.training.splits import is_heldout
 
+LONGEST = 1500
+"""Characters of a passage at most."""
 OWN, OTHER, ENTRIES, WITHOUT = (
     "with the memory",
     "another document's",
     "entries as they are",
     "without",
 )
+
+
+def of_people(
+    session: Session, filler: Filler, qa: Sequence[str], tokens: int, depth: float, trial: int
+) -> Document:
+    """A passage among other text, with one question that it answers."""
+    rng, encode = random.Random(f"question {tokens} {trial}"), session.tokenizer.encode
+    asked = [
+        (item.context, question.text, question.answers[0])
+        for item in items(tuple(qa))
+        for question in item.questions
+        if is_heldout(item.document) and question.answers and len(item.context) < LONGEST
+    ]
+    passage, question, answer = rng.choice(asked)
+    others = [a for p, _, a in rng.sample(asked, 40) if p != passage and a != answer][:3]
+    text = filler.cut(session.tokenizer, tokens - len(encode(passage)), rng)
+    ids = encode(insert(text, session.tokenizer, [(depth, f"\n\n{passage.strip()}\n\n")]))
+    right, *wrong = (encode(f" {a}", continuing=True) for a in (answer, *others))
+    return Document(ids, [question], [], [right], [wrong])
+
+
+@cache
+def items(qa: tuple[str, ...]) -> list[Item]:
+    return list(load(qa))
 
 
 @dataclass(frozen=True)
@@ -51,6 +81,8 @@ class Asked:
 
 class Entries:
     """A `Folding` that keeps what would be written, and attends to it."""
+
+    fingerprint = ""
 
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
@@ -106,7 +138,8 @@ def ask(session: Session, reader: Reader, prompt: Prompt, doc: Document) -> Aske
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kind", choices=("fact", "passkey"), default="fact")
+    parser.add_argument("--kind", choices=("fact", "passkey", "question"), default="fact")
+    parser.add_argument("--qa", nargs="*", default=[], help="files of questions, as bench qa reads")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--budget", type=int, default=1024)
     parser.add_argument("--depths", default="0.1,0.3,0.5", help="one of them for each document")
@@ -125,7 +158,10 @@ def main() -> None:
     lent: list[dict[str, Tensor]] | None = None
     for trial in range(-1, asked.trials):  # the first only lends its memory
         depth = random.Random(trial).choice([float(d) for d in asked.depths.split(",")])
-        doc = document(session, filler, asked.kind, asked.tokens, [depth], 1, 4, trial)
+        if asked.kind == "question":
+            doc = of_people(session, filler, asked.qa, asked.tokens, depth, trial)
+        else:
+            doc = document(session, filler, asked.kind, asked.tokens, [depth], 1, 4, trial)
         reader, prompt = read(session, doc, run)
         heads = [store.heads for store in reader.compressible]
         mine = [{name: tensor.clone() for name, tensor in each.items()} for each in heads]

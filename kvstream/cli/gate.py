@@ -89,7 +89,7 @@ def command() -> None:
 )
 @option(
     "--features",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=4096),
     metavar="N",
     section="Training",
     help="Of each key in the form learned: rows of a head's memory. [default: the method's]",

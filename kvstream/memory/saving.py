@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvstream.engine import Reader
 from kvstream.errors import KvstreamError, ModelError, SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.base import Memory, Trace
@@ -171,6 +172,7 @@ def memory_state(
             "name": setting.method.name,
             "typed": dict(memory.run.method_settings),
             "settings": setting.method.settings(),
+            "trained": _trained(reader),
         },
         "run": {name: getattr(memory.run, name) for name in READING},
         "sizes": asdict(reader.sizes),
@@ -229,6 +231,12 @@ def recall(
             None if planned is None else _count(planned),
             measure_always=bool(state["measure_always"]),
         )
+        if _trained(reader) != state["method"].get("trained"):
+            raise ModelError(
+                f"{kind.path} was made by {run.method} with another gate than the one that is here "
+                f"(its fingerprint was {state['method'].get('trained')}, and is "
+                f"{_trained(reader)}); put that one back, or make the memory anew."
+            )
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, setting, run, trace)
         restored(kind, memory)
@@ -239,6 +247,12 @@ def recall(
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise _wrong(kind.path, error) from error
     return memory
+
+
+def _trained(reader: Reader) -> str | None:
+    """The fingerprint of what its method has learned for the model."""
+    folding = reader.compactor.folding
+    return None if folding is None else folding.fingerprint
 
 
 def restored(kind: Kind, memory: Memory) -> None:

@@ -154,6 +154,10 @@ class Folding(Protocol):
     Where something trained takes part in it, that is loaded then.
     """
 
+    @property
+    def fingerprint(self) -> str:
+        """Of what was trained: what was folded can be read by nothing else."""
+
     def fold(self, step: Step, chosen: Tensor) -> None:
         """Put what is about to leave into `step.heads`; called for one layer at a time.
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from kvstream.errors import UsageError
 from kvstream.methods.base import (
     Evidence,
     Folding,
@@ -23,11 +22,12 @@ from kvstream.methods.base import (
 )
 from kvstream.methods.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
 from kvstream.methods.scoring import pool
+from kvstream.model.fingerprint import fingerprint
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
 BLOCK = 512
-"""Queries that read the memory, or entries that go into it, at once."""
+"""Queries that read the memory, or entries that leave, at once."""
 LOOKED_AT = 22
 """One of so many entries that leave goes into a learned memory: those looked at most."""
 POOL = 15
@@ -55,7 +55,8 @@ class EdgeInfinite(Method):
     to a mean of all that left, so nothing is found in it again. In the form ``learned`` f is
     trained to be the softmax, that alone goes in which the question looks at most (where none is
     known, the newest tokens), and what is found counts by the mass that it has beside the
-    attention to what is there; where no question chose it, the MLP and the vectors correct both.
+    attention to what is there; where no question chose it, it counts less, and MLP and vectors
+    come on top.
 
     Departures of both: the window stays between segments too, since the end of a stream is not
     known before it comes, so a segment is read behind sinks and window; sizes are the paper's
@@ -80,7 +81,10 @@ class EdgeInfinite(Method):
         choices=FORMS,
     )
     features: int = setting(
-        32, "rows of the memory of a head in the learned form, as the gate was trained", least=1
+        32,
+        "rows of the memory of a head in the learned form, as the gate was trained",
+        least=1,
+        most=4096,
     )
     gate: str = setting(
         "",
@@ -135,32 +139,37 @@ class EdgeInfinite(Method):
         return newest.expand(*step.origin.shape[:-1], keep)
 
     def written(self, step: Step, leave: int) -> Iterator[Written]:
-        """What of the `leave` oldest entries of a layer goes into memory, some at a time."""
+        """What of the `leave` oldest entries of a layer goes into memory, some at a time.
+
+        Where memory has to give way to an answer, that is by the attention of one token, so it
+        counts for little.
+        """
         assert step.as_read is not None
+        blocks = ((first, min(first + BLOCK, leave)) for first in range(0, leave, BLOCK))
         if not self.selects:
-            for first in range(0, leave, BLOCK):
-                keys, values = step.as_read(first, min(first + BLOCK, leave))
+            for first, end in blocks:
+                keys, values = step.as_read(first, end)
                 yield keys[0], values[0].float(), keys.new_ones(keys.shape[1:3])
             return
         assert step.rows is not None
         seen = pool(step.rows, step.origin, POOL)[0, :, :leave]
         seen, place = seen.topk(max(1, leave // LOOKED_AT), dim=-1)
-        keys, values = (
-            t[0].float().gather(1, place[..., None].expand(*place.shape, t.shape[-1]))
-            for t in step.as_read(0, leave)
-        )
-        yield keys, values, WEIGHT * seen.clamp_min(1e-6)
+        found: list[Tensor] = []
+        for first, end in blocks:  # how many are of this one only a wait for a GPU could tell
+            here = ((place >= first) & (place < end))[..., None]
+            at = (place - first).clamp(0, end - first - 1)[..., None]
+            block = [
+                t[0].gather(1, at.expand(*place.shape, t.shape[-1])).float()
+                for t in step.as_read(first, end)
+            ]
+            pairs = zip(block, found or block, strict=True)
+            found = [torch.where(here, new, old) for new, old in pairs]
+        yield found[0], found[1], WEIGHT * seen.clamp_min(1e-6)
 
     def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
         if not self.memory:
             return None
-        gates = load_gates(self.form, self.gate, model)
-        for layer, gate in gates.items():
-            if isinstance(gate, LearnedGate) and (has := gate.b_key.shape[-1]) != self.features:
-                raise UsageError(
-                    f"The gate of layer {layer} has {has} features, and a memory of "
-                    f"{self.features} rows was asked for; use --set edgeinfinite.features={has}."
-                )
+        gates = load_gates(self.form, self.gate, model, self.features)
         return Gated(self, gates, asked)
 
 
@@ -172,6 +181,10 @@ class Gated:
     gates: Mapping[int, Gate]
     asked: bool
     """Whether a question chose what is in memory."""
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(nn.ModuleDict({str(i): gate for i, gate in self.gates.items()}))
 
     @torch.no_grad()
     def fold(self, step: Step, chosen: Tensor) -> None:

@@ -115,7 +115,7 @@ class LearnedGate(Gate):
 
     def logs_of_keys(self, keys: Tensor) -> Tensor:
         """[K, n, F] of keys [K, n, D]."""
-        return keys.float() @ self.w_key + self.b_key
+        return (keys.float() @ self.w_key + self.b_key).clamp_max(HIGHEST)
 
     def logs_of_queries(self, queries: Tensor) -> Tensor:
         """[K, n, F] of queries [K, n, D]."""
@@ -143,6 +143,8 @@ class LearnedGate(Gate):
         return self.gated(torch.lerp(out.float(), found, share.sigmoid()), found).to(out.dtype)
 
 
+HIGHEST = 60.0
+"""Of the logarithm of a key's feature, so that sums over a stream without end stay finite."""
 TINY = 1e-30
 """Of a memory that holds nothing yet, all is found to be zero."""
 
@@ -170,8 +172,11 @@ def new_gate(form: str, layer: LayerFacts, features: int, hidden: int) -> Gate:
     return LearnedGate(layer.heads, layer.key_dim, features, *of_values)
 
 
-def load_gates(form: str, file: str, model: ModelFacts) -> dict[int, Gate]:
-    """The gates of a model's layers. Raises UsageError where there are none, or of other shapes."""
+def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None) -> dict[int, Gate]:
+    """The gates of a model's layers. Raises UsageError where there are none, or of other shapes.
+
+    `rows` are those of a memory that learned features have to fit; None: any.
+    """
     name = (PaperGate if form == "paper" else LearnedGate).file
     path = Path(file).expanduser() if file else Path(model.folder or ".") / name
     shape = " --form paper" if form == "paper" else ""
@@ -201,9 +206,20 @@ def load_gates(form: str, file: str, model: ModelFacts) -> dict[int, Gate]:
         gate = new_gate(form, layer, features, hidden)
         wanted = {k: v.shape for k, v in gate.state_dict().items()}
         if {k: v.shape for k, v in own.items()} != wanted:
+            if own and ("w_key" in own) != (form == "learned"):
+                (other,) = {*FORMS} - {form}
+                raise UsageError(
+                    f"{path} is a gate of the form {other}, and the form {form} was asked for; "
+                    f"use --set edgeinfinite.form={other}, or {remedy}"
+                )
             raise UsageError(
-                f"{path} was trained for another model, or is of another form: its layer "
-                f"{layer.index} does not fit {model.name}; {remedy}"
+                f"{path} was trained for another model: its layer {layer.index} does not fit "
+                f"{model.name}; {remedy}"
+            )
+        if form == "learned" and rows not in (None, features):
+            raise UsageError(
+                f"The gate of layer {layer.index} has {features} features, and a memory of {rows} "
+                f"rows was asked for; use --set edgeinfinite.features={features}."
             )
         gate.load_state_dict(own)
         gates[layer.index] = gate.requires_grad_(False).to(layer.device)

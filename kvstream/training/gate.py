@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from kvstream.engine import Piece, Reader
-from kvstream.errors import ModelError, UsageError
-from kvstream.methods.base import Folding, ModelFacts
+from kvstream.errors import KvstreamError, ModelError, UsageError
+from kvstream.methods.base import ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite, Gated
 from kvstream.methods.gates import Gate, LearnedGate, new_gate
 from kvstream.model.bounded import BoundedModel
@@ -39,6 +39,7 @@ from kvstream.training.gate_lessons import (
     divergence,
     noted,
     of_prose,
+    with_folding,
     with_questions,
 )
 from kvstream.training.gate_texts import excerpt, excerpts, texts_in
@@ -112,11 +113,7 @@ def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
 def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
     """The method with gates that are in memory, not in a file."""
 
-    class InTraining(EdgeInfinite):
-        def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
-            return Gated(self, gates, asked) if self.memory else None
-
-    return InTraining(**method.settings())
+    return with_folding(method, lambda sized, asked: Gated(sized, gates, asked))
 
 
 def open_reader(
@@ -141,10 +138,11 @@ class Trainer:
     ) -> None:
         self.model, self.tokenizer, self.recipe, self.out = model, tokenizer, recipe, out
         self.learned, self.held = texts_in(data)
-        if recipe.tokens <= recipe.budget + FOLLOWING:
+        if recipe.tokens <= self._shortest:
             raise UsageError(
-                f"Texts of {recipe.tokens:,} tokens fit the budget of {recipe.budget:,}, or "
-                "nearly, and nothing goes into memory; raise --tokens or lower --budget."
+                f"Texts of {recipe.tokens:,} tokens leave nothing to go into memory under a "
+                f"budget of {recipe.budget:,}; use --tokens {self._shortest + 1} or more, or "
+                "lower --budget."
             )
         if not model.facts.layers:
             raise ModelError(f"{model.name} has no layer with a global memory; nothing to train.")
@@ -174,6 +172,12 @@ class Trainer:
         mine = sum(p.numel() for p in self.parameters)
         return mine / (mine + sum(p.numel() for p in self.model.model.parameters()))
 
+    @property
+    def _shortest(self) -> int:
+        """Tokens that a text has to pass; a lesson without questions is run to its end apart."""
+        budget = self.recipe.budget
+        return max(budget * 3 // 2, budget + FOLLOWING) if self.recipe.form == "learned" else budget
+
     def heldout(self, count: int) -> list[list[int]]:
         """Excerpts of so many texts that were held out."""
         recipe = self.recipe
@@ -185,6 +189,7 @@ class Trainer:
             lessons: list[dict[int, Noted]] = []
             yield from self._read_lessons(lessons)
             yield from self._learn(lessons, self.of_features)
+            lessons.clear()
         while self.done < len(self.order):
             started = time.perf_counter()
             draw = random.Random(f"{self.recipe.seed}:{self.done}")
@@ -201,17 +206,16 @@ class Trainer:
     def _read_lessons(self, lessons: list[dict[int, Noted]]) -> Iterator[Progress]:
         """Fills `lessons`; the same ones in every run, whatever was learned from them before."""
         recipe, head = self.recipe, build_prompt(self.tokenizer).head
-        method = dataclasses.replace(self.method)
         for number in range(recipe.lessons):
             started = time.perf_counter()
             draw = random.Random(f"{recipe.seed}:lesson:{number}")
-            size = draw.randrange(recipe.budget * 3 // 2, recipe.tokens)
+            size = draw.randrange(self._shortest, recipe.tokens)
             ids = excerpt(draw.choice(self.learned), self.tokenizer, size, draw)
             made = None
             if draw.random() >= PROSE:
                 made = with_questions(ids, self.tokenizer, recipe.budget // 4, draw)
             made = made or of_prose(ids)
-            met = noted(self.model, head, method, recipe.budget, made, draw)
+            met = noted(self.model, head, self.method, recipe.budget, made, draw)
             if met is not None:
                 lessons.append(met)
             spent = time.perf_counter() - started
@@ -245,6 +249,8 @@ class Trainer:
     def _step(
         self, optimizer: torch.optim.Optimizer, loss: torch.Tensor, weights: list[nn.Parameter]
     ) -> None:
+        if not torch.isfinite(loss):
+            raise KvstreamError(f"The loss is {float(loss.detach())}; train with a lower --lr.")
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()

@@ -4,13 +4,14 @@ A text with planted facts is read, its questions being known, as it would be in 
 into memory is kept as it is. Then the questions and their answers are run, and of every query the
 attention is noted that it pays to what is still there, as one, and to each of those entries. That
 is what the gate is to say from memory: layer by layer, the model itself knows no gradients. Some
-texts have no questions, and the tokens that follow are run instead.
+texts have no questions, and the tokens that follow are run instead. Unlike in use, the text itself
+is read without what has left.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +55,10 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Noted:
-    """What the queries of a layer paid attention to; K heads, n queries, m entries that left."""
+    """What the queries of a layer paid attention to; K heads, n queries, m entries that left.
+
+    On the host, float32: on pocket a MiB for the layers of a text together.
+    """
 
     queries: Tensor
     """[K, n, D]."""
@@ -127,6 +131,8 @@ def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
 class _Keeping:
     """A `Folding` that keeps what would go into memory, and leaves attention alone."""
 
+    fingerprint = ""
+
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
         self._parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
@@ -166,7 +172,7 @@ def noted(
     asked = lesson.questions
     longest, together = max(map(len, asked), default=0), sum(map(len, asked))
     sizes = Sizes(budget, len(head), together, longest, ANSWER)
-    through = _with(method, keeping)
+    through = with_folding(method, lambda *_: keeping)
     reader = Reader(model, through, RunSettings(), sizes, head, asked, len(lesson.ids))
     reader.begin()
     for _ in reader.read(IdFeed(lesson.ids)):
@@ -186,7 +192,8 @@ def noted(
             scores = torch.tanh(scores / shape.softcap) * shape.softcap
         shares = torch.cat((beside, scores + counts[:, None]), -1).log_softmax(-1)
         some = sorted(draw.sample(range(asked.shape[1]), min(ROWS, asked.shape[1])))
-        met[layer] = Noted(asked[:, some], keys, counts, beside[:, some, 0], shares[:, some])
+        kept = asked[:, some], keys, counts, beside[:, some, 0], shares[:, some]
+        met[layer] = Noted(*(tensor.cpu() for tensor in kept))
         there, left = shares[..., :1].exp(), shares[..., 1:].exp()
         mixed = grouped(out.float(), len(keys)) * there + left @ values
         return ungrouped(mixed, query.shape[1]).to(out.dtype)
@@ -196,10 +203,14 @@ def noted(
     return met
 
 
-def _with(method: EdgeInfinite, folding: Folding) -> EdgeInfinite:
+def with_folding(
+    method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], Folding]
+) -> EdgeInfinite:
+    """The method with a folding that is made of it and of whether questions are known."""
+
     class Through(EdgeInfinite):
         def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
-            return folding
+            return make(self, asked) if self.memory else None
 
     return Through(**method.settings())
 
@@ -211,7 +222,12 @@ def divergence(gates: Mapping[int, LearnedGate], met: Mapping[int, Noted]) -> Te
     """
     total = []
     for layer, one in met.items():
-        said = gates[layer].logs_between(one.queries, one.keys) + one.counts[:, None]
-        shares = torch.cat((one.lse[..., None], said), -1).log_softmax(-1)
-        total.append((one.wanted.exp() * (one.wanted - shares)).sum(-1).mean())
-    return torch.stack(total).sum()
+        gate = gates[layer]
+        queries, keys, counts, lse, wanted = (
+            t.to(gate.w_key.device)
+            for t in (one.queries, one.keys, one.counts, one.lse, one.wanted)
+        )
+        said = gate.logs_between(queries, keys) + counts[:, None]
+        shares = torch.cat((lse[..., None], said), -1).log_softmax(-1)
+        total.append((wanted.exp() * (wanted - shares)).sum(-1).mean())
+    return torch.stack([t.to(total[0].device) for t in total]).sum()
