@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from likelihood import Document, document
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvstream.engine import Reader
 from kvstream.evaluation.datasets import Item, load
@@ -82,10 +82,9 @@ class Asked:
 class Entries:
     """A `Folding` that keeps what would be written, and attends to it."""
 
-    fingerprint = ""
-
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
+        self.trained = nn.Module()
         self.kept: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
 
     def fold(self, step: Step, chosen: Tensor) -> None:

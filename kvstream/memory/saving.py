@@ -23,6 +23,7 @@ from kvstream.memory.state import cache_state, fill
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
+from kvstream.model.fingerprint import fingerprint
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.preparation import Setting
 from kvstream.prompt import Task, build_prompt
@@ -252,7 +253,7 @@ def recall(
 def _trained(reader: Reader) -> str | None:
     """The fingerprint of what its method has learned for the model."""
     folding = reader.compactor.folding
-    return None if folding is None else folding.fingerprint
+    return None if folding is None else fingerprint(folding.trained)
 
 
 def restored(kind: Kind, memory: Memory) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def setting(
@@ -155,8 +155,8 @@ class Folding(Protocol):
     """
 
     @property
-    def fingerprint(self) -> str:
-        """Of what was trained: what was folded can be read by nothing else."""
+    def trained(self) -> nn.Module:
+        """What was learned for the model: what was folded with it can be read by nothing else."""
 
     def fold(self, step: Step, chosen: Tensor) -> None:
         """Put what is about to leave into `step.heads`; called for one layer at a time.

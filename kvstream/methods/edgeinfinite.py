@@ -22,7 +22,6 @@ from kvstream.methods.base import (
 )
 from kvstream.methods.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
 from kvstream.methods.scoring import pool
-from kvstream.model.fingerprint import fingerprint
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
@@ -183,8 +182,8 @@ class Gated:
     """Whether a question chose what is in memory."""
 
     @property
-    def fingerprint(self) -> str:
-        return fingerprint(nn.ModuleDict({str(i): gate for i, gate in self.gates.items()}))
+    def trained(self) -> nn.Module:
+        return nn.ModuleDict({str(layer): gate for layer, gate in self.gates.items()})
 
     @torch.no_grad()
     def fold(self, step: Step, chosen: Tensor) -> None:

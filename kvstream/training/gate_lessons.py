@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvstream.engine import Reader
 from kvstream.evaluation.reading import IdFeed
@@ -131,10 +131,9 @@ def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
 class _Keeping:
     """A `Folding` that keeps what would go into memory, and leaves attention alone."""
 
-    fingerprint = ""
-
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
+        self.trained = nn.Module()
         self._parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
 
     def fold(self, step: Step, chosen: Tensor) -> None:
