@@ -222,7 +222,7 @@ class Trainer:
             yield Progress("lesson", number + 1, recipe.lessons, math.nan, len(made.ids), spent)
         if not lessons:
             raise UsageError(
-                f"No text was long enough to leave the budget of {recipe.budget:,}; lower --budget."
+                f"No text was longer than a budget of {recipe.budget:,} holds; lower --budget."
             )
 
     def _learn(
