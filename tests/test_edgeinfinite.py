@@ -639,6 +639,16 @@ def test_texts_have_to_be_longer_than_what_memory_holds(folder: Path, tmp_path: 
     assert all(math.isfinite(at.loss) for at in one.train() if at.what == "step")
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_that_memory_holds_teach_nothing(form: str, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    short.mkdir()
+    (short / "a.txt").write_text("the cat sat on and on", encoding="utf-8")
+    one = trainer(short, tmp_path / "g", form=form)
+    with pytest.raises(UsageError, match="No text was longer than a budget of 160 holds"):
+        list(one.train())
+
+
 def test_a_loss_that_is_no_number_ends_the_training(folder: Path, tmp_path: Path) -> None:
     one = trainer(folder, tmp_path / "g", form="paper")
     torch.nn.init.constant_(next(iter(one.gates.values())).g, math.nan)

@@ -190,6 +190,7 @@ class Trainer:
             yield from self._read_lessons(lessons)
             yield from self._learn(lessons, self.of_features)
             lessons.clear()
+        met = self.done > 0
         while self.done < len(self.order):
             started = time.perf_counter()
             draw = random.Random(f"{self.recipe.seed}:{self.done}")
@@ -197,9 +198,17 @@ class Trainer:
             ids = excerpt(name, self.tokenizer, self.recipe.tokens, draw)
             loss = self._text(ids)
             self.done += 1
+            met = met or not math.isnan(loss)
             self._save_checkpoint()
             spent = time.perf_counter() - started
             yield Progress("text", self.done, len(self.order), loss, len(ids), spent)
+        if not met:
+            raise self._nothing_left()
+
+    def _nothing_left(self) -> UsageError:
+        return UsageError(
+            f"No text was longer than a budget of {self.recipe.budget:,} holds; lower --budget."
+        )
 
     # Features
 
@@ -221,9 +230,7 @@ class Trainer:
             spent = time.perf_counter() - started
             yield Progress("lesson", number + 1, recipe.lessons, math.nan, len(made.ids), spent)
         if not lessons:
-            raise UsageError(
-                f"No text was longer than a budget of {recipe.budget:,} holds; lower --budget."
-            )
+            raise self._nothing_left()
 
     def _learn(
         self, lessons: Sequence[Mapping[int, Noted]], optimizer: torch.optim.Optimizer
