@@ -22,19 +22,20 @@ from pathlib import Path
 
 import torch
 from likelihood import Document, document
-from torch import Tensor, nn
+from torch import Tensor
 
 from kvstream.engine import Reader
 from kvstream.evaluation.datasets import Item, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.reading import IdFeed, open_reader
-from kvstream.methods.base import Folding, ModelFacts, Step
+from kvstream.methods.base import Folding, ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite
-from kvstream.methods.gates import grouped, ungrouped
+from kvstream.model.attention import Shape
 from kvstream.prompt import Prompt
 from kvstream.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.training.gate_lessons import Keeping, attended
 from kvstream.training.splits import is_heldout
 
 LONGEST = 1500
@@ -79,27 +80,14 @@ class Asked:
     said: bool
 
 
-class Entries:
-    """A `Folding` that keeps what would be written, and attends to it."""
-
-    def __init__(self, method: EdgeInfinite) -> None:
-        self.method = method
-        self.trained = nn.Module()
-        self.kept: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
-
-    def fold(self, step: Step, chosen: Tensor) -> None:
-        leave = step.origin.shape[-1] - chosen.shape[-1]
-        self.kept.setdefault(step.layers[0], []).extend(self.method.written(step, leave))
+class Entries(Keeping):
+    """Keeps what would be written, and attends to it."""
 
     def mix(
         self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
     ) -> Tensor:
-        keys, values, counts = (torch.cat(part, 1) for part in zip(*self.kept[layer], strict=True))
-        scores = grouped(query.float(), len(keys)) @ keys.transpose(1, 2) / keys.shape[-1] ** 0.5
-        scores = ungrouped(scores + counts.log()[:, None], query.shape[1])
-        found = ungrouped(grouped(scores.softmax(-1), len(keys)) @ values, query.shape[1])
-        share = (scores.logsumexp(-1) - lse).sigmoid()[..., None]
-        return torch.lerp(out.float(), found, share).to(out.dtype)
+        shape = Shape(query.shape[-1] ** -0.5)
+        return attended(query, out, lse, self.entries()[layer], shape)[1]
 
 
 @contextmanager

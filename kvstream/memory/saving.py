@@ -232,11 +232,12 @@ def recall(
             None if planned is None else _count(planned),
             measure_always=bool(state["measure_always"]),
         )
-        if _trained(reader) != state["method"].get("trained"):
+        made, here = state["method"].get("trained"), _trained(reader)
+        if made != here:
             raise ModelError(
                 f"{kind.path} was made by {run.method} with another gate than the one that is here "
-                f"(its fingerprint was {state['method'].get('trained')}, and is "
-                f"{_trained(reader)}); put that one back, or make the memory anew."
+                f"(its fingerprint was {made}, and is {here}); put that one back, or make the "
+                "memory anew."
             )
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, setting, run, trace)

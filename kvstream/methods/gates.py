@@ -17,6 +17,7 @@ from torch.nn.functional import elu, linear
 
 from kvstream.errors import UsageError
 from kvstream.methods.base import LayerFacts, ModelFacts
+from kvstream.methods.heads import grouped, ungrouped
 
 FORMS = ("learned", "paper")
 
@@ -67,9 +68,6 @@ class PaperGate(Gate):
 
     file = "gate-paper.safetensors"
 
-    def __init__(self, heads: int, dim: int, hidden: int) -> None:
-        super().__init__(heads, dim, hidden)
-
     def features(self, keys: Tensor) -> Tensor:
         return sigma(keys)
 
@@ -78,7 +76,7 @@ class PaperGate(Gate):
     ) -> Tensor:
         looking = sigma(grouped(query, len(memory)))
         found = looking @ memory / (looking @ norm[..., None]).clamp_min(TINY)
-        return self.gated(out, ungrouped(found, query.shape[1])).to(out.dtype)
+        return self.gated(out, ungrouped(found, len(query))).to(out.dtype)
 
 
 class LearnedGate(Gate):
@@ -135,8 +133,8 @@ class LearnedGate(Gate):
         top = looking.amax(-1, keepdim=True)
         looking = (looking - top).exp()
         mass = (looking @ norm[..., None]).clamp_min(TINY)
-        found = ungrouped(looking @ memory / mass, query.shape[1])
-        share = ungrouped(mass.log() + top, query.shape[1]) - lse[..., None]
+        found = ungrouped(looking @ memory / mass, len(query))
+        share = ungrouped(mass.log() + top, len(query)) - lse[..., None]
         if asked:
             return torch.lerp(out.float(), found, share.sigmoid()).to(out.dtype)
         share = share + self.offset[:, None, None]
@@ -154,16 +152,6 @@ def sigma(x: Tensor) -> Tensor:
     return elu(x.float()) + 1
 
 
-def grouped(x: Tensor, heads: int) -> Tensor:
-    """[H, T, D] -> [K, H / K * T, D]: the queries that share a KV head, one after another."""
-    return x.unflatten(0, (heads, -1)).flatten(1, 2)
-
-
-def ungrouped(x: Tensor, count: int) -> Tensor:
-    """[K, H / K * T, E] -> [H, T, E]."""
-    return x.unflatten(1, (-1, count)).flatten(0, 1)
-
-
 def new_gate(form: str, layer: LayerFacts, features: int, hidden: int) -> Gate:
     """An untrained one; `features` are those of the form ``learned``."""
     of_values = (layer.query_heads, layer.value_dim, hidden)
@@ -179,10 +167,10 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
     """
     name = (PaperGate if form == "paper" else LearnedGate).file
     path = Path(file).expanduser() if file else Path(model.folder or ".") / name
-    shape = " --form paper" if form == "paper" else ""
+    option = " --form paper" if form == "paper" else ""
     remedy = (
         f"train one with `kvstream gate train --model {model.name} --data FOLDER --out "
-        f"{name}{shape}` and name it with --set edgeinfinite.gate={name}."
+        f"{name}{option}` and name it with --set edgeinfinite.gate={name}."
     )
     if not path.is_file():
         where = (

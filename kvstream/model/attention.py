@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvstream.errors import UsageError
+from kvstream.methods.heads import grouped, ungrouped
 
 WAYS = ("auto", "split", "flash", "sdpa", "reference")
 """How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
@@ -122,7 +123,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
         scores = _scores(q, k, shape, rows)
         lse[:, rows] = _normaliser(scores, shape)
         weights = (scores - lse[:, rows, None]).exp()
-        out[:, rows] = _fold(_grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
+        out[:, rows] = ungrouped(grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
     return out, lse
 
 
@@ -265,10 +266,10 @@ def _flash_cpu(
         # On processors with matrix tiles every new shape compiles a product that is never let go
         # of (a quarter MiB a call), and shapes change with every chunk: sizes are rounded up.
         q, k, v, rows, mask = _rounded_up(q, k, v, causal=causal)
-    grouped = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
+    asked = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
     shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        grouped, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
+        asked, shared_k, shared_v, 0.0, causal, attn_mask=mask, scale=scale
     )
     return (
         out[:, :, rows].transpose(0, 1).flatten(0, 1),
@@ -328,8 +329,8 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     """Masked scores [H, rows, N] in float32; the last query sees the last key."""
-    block = _grouped(q[:, rows], k.shape[0])
-    scores = _fold((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
+    block = grouped(q[:, rows], k.shape[0])
+    scores = ungrouped((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
     if shape.softcap is not None:
         scores = torch.tanh(scores / shape.softcap) * shape.softcap
     total, new = k.shape[1], q.shape[1]
@@ -346,17 +347,7 @@ def _normaliser(scores: Tensor, shape: Shape) -> Tensor:
     return lse if shape.sinks is None else torch.logaddexp(lse, shape.sinks[:, None].float())
 
 
-def _grouped(x: Tensor, heads: int) -> Tensor:
-    """[H, T, *] -> [K, G * T, *]: the queries that share a KV head, one after another."""
-    return x.unflatten(0, (heads, -1)).flatten(1, 2)
-
-
-def _fold(x: Tensor, query_heads: int) -> Tensor:
-    """The inverse of `_grouped`."""
-    return x.unflatten(1, (query_heads // x.shape[0], -1)).flatten(0, 1)
-
-
 def _reduce(summed: Tensor, heads: int, how: str) -> Tensor:
     """[H, N] per query head -> [K, N]."""
-    grouped = summed.unflatten(0, (heads, -1))
-    return grouped.amax(1) if how == "max" else grouped.mean(1)
+    group = summed.unflatten(0, (heads, -1))
+    return group.amax(1) if how == "max" else group.mean(1)

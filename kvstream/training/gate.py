@@ -1,9 +1,9 @@
 """Trains the gate of ``edgeinfinite`` for a model: the model stays as it is, the gate learns.
 
-The engine itself reads the texts, so that memory is what it will be in use. The features of a
-learned gate come first: they learn attention to what left, layer by layer (`gate_lessons`). Then
-the MLP and the gating vectors of either form learn from the loss of the next token: each chunk that
-meets a memory is first run once more with gradients. These do not pass from one chunk to the next.
+The engine itself reads the texts. The features of a learned gate come first: they learn attention
+to what left, layer by layer (`gate_lessons`). Then the MLP and the gating vectors of either form
+learn from the loss of the next token, with memory as it will be in use: each chunk that meets one
+is first run once more with gradients. These do not pass from one chunk to the next.
 """
 
 from __future__ import annotations
@@ -236,7 +236,6 @@ class Trainer:
         self, lessons: Sequence[Mapping[int, Noted]], optimizer: torch.optim.Optimizer
     ) -> Iterator[Progress]:
         steps, gates = self.recipe.steps, cast(dict[int, LearnedGate], self.gates)
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
         while self.stepped < steps:
             started, total = time.perf_counter(), 0.0
             draw = random.Random(f"{self.recipe.seed}:step:{self.stepped}")
@@ -246,25 +245,21 @@ class Trainer:
                 for group in optimizer.param_groups:
                     group["lr"] = rate
                 loss = divergence(gates, draw.choice(lessons))
-                self._step(optimizer, loss, weights)
+                self._step(optimizer, loss)
                 total += float(loss.detach())
                 self.stepped += 1
             self._save_checkpoint()
             spent = time.perf_counter() - started
             yield Progress("step", self.stepped, steps, total / block, 0, spent)
 
-    def _step(
-        self, optimizer: torch.optim.Optimizer, loss: torch.Tensor, weights: list[nn.Parameter]
-    ) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
         if not torch.isfinite(loss):
             raise KvstreamError(f"The loss is {float(loss.detach())}; train with a lower --lr.")
         loss.backward()
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-        self._forget_gradients()
-
-    def _forget_gradients(self) -> None:
-        for weight in self.parameters:
+        for weight in self.parameters:  # those that another optimizer changes got gradients, too
             weight.grad = None
 
     # MLP and vectors
@@ -288,8 +283,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["times"]
         loss = chunk_loss(self.model, cache, ids, self.gates)
-        weights = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._step(self.optimizer, loss, weights)
+        self._step(self.optimizer, loss)
         return float(loss.detach())
 
     # Checkpoints

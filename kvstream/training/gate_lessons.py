@@ -21,7 +21,8 @@ from kvstream.engine import Reader
 from kvstream.evaluation.reading import IdFeed
 from kvstream.methods.base import Folding, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
-from kvstream.methods.gates import LearnedGate, grouped, ungrouped
+from kvstream.methods.gates import LearnedGate
+from kvstream.methods.heads import grouped, ungrouped
 from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
 from kvstream.prompt import build_prompt
@@ -40,6 +41,10 @@ ANSWER = 16
 """Entries reserved for an answer, which is run apart."""
 ROWS = 256
 """Most queries of a head whose attention is noted."""
+
+
+Entries = tuple[Tensor, Tensor, Tensor]
+"""Keys [K, m, D], values [K, m, E] and the logarithms of what each counts [K, m]."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
     return made
 
 
-class _Keeping:
+class Keeping:
     """A `Folding` that keeps what would go into memory, and leaves attention alone."""
 
     def __init__(self, method: EdgeInfinite) -> None:
@@ -146,8 +151,8 @@ class _Keeping:
     ) -> Tensor:
         return out
 
-    def entries(self) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
-        """By layer keys [K, m, D], values [K, m, E] and the logarithms of counts [K, m]."""
+    def entries(self) -> dict[int, Entries]:
+        """Of each layer."""
         joined = {}
         for layer, parts in self._parts.items():
             keys, values, counts = (torch.cat(part, 1) for part in zip(*parts, strict=True))
@@ -167,7 +172,7 @@ def noted(
 
     `head` is what the model is given in front of a text.
     """
-    keeping = _Keeping(method)
+    keeping = Keeping(method)
     asked = lesson.questions
     longest, together = max(map(len, asked), default=0), sum(map(len, asked))
     sizes = Sizes(budget, len(head), together, longest, ANSWER)
@@ -182,24 +187,43 @@ def noted(
     met: dict[int, Noted] = {}
 
     def mix(
-        layer: int, query: Tensor, out: Tensor, lse: Tensor, _: Mapping[str, Tensor], shape: Shape
+        layer: int,
+        query: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        heads: Mapping[str, Tensor],
+        shape: Shape,
     ) -> Tensor:
-        keys, values, counts = entries[layer]
-        asked, beside = grouped(query.float(), len(keys)), grouped(lse[..., None], len(keys))
-        scores = asked @ keys.transpose(1, 2) * shape.scale
-        if shape.softcap is not None:
-            scores = torch.tanh(scores / shape.softcap) * shape.softcap
-        shares = torch.cat((beside, scores + counts[:, None]), -1).log_softmax(-1)
+        keys, _, counts = entries[layer]
+        shares, said = attended(query, out, lse, entries[layer], shape)
+        asked, beside = grouped(query.float(), len(keys)), grouped(lse, len(keys))
         some = sorted(draw.sample(range(asked.shape[1]), min(ROWS, asked.shape[1])))
-        kept = asked[:, some], keys, counts, beside[:, some, 0], shares[:, some]
+        kept = asked[:, some], keys, counts, beside[:, some], shares[:, some]
         met[layer] = Noted(*(tensor.cpu() for tensor in kept))
-        there, left = shares[..., :1].exp(), shares[..., 1:].exp()
-        mixed = grouped(out.float(), len(keys)) * there + left @ values
-        return ungrouped(mixed, query.shape[1]).to(out.dtype)
+        return said
 
     with torch.no_grad():
         peek(model, reader.cache, lesson.words, mix, torch.tensor([0]))
     return met
+
+
+def attended(
+    query: Tensor, out: Tensor, lse: Tensor, entries: Entries, shape: Shape
+) -> tuple[Tensor, Tensor]:
+    """Attention to what is there, which gave `out` and `lse`, and to entries that left.
+
+    Logarithms of the shares [K, n, 1 + m] of what is there, as one, and of each entry; and what
+    comes of it [H, T, E].
+    """
+    keys, values, counts = entries
+    scores = grouped(query.float(), len(keys)) @ keys.transpose(1, 2) * shape.scale
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    beside = grouped(lse, len(keys))[..., None]
+    shares = torch.cat((beside, scores + counts[:, None]), -1).log_softmax(-1)
+    there, left = shares[..., :1].exp(), shares[..., 1:].exp()
+    mixed = grouped(out.float(), len(keys)) * there + left @ values
+    return shares, ungrouped(mixed, len(query)).to(out.dtype)
 
 
 def with_folding(

@@ -133,10 +133,10 @@ def peek(
     start = cache.next_position
     inputs = torch.tensor([list(ids)], device=model.device)
     positions = torch.arange(start, start + len(ids), device=model.device)[None]
-    peek = _Peek(cache, mix)
-    with _peeking_at(model, peek):
+    stand_in = _Peek(cache, mix)
+    with _peeking_at(model, stand_in):
         out = model.model(
-            input_ids=inputs, position_ids=positions, past_key_values=peek, use_cache=True,
+            input_ids=inputs, position_ids=positions, past_key_values=stand_in, use_cache=True,
             logits_to_keep=rows,
         )  # fmt: skip
     logits: Tensor = out.logits[0]
