@@ -122,7 +122,8 @@ class Result:
     select_s: float = 0.0
     """Part of prefill_s that went into the method's selection and compaction."""
     stopped: str = "end"
-    """Why the answer ended: ``end`` (stop token), ``length`` or ``interrupted``."""
+    """Why the answer ended: ``end`` (stop token), ``length`` (--max-tokens), ``budget`` (no room
+    left), ``repetition`` (it said the same over and over, which was cut) or ``interrupted``."""
     coverage: dict[str, Any] | None = None
     """What of the document memory still represents: ``share`` and a ``map`` by place."""
     reread: dict[str, Any] | None = None

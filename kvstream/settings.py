@@ -120,6 +120,8 @@ class RunSettings:
     """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = 0
     """Sample among this many tokens; 0: all."""
+    repetition_penalty: float = 1.0
+    """Logits of tokens that the answer has already are divided by this; 1 changes nothing."""
     seed: int = 0
     """Seed of sampling and of methods that draw."""
 
@@ -140,5 +142,10 @@ class RunSettings:
             raise UsageError(f"temperature must be 0 or more, not {self.temperature}.")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be above 0 and at most 1, not {self.top_p}.")
+        if not 1 <= self.repetition_penalty < float("inf"):
+            raise UsageError(
+                f"repetition-penalty must be 1 or more, not {self.repetition_penalty}; below 1 an "
+                "answer would repeat itself on purpose."
+            )
         if self.top_k < 0:
             raise UsageError(f"top-k must be 0 or more, not {self.top_k}.")

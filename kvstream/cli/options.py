@@ -235,6 +235,11 @@ answer_options = stack(
         help="Sample from the K likeliest tokens.",
     ),
     option(
+        "--repetition-penalty", type=click.FloatRange(min=1), default=1.0, show_default=True,
+        metavar="X", section="Answer",
+        help="Divide the logits of tokens that the answer has already by X; 1 changes nothing.",
+    ),
+    option(
         "--seed", type=int, default=0, show_default=True, section="Answer",
         help="Seed of sampling, and of methods that draw.",
     ),
@@ -386,6 +391,7 @@ class ReadingOptions:
                 temperature=values["temp"],
                 top_p=values["top_p"],
                 top_k=values["top_k"],
+                repetition_penalty=values["repetition_penalty"],
                 seed=values["seed"],
             )
             for method in methods
@@ -440,8 +446,8 @@ _VALUES = (
     "model", "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
     "trust_remote_code",
     "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
-    "system", "max_tokens", "temp", "top_p", "top_k", "seed", "extract", "passages",
-    "strict", "reread",
+    "system", "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "seed", "extract",
+    "passages", "strict", "reread",
     "text", "max_unpacked", "checkpoint", "checkpoint_every",
     "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
 )  # fmt: skip

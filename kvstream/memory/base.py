@@ -6,12 +6,13 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from kvstream.decoding import chooser
+from kvstream.decoding import Repetition, chooser
 from kvstream.engine import Reader
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
@@ -74,6 +75,8 @@ class Memory:
     warnings: list[str] = field(default_factory=list)
     look: Look = NOTHING
     """What the latest answer rests on."""
+    _before_loop: int | None = None
+    """Tokens of the latest answer that stay, where it ended in a loop."""
 
     @property
     def prompt(self) -> Prompt:
@@ -112,6 +115,7 @@ class Memory:
         yield AnswerStarted(question, number)
         began = time.perf_counter()
         said: list[int] = []
+        written = 0
         if extract:
             answer, stopped = rendered(cited := self.extract(extract), self.trace.names), "end"
             yield AnswerToken(answer, self.reader.cache.used)
@@ -121,14 +125,23 @@ class Memory:
             for text in self._write(tail, last, said):
                 answer += text
                 yield AnswerToken("" if strict else text, self.reader.cache.used)
-            stopped = self.reader.stopped
+            stopped, written = self.reader.stopped, len(said)
             if stopped == "budget":
                 self.warnings.append(
                     f"The answer stopped after {len(said)} tokens, where the budget was full."
                 )
                 yield Notice(self.warnings[-1])
+            elif kept := self._before_loop:
+                stopped = "repetition"
+                self.warnings.append(
+                    f"The answer began to repeat itself: it was stopped after {written} tokens, "
+                    f"and the last {written - kept}, which say the same again, were cut. "
+                    "--repetition-penalty 1.2 makes repetition less likely."
+                )
+                yield Notice(self.warnings[-1])
+                del said[kept:]
             self.look = self._look(tail, said)
-        result = self._result(question, answer, len(said), stopped, held, began)
+        result = self._result(question, answer, written, stopped, held, began)
         # A summary rests on everything, and an extract is the text itself.
         if not extract and self.prompt.task == "ask" and self.look.doubts:
             result = doubted(result, self.look, withhold=strict)
@@ -186,8 +199,15 @@ class Memory:
         return best_passages(self.trace.passages.score(starts, weights.numpy()), count, parts=parts)
 
     def _write(self, tail: Sequence[int], last: bool, said: list[int]) -> Iterator[str]:
-        """The text of every token, which is appended to `said`, and what is left at the end."""
-        decoder = self.tokenizer.decoder()
+        """The text of the tokens, which are appended to `said`, and what is left at the end.
+
+        Text that repeats what came before waits until it is clear that it is no loop; a loop ends
+        the answer, and its text never appears.
+        """
+        decoder, repetition = self.tokenizer.decoder(), Repetition()
+        self._before_loop = None
+        waiting: list[str] = []
+        shown = ""
         tokens = self.reader.answer(
             tail,
             chooser(self.run),
@@ -195,10 +215,23 @@ class Memory:
             self.run.max_tokens,
             may_compress=last,
         )
-        for token in tokens:
-            said.append(token)
-            yield decoder.push(token)
-        yield decoder.flush()
+        with closing(tokens):
+            for token in tokens:
+                said.append(token)
+                waiting.append(decoder.push(token))
+                repetition.push(token, waiting[-1])
+                if (kept := repetition.kept) is not None:
+                    self._before_loop = kept
+                    decoder = self.tokenizer.decoder()
+                    text = "".join(map(decoder.push, said[:kept])) + decoder.flush()
+                    yield text[len(shown) :]
+                    return
+                ready = max(0, len(waiting) - repetition.open)
+                text = "".join(waiting[:ready])
+                del waiting[:ready]
+                shown += text
+                yield text
+        yield "".join(waiting) + decoder.flush()
 
     def _result(
         self,

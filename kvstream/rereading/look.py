@@ -141,6 +141,7 @@ def _whole(run: RunSettings, budget: int) -> RunSettings:
         temperature=run.temperature,
         top_p=run.top_p,
         top_k=run.top_k,
+        repetition_penalty=run.repetition_penalty,
         seed=run.seed,
     )
 
