@@ -11,7 +11,7 @@ from kvstream.feed import ShortenedFeed, TokenFeed
 from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
-from kvstream.prompt import Prompt, Task, build_prompt
+from kvstream.prompt import Layout, Prompt, Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.sizes import Sizes, share_out
 from kvstream.tokens import ReadAhead, Tokenizer, TokenStream
@@ -46,15 +46,17 @@ class Setting:
         extract: bool = False,
         asked_later: bool = False,
         whole_answers: bool = False,
+        layout: Layout | None = None,
     ) -> Setting:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
 
         With `asked_later` and no questions there is room for one that nobody knows yet. With
-        `whole_answers`, as with several questions, an answer never has to compress memory.
+        `whole_answers`, as with several questions, an answer never has to compress memory. A
+        `layout` replaces the program's own words around document and question.
         """
         method = make(run.method, run.method_settings)
         task: Task = "summarize" if command == "summarize" else "ask"
-        prompt = build_prompt(tokenizer, list(questions), system=system, task=task)
+        prompt = build_prompt(tokenizer, list(questions), system=system, task=task, layout=layout)
         catalysts = tuple(
             tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
             for text in method.catalyst(questions)

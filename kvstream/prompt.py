@@ -24,6 +24,16 @@ _ASSISTANT, _CHANNEL, _MESSAGE, _END = "<|start|>assistant", "<|channel|>", "<|m
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Words around the document that replace the program's own; a question is put as it is."""
+
+    before: str
+    """In front of the document."""
+    chat: bool = True
+    """Whether all of it goes into the model's chat template, where there is one."""
+
+
+@dataclass(frozen=True)
 class Prompt:
     """The ids in front of the document and behind it."""
 
@@ -45,7 +55,7 @@ class Prompt:
         and no template is asked for more turns than it knows.
         """
         told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
-        asked = told + self._parts.phrase(question.strip())
+        asked = told + self._parts.phrase(question)
         pieces = self._parts.behind.split(self._parts.question)
         texts = [(pieces[0], False)]
         for piece in pieces[1:]:
@@ -58,7 +68,7 @@ class Prompt:
 
     def phrase(self, question: str) -> str:
         """The words in which ``tail`` puts a question, for a catalyst that resembles it."""
-        return self._parts.phrase(question.strip())
+        return self._parts.phrase(question)
 
 
 @dataclass(frozen=True)
@@ -80,21 +90,23 @@ def build_prompt(
     *,
     system: str | None = None,
     task: Task = "ask",
+    layout: Layout | None = None,
 ) -> Prompt:
     """The prompt for a model: from its chat template, or as a plain text to be completed.
 
     ``questions`` are those known before reading; their wording does not depend on one another, so
     ``tail`` takes any.  ``system`` goes into the system turn, or before the user's text where the
-    template has none.
+    template has none.  A ``layout`` replaces the instruction and the words around a question.
     """
     system = (system or "").strip()
-    parts = _chat_parts(tokenizer, system, task)
+    parts = _chat_parts(tokenizer, system, task, layout)
     stop_ids = list(tokenizer.eos_ids)
     style: Literal["chat", "completion"] = "completion"
     if parts is None:
-        parts = _completion_parts(task)
+        parts = _completion_parts(task, layout)
         head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-        head += tokenizer.encode(system + "\n\n") if system else []
+        before = (system + "\n\n" if system else "") + parts.before
+        head += tokenizer.encode(before) if before else []
     else:
         if not _completes(parts):
             style = "chat"
@@ -119,11 +131,12 @@ def _instruction(task: Task) -> str:
 def _chat_phrase(task: Task) -> Callable[[str], str]:
     def ask(question: str) -> str:
         return (
-            f"Question: {question}\n\nAnswer from the text above, briefly and exactly. "
+            f"Question: {question.strip()}\n\nAnswer from the text above, briefly and exactly. "
             "If the answer is not in the text, say so."
         )
 
     def summarize(question: str) -> str:
+        question = question.strip()
         about = f" Pay attention to this above all: {question}" if question else ""
         return (
             "Summarize the text above: what it is about, what happens or is said, and how it "
@@ -135,14 +148,21 @@ def _chat_phrase(task: Task) -> Callable[[str], str]:
 
 def _completion_phrase(task: Task) -> Callable[[str], str]:
     def phrase(question: str) -> str:
+        question = question.strip()
         return f"Question: {question or (SUMMARY_QUESTION if task == 'summarize' else '')}"
 
     return phrase
 
 
-def _completion_parts(task: Task) -> _Parts:
-    """``DOC\\nQuestion: ...\\nAnswer:``."""
+def _as_it_is(question: str) -> str:
+    return question
+
+
+def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
+    """``DOC\\nQuestion: ...\\nAnswer:``, or the words of the layout."""
     mark = _mark()
+    if layout is not None:
+        return _Parts(layout.before, mark, mark, _as_it_is)
     return _Parts("", f"\n{mark}\nAnswer:", mark, _completion_phrase(task))
 
 
@@ -159,10 +179,14 @@ def _mark() -> str:
     return f"kvstream{secrets.token_hex(12)}"
 
 
-def _chat_parts(tokenizer: Tokenizer, system: str, task: Task) -> _Parts | None:
+def _chat_parts(
+    tokenizer: Tokenizer, system: str, task: Task, layout: Layout | None
+) -> _Parts | None:
     """The template cut at the document; None if there is none, or none that can be cut."""
-    if not tokenizer.has_template:
+    if not tokenizer.has_template or (layout is not None and not layout.chat):
         return None
+    if layout is not None:
+        return _rendered(tokenizer, system, layout.before, "", _as_it_is)
     bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
     if bare is not None and _completes(bare):
         return bare

@@ -13,6 +13,7 @@ from kvstream.memory.saving import Kind, recall
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
 from kvstream.preparation import Setting
+from kvstream.prompt import Layout
 from kvstream.reading import Reading, started
 from kvstream.rereading.look import Reread, second_look
 from kvstream.rolling import Rolling
@@ -58,7 +59,7 @@ class Session:
         *,
         command: str = "ask",
         system: str | None = None,
-        **more: bool,
+        **more: Any,
     ) -> Setting:
         """Settle a run before its first token; `more` as in `Setting.of`. Raises BudgetError."""
         return Setting.of(
@@ -96,6 +97,7 @@ class Session:
         reread: Reread | None = None,
         checkpoint: Checkpoint | None = None,
         rolling: Rolling | None = None,
+        layout: Layout | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
         """Read the sources under the budget, then answer every question from what remains.
@@ -103,8 +105,8 @@ class Session:
         With `extract` the answer is that many passages of the sources, those that memory holds on
         to most; with `strict` one that rests on little is withheld; with `reread` it is given from
         a second look. With a `checkpoint` the reading goes on from there and is saved there; with
-        `rolling` everything is asked on the way, too. Raises SourceError where nothing could be
-        read.
+        `rolling` everything is asked on the way, too; a `layout` replaces the program's own words
+        around the text and the questions. Raises SourceError where nothing could be read.
         """
         setting = self.settle(
             questions,
@@ -113,6 +115,7 @@ class Session:
             system=system,
             extract=bool(extract),
             whole_answers=rolling is not None,
+            layout=layout,
         )
         asked = setting.questions or ("",)
 

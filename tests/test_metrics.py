@@ -64,37 +64,6 @@ def test_rouge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "value"),
-    [
-        ("Human", 1.0),
-        ("It is Human, or a Location.", 0.5),
-        ("Location", 0.0),
-        ("Number of something", 0.0),
-    ],
-)
-def test_classification_shares_among_the_classes_named(answer: str, value: float) -> None:
-    every = ["Human", "Location", "Number of something", "Number"]
-    assert metrics.classification(answer, ["Human"], every) == value
-
-
-def test_a_class_that_is_part_of_the_right_one_does_not_count() -> None:
-    every = ["Number", "Number of something"]
-    assert metrics.classification("Number of something", ["Number of something"], every) == 1.0
-
-
-def test_code_similarity_looks_at_the_first_line_of_code() -> None:
-    # "return " is common: 2 * 7 / 16 = 0.875, a percent is 88.
-    assert metrics.code_similarity("\n```python\n# one\nreturn x\nreturn y", "return y") == 0.88
-    assert metrics.code_similarity("return y", "return y") == 1.0
-
-
-def test_retrieval_and_count() -> None:
-    assert metrics.retrieval("Paragraph 3, or 4 and 3", "Paragraph 3") == pytest.approx(2 / 3)
-    assert metrics.count("There are 12", "12") == 1.0
-    assert metrics.count("no number", "12") == 0.0
-
-
-@pytest.mark.parametrize(
     ("answer", "said"),
     [
         ("not in the text", True),
@@ -152,9 +121,8 @@ def test_longbench_records() -> None:
         "all_classes": ["Human", "Place"], "_id": "7",
     }  # fmt: skip
     question = item(trec, "f:1").questions[0]
-    assert (question.metric, question.first_line) == ("classification", True)
-    scored = score(question, "Human\nPlace")
-    assert scored["classification"] == 1.0
+    assert (question.metric, question.task) == ("longbench", "trec")
+    assert score(question, "Human\nPlace")["longbench"] == 1.0
     second = {"context": "c", "question": "q", "answer": "B", "choice_A": "x", "choice_B": "y"}
     assert item(second, "f:1").questions[0].correct == 1
 

@@ -15,20 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstream.errors import SourceError
+from kvstream.evaluation import longbench
 from kvstream.sources import open_sources
 
 LETTERS = "ABCDEFGHIJ"
 NO_QUESTION = "What is the summary of the text?"
-# Which score LongBench gives each of its English and code tasks.
-LONGBENCH = {
-    "narrativeqa": "f1", "qasper": "f1", "multifieldqa_en": "f1", "hotpotqa": "f1",
-    "2wikimqa": "f1", "musique": "f1", "triviaqa": "f1", "gov_report": "rouge_l",
-    "qmsum": "rouge_l", "multi_news": "rouge_l", "samsum": "rouge_l", "trec": "classification",
-    "passage_retrieval_en": "retrieval", "passage_count": "count", "lcc": "code",
-    "repobench-p": "code",
-}  # fmt: skip
-FIRST_LINE = {"trec", "triviaqa", "samsum"}
-"""Tasks of which LongBench scores the first line of the answer alone."""
 _OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -47,8 +38,8 @@ class Question:
     """Index of the right option."""
     classes: tuple[str, ...] = ()
     """All labels of a classification task."""
-    first_line: bool = False
-    """Only the first line of the answer counts."""
+    task: str = ""
+    """The task of LongBench that it is of, which says how it is scored."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +146,13 @@ def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
 
 
 def _longbench(record: dict[str, Any]) -> Question:
-    task = str(record.get("dataset", "")).removesuffix("_e")
+    task = longbench.task_name(record)
     return Question(
         record["input"].strip() or NO_QUESTION,
         _texts(record["answers"]),
-        metric=LONGBENCH.get(task, "f1"),
-        classes=tuple(record.get("all_classes") or ()),
-        first_line=task in FIRST_LINE,
+        metric="longbench" if task else "f1",
+        classes=tuple(map(str, record.get("all_classes") or ())),
+        task=task,
     )
 
 

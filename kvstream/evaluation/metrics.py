@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import string
 from collections import Counter
@@ -66,6 +65,11 @@ def _scorer() -> Any:
     return rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
 
 
+def require_rouge() -> None:
+    """Raise UsageError, before anything is loaded, where the package for ROUGE is missing."""
+    _scorer()
+
+
 def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
     """F-measures of ROUGE-1, -2 and -L with stemming; each the best over the references."""
     scores = [_scorer().score(reference, answer) for reference in references]
@@ -78,45 +82,6 @@ def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
 def abstains(answer: str) -> bool:
     """Whether the answer says that the text has none."""
     return bool(_ABSTAINS.search(answer))
-
-
-def classification(answer: str, labels: Sequence[str], every: Sequence[str]) -> float:
-    """LongBench's score: 1 over the number of classes named, if the right one is among them.
-
-    A class that is part of the right one's name does not count as named.
-    """
-    named = [c for c in every if c in answer]
-    return max((_named_share(named, label) for label in labels), default=0.0)
-
-
-def _named_share(named: list[str], label: str) -> float:
-    left = [c for c in named if c not in label or c == label]
-    return 1 / len(left) if label in left else 0.0
-
-
-def code_similarity(answer: str, reference: str) -> float:
-    """LongBench's score: likeness of the answer's first line of code to the reference, 0 to 1.
-
-    Lines that look like a comment or a fence are skipped; the likeness is the ratio of difflib,
-    rounded to a percent as fuzzywuzzy does it.
-    """
-    lines = (line for line in answer.lstrip("\n").split("\n"))
-    first = next((x for x in lines if not any(mark in x for mark in ("`", "#", "//"))), "")
-    ratio = difflib.SequenceMatcher(None, first, reference).ratio()
-    return round(100 * ratio) / 100
-
-
-def retrieval(answer: str, reference: str) -> float:
-    """LongBench's passage retrieval: share of the numbers said that are the right passage's."""
-    wanted = _DIGITS.findall(reference)
-    said = _DIGITS.findall(answer)
-    return said.count(wanted[0]) / len(said) if said and wanted else 0.0
-
-
-def count(answer: str, reference: str) -> float:
-    """LongBench's passage count: share of the numbers said that are the right one."""
-    said = _DIGITS.findall(answer)
-    return said.count(reference.strip()) / len(said) if said else 0.0
 
 
 def best(metric: Callable[[str, str], float], answer: str, references: Sequence[str]) -> float:

@@ -22,10 +22,13 @@ from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.reading import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
+from kvstream.evaluation.wordings import FACTS, NUMBERS, WORDINGS, vary
 from kvstream.sample import Fact, make_facts
 from kvstream.session import Session
 
 KINDS = ("passkey", "fact", "kv", "rule")
+VARIED = {"passkey": NUMBERS, "fact": FACTS}
+"""Kinds whose wording can vary, and their templates."""
 TOP = 3
 """Citations among which the planted sentence is looked for."""
 PAIRS = 8
@@ -51,10 +54,21 @@ class Plan:
     seed: int = 0
     rule: Rule | None = None
     """Makes the questions of the kind ``rule``, which ask what stands in the text anyway."""
+    wording: str = "own"
+    """One of WORDINGS: how passkeys and facts are said and asked for."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"Unknown kind {self.kind!r}; choose one of {', '.join(KINDS)}.")
+        if self.wording not in WORDINGS:
+            raise UsageError(
+                f"Unknown wording {self.wording!r}; choose one of {', '.join(WORDINGS)}."
+            )
+        if self.wording != "own" and self.kind not in VARIED:
+            raise UsageError(
+                f"--wording {self.wording} has templates for the kinds {' and '.join(VARIED)}, "
+                f"not for {self.kind}."
+            )
         for depth in self.depths:
             if not 0 <= depth <= 1:
                 raise UsageError(f"A depth lies between 0 and 1; {depth} does not.")
@@ -71,7 +85,9 @@ class Haystack:
 
 
 def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
-    """Needles of the plan's kind; `first` picks among kinds of facts, so that all have a turn."""
+    """Needles of the plan's kind; `first` picks the template or the kind of fact, in turn."""
+    if plan.wording == "varied":
+        return vary(VARIED[plan.kind], plan.needles, rng, first)
     if plan.kind == "kv":
         return [_pairs(rng) for _ in range(plan.needles)]
     facts = make_facts(12 * (plan.needles + 1), rng.randrange(2**31))
@@ -106,7 +122,9 @@ def haystack(
         text = filler.cut(session.tokenizer, tokens, rng)
         depths = [depth, *(rng.random() for _ in range(plan.needles - 1))]
         return Haystack(text, tokens, tuple(ordinary(text, depths, rng, plan.rule)))
-    needles = make_needles(plan, rng, trial)
+    # Not every template at one depth: all of them come to every depth.
+    turn = plan.depths.index(depth) if plan.wording == "varied" and depth in plan.depths else 0
+    needles = make_needles(plan, rng, trial + turn)
     taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
     if taken >= tokens:
         raise UsageError(f"{plan.needles} needles take {taken} tokens and do not fit in {tokens}.")
@@ -139,6 +157,7 @@ def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) 
                         "bench": "needle", **facts.identity(), "kind": plan.kind,
                         **case.identity(), "tokens": tokens, "depth": depth, "trial": number,
                         "needles": plan.needles, "filler": filler.name, "seed": plan.seed,
+                        **({"wording": plan.wording} if plan.wording != "own" else {}),
                     }  # fmt: skip
                     yield Trial(identity, partial(_run, session, case, document))
 
@@ -207,7 +226,7 @@ def _cites(citations: Sequence[dict[str, Any]], sentence: str) -> bool:
 
 ROW_KEYS = (
     "model", "kind", "method", "settings", "budget", "schedule", "chunk", "keep", "start",
-    "chunk_size", "reread", "tokens", "depth", "needles",
+    "chunk_size", "reread", "tokens", "depth", "needles", "wording",
 )  # fmt: skip
 
 
@@ -245,6 +264,8 @@ def _row(group: list[Record]) -> Record:
     # Questions that share no rare word with the text: search by words has nothing to go by.
     plain = [bool(r["right"]) for r in done if r.get("rare") is False]
     row["no_rare_word"] = {"trials": len(plain), "right": sum(plain)}
+    if group[0].get("wording"):
+        row["templates"] = _by_template(done)
     digits = [r["digits"] for r in done if r.get("digits") is not None]
     if digits:
         row["digits"] = round(sum(digits) / len(digits), 4)
@@ -253,6 +274,18 @@ def _row(group: list[Record]) -> Record:
         names = ("f1", "f1_low", "f1_high")
         row |= {k: round(v, 4) for k, v in zip(names, mean_interval(overlap), strict=True)}
     return row
+
+
+def _by_template(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """Trials of each template, and how many of them were right."""
+    names = dict.fromkeys(sorted(r["fact"] for r in records))
+    return {
+        name: {
+            "trials": sum(r["fact"] == name for r in records),
+            "right": sum(r["fact"] == name and bool(r["right"]) for r in records),
+        }
+        for name in names
+    }
 
 
 def _asked(record: Record) -> int:
@@ -283,6 +316,12 @@ def _together(group: list[Record]) -> Record:
     plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
     if plain:
         out["no_rare_word"] = {k: sum(p[k] for p in plain) for k in ("trials", "right")}
+    if any("templates" in r for r in group):
+        every = [item for r in group for item in r.get("templates", {}).items()]
+        out["templates"] = {
+            name: {k: sum(counts[k] for n, counts in every if n == name) for k in counts0}
+            for name, counts0 in sorted(every, key=lambda item: item[0])
+        }
     cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
     if cited:
         out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)

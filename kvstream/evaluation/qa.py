@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from kvstream.errors import UsageError
-from kvstream.evaluation import metrics
+from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.reading import IdFeed, ModelFacts, ask, open_reader, room_for
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
+from kvstream.prompt import Layout
 from kvstream.session import Session
 
 MEANS = (
@@ -24,10 +26,7 @@ MEANS = (
     "rouge_1",
     "rouge_2",
     "rouge_l",
-    "classification",
-    "retrieval",
-    "count",
-    "code",
+    "longbench",
 )
 """Scores of a question that are averaged, where it has them."""
 
@@ -89,22 +88,54 @@ def _test(text: str) -> Callable[[Record], bool]:
     return lambda record: str(record.get(key)) == value
 
 
+def require(items: Sequence[Item]) -> None:
+    """Raise UsageError, before a model is loaded, where a library that scores them is missing."""
+    questions = [q for item in items for q in item.questions if not q.options]
+    longbench.require(q.task for q in questions)
+    if any(q.answers and not q.task for q in questions):
+        metrics.require_rouge()
+
+
+def as_longbench(case: Case, item: Item) -> Case:
+    """The same case with answers as long as LongBench lets those of the item's task be."""
+    task = longbench.TASKS[item.questions[0].task]
+    return replace(case, run=replace(case.run, max_tokens=task.max_tokens))
+
+
 def trials(
-    session: Session, items: Sequence[Item], cases: Sequence[Case], within: Within | None, seed: int
+    session: Session,
+    items: Sequence[Item],
+    cases: Sequence[Case],
+    within: Within | None,
+    seed: int,
+    prompts: longbench.Prompts | None = None,
 ) -> Iterator[Trial]:
-    """One trial for each item and case; the cases take turns."""
+    """One trial for each item and case; the cases take turns. With `prompts` as LongBench asks."""
     facts = ModelFacts.of(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
-        for case in cases:
+        layout = None if prompts is None else prompts.of(item.questions[0].task, item.record)
+        for case in cases if layout is None else [as_longbench(case, item) for case in cases]:
             identity: Record = {
                 "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
+                **({} if layout is None else {"prompts": _digest(layout)}),
             }  # fmt: skip
-            yield Trial(identity, partial(_run, session, case, item, within, seed))
+            yield Trial(identity, partial(_run, session, case, item, within, seed, layout))
 
 
-def _run(session: Session, case: Case, item: Item, within: Within | None, seed: int) -> Record:
+def _digest(layout: tuple[Layout, str]) -> str:
+    return hashlib.sha256(repr(layout).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _run(
+    session: Session,
+    case: Case,
+    item: Item,
+    within: Within | None,
+    seed: int,
+    layout: tuple[Layout, str] | None,
+) -> Record:
     text, run = item.context, case.run
     if within is not None and case.view == STREAM:
         text = surrounded(session, item, within, seed)
@@ -114,13 +145,18 @@ def _run(session: Session, case: Case, item: Item, within: Within | None, seed: 
     scored: list[Record] = []
     record: Record = {}
     if open_ended:
-        results = ask(session, text, [q.text for q in open_ended], run)
+        asked = [q.text for q in open_ended]
+        if layout is None:
+            results = ask(session, text, asked, run)
+        else:
+            results = ask(session, text, [layout[1]], run, layout=layout[0])
         scored += [score(q, r.answer) for q, r in zip(open_ended, results, strict=True)]
         record = {"read": results[0].read, "tokens_per_s": round(results[0].tokens_per_s)}
     choices = [q for q in item.questions if q.options]
     for question in choices:
         scored.append(_choose(session, text, question, run))
-    return {**record, "by": item.record.get("attribute"), "questions": scored}
+    kind = item.record.get("attribute") or item.record.get("dataset")
+    return {**record, "by": kind, "questions": scored}
 
 
 def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
@@ -132,10 +168,8 @@ def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
 
 
 def score(question: Question, answer: str) -> Record:
-    """All that can be said of one answer."""
+    """All that can be said of one answer; of LongBench's questions their task's own score."""
     said = answer.strip()
-    if question.first_line:
-        said = said.split("\n")[0]
     out: Record = {
         "question": question.text,
         "answers": list(question.answers),
@@ -143,21 +177,14 @@ def score(question: Question, answer: str) -> Record:
         "abstains": metrics.abstains(said),
         "metric": question.metric,
     }
-    if not question.answers:
-        return out
     references = question.answers
-    out["em"] = metrics.best(metrics.exact_match, said, references)
-    out["f1"] = metrics.best(metrics.f1, said, references)
-    out.update(metrics.rouge(said, references))
-    if question.metric == "classification":
-        out["classification"] = metrics.classification(said, references, question.classes)
-    elif question.metric in ("retrieval", "count", "code"):
-        metric = {
-            "retrieval": metrics.retrieval,
-            "count": metrics.count,
-            "code": metrics.code_similarity,
-        }[question.metric]
-        out[question.metric] = metrics.best(metric, answer.strip(), references)
+    if question.task and references:
+        out["task"] = question.task
+        out["longbench"] = longbench.score(question.task, answer, references, question.classes)
+    elif references:
+        out["em"] = metrics.best(metrics.exact_match, said, references)
+        out["f1"] = metrics.best(metrics.f1, said, references)
+        out.update(metrics.rouge(said, references))
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
 
 
@@ -197,7 +224,7 @@ ROW_KEYS = (
 
 
 def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
-    """A row for each case, and for each value of ``attribute`` if asked."""
+    """A row for each case, and for each value of ``attribute``, else ``dataset``, if asked."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
@@ -242,7 +269,7 @@ def so_far(records: Sequence[Record]) -> str:
     same = [r for r in records if all(r.get(k) == last.get(k) for k in ROW_KEYS)]
     asked = [q for r in same for q in r["questions"]]
     parts = [f"{last['method']}, {len(asked)} questions"]
-    for name in ("f1", "choice"):
+    for name in ("f1", "longbench", "choice"):
         values = [q[name] for q in asked if name in q]
         if values:
             parts.append(f"{name} {sum(values) / len(values):.2f}")

@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from kvstream.engine import Piece, Reader
-from kvstream.events import Answered, Result
-from kvstream.prompt import Prompt
+from kvstream.events import Answered, AnswerToken, Result
+from kvstream.prompt import Layout, Prompt
 from kvstream.rereading.look import Reread, words_alone
 from kvstream.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -37,16 +38,28 @@ def ask(
     questions: Sequence[str],
     run: RunSettings,
     reread: str | None = None,
+    layout: Layout | None = None,
 ) -> list[Result]:
-    """The answer to every question after one reading of `text`, by the way of the program."""
+    """The answer to every question after one reading of `text`, by the way of the program.
+
+    Answers are as the model wrote them, with the spaces at their ends: of code these count.
+    """
     with document(text) as path:
 
         def again() -> SourceSet:
             return open_sources([path], text=True)
 
         how = Reread(reread, again) if reread else None
-        events = session.ask(again(), list(questions), run, reread=how)
-        return [event.result for event in events if isinstance(event, Answered)]
+        more: dict[str, Any] = {} if layout is None else {"layout": layout}
+        written: list[str] = []
+        results = []
+        for event in session.ask(again(), list(questions), run, reread=how, **more):
+            if isinstance(event, AnswerToken):
+                written.append(event.text)
+            elif isinstance(event, Answered):
+                results.append(replace(event.result, answer="".join(written)))
+                written.clear()
+        return results
 
 
 def ask_by_words(

@@ -215,7 +215,7 @@ class Memory:
             self.run.max_tokens,
             may_compress=last,
         )
-        with closing(tokens):
+        with closing(tokens):  # type: ignore[type-var]
             for token in tokens:
                 said.append(token)
                 waiting.append(decoder.push(token))

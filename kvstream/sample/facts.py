@@ -176,14 +176,8 @@ class _Inventor:
                 return words
 
 
-def make_facts(count: int, seed: int = 0) -> list[Fact]:
-    """``count`` different facts, spread evenly at random over the depth, shallowest first.
-
-    The kinds take turns: 6 facts have one of each. Raises UsageError past MOST_FACTS.
-    """
-    if not 0 <= count <= MOST_FACTS:
-        raise UsageError(f"{count} facts: choose a number from 0 to {MOST_FACTS}.")
-    rng = random.Random(f"facts {seed}")
+def invented(rng: random.Random) -> dict[str, Callable[[], str]]:
+    """What makes up a new person, town, lock, key, thing, date or reason at every call."""
     surnames = _Inventor(rng, _ONSETS, _MIDDLES, _SURNAME_ENDS)
     towns = _Inventor(rng, _ONSETS, _MIDDLES, _TOWN_ENDS)
     locks = _Inventor(rng, _LOCK_PLACES, _LOCKS)
@@ -197,7 +191,7 @@ def make_facts(count: int, seed: int = 0) -> list[Fact]:
         name = "the " + " ".join(locks.next())
         return name if locks.rounds == 0 else f"{name} of {''.join(towns.next())}"
 
-    invent: dict[str, Callable[[], str]] = {
+    return {
         "person": lambda: f"{rng.choice(_GIVEN)} {''.join(surnames.next())}",
         "town": lambda: "".join(towns.next()),
         "lock": lock,
@@ -206,6 +200,17 @@ def make_facts(count: int, seed: int = 0) -> list[Fact]:
         "date": lambda: " ".join(dates.next()),
         "reason": lambda: "the {}'s {} had {}".format(*reasons.next()),
     }
+
+
+def make_facts(count: int, seed: int = 0) -> list[Fact]:
+    """``count`` different facts, spread evenly at random over the depth, shallowest first.
+
+    The kinds take turns: 6 facts have one of each. Raises UsageError past MOST_FACTS.
+    """
+    if not 0 <= count <= MOST_FACTS:
+        raise UsageError(f"{count} facts: choose a number from 0 to {MOST_FACTS}.")
+    rng = random.Random(f"facts {seed}")
+    invent = invented(rng)
     strata = list(range(count))
     rng.shuffle(strata)
     facts = []

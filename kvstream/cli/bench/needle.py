@@ -25,6 +25,7 @@ from kvstream.cli.options import SectionedCommand, model_options, option
 
 BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")
+WORDINGS = ("own", "varied")
 
 
 @click.command("needle", cls=SectionedCommand, short_help="Find what was said once in a long text.")
@@ -36,6 +37,15 @@ KINDS = ("passkey", "fact", "kv", "rule")
     section="Measurement",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
     "rule: what a sentence of the text says, nothing is planted.",
+)
+@option(
+    "--wording",
+    type=click.Choice(WORDINGS),
+    default="own",
+    show_default=True,
+    section="Measurement",
+    help="varied: passkeys and facts in words, forms and places that pocket's training has not "
+    "seen, reported by template.",
 )
 @option(
     "--lengths",
@@ -154,7 +164,7 @@ def _run(**values: Any) -> int:
     plan = needle.Plan(
         kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
-        rule=from_sentence,
+        rule=from_sentence, wording=values["wording"],
     )  # fmt: skip
     plot, quiet = values["plot"], values["quiet"]
     if plot is not None:
@@ -201,3 +211,19 @@ def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
         ],
         everything,
     )
+    templates = [
+        {"case": report.case_label(row, rows), "tokens": row["tokens"], "template": name, **counts}
+        for row in everything
+        for name, counts in row.get("templates", {}).items()
+    ]
+    if templates:
+        yield report.table(
+            "By template",
+            [
+                ("", lambda r: r["case"]),
+                ("tokens", lambda r: report.count(r["tokens"])),
+                ("template", lambda r: r["template"]),
+                ("right", lambda r: f"{r['right']}/{r['trials']}"),
+            ],
+            templates,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -58,6 +59,13 @@ from kvstream.cli.options import CountType, SectionedCommand, model_options, opt
     help="Also ask every question of another document's text, which does not answer it.",
 )
 @option(
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    section="Measurement",
+    help="LongBench's own prompts and lengths of answers: FILE is its dataset2prompt.json.",
+)
+@option(
     "--within",
     type=CountType(),
     metavar="N",
@@ -76,7 +84,7 @@ from kvstream.cli.options import CountType, SectionedCommand, model_options, opt
     "--by-attribute",
     is_flag=True,
     section="Results",
-    help="Also a row for each value of `attribute` in the records.",
+    help="Also a row for each value of `attribute` in the records, or each task of LongBench.",
 )
 @seed_option
 @tokens_option(48)
@@ -106,7 +114,7 @@ def command(**values: Any) -> int:
 
 
 def _run(**values: Any) -> int:
-    from kvstream.evaluation import qa
+    from kvstream.evaluation import longbench, qa
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import WHOLE
@@ -120,6 +128,12 @@ def _run(**values: Any) -> int:
     items = qa.choose(values["data"], where, values["limit"], values["seed"], wanted)
     if values["elsewhere"]:
         items += qa.elsewhere(items, values["seed"])
+    qa.require(items)
+    prompts = None
+    if values["prompts"]:
+        prompts = longbench.Prompts.read(values["prompts"])
+        for item in items:  # a task without a template is told before anything is loaded
+            prompts.of(item.questions[0].task, item.record)
     records = Records(values["save"])
     within = None
     if values["within"]:
@@ -129,7 +143,7 @@ def _run(**values: Any) -> int:
     total = len(items) * len(cases)
     with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
         found, complete = output.collect(
-            measure(qa.trials(session, items, cases, within, values["seed"]), records),
+            measure(qa.trials(session, items, cases, within, values["seed"], prompts), records),
             advance,
             qa.so_far,
         )
@@ -162,9 +176,8 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         return pick
 
     names = {
-        "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "classification": "class", "code": "code",
-        "retrieval": "retrieval", "count": "count", "choice": "choice", "refused": "refused",
-        "recognised": "unanswerable recognised",
+        "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
+        "choice": "choice", "refused": "refused", "recognised": "unanswerable recognised",
     }  # fmt: skip
     columns: list[tuple[str, Callable[[Any], Any]]] = [
         ("", lambda r: report.case_label(r, rows)),

@@ -1,0 +1,260 @@
+"""LongBench as its authors score it: a metric, a length of answer and a prompt for each task.
+
+Bai et al., "LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding"; what is
+computed here is what the published ``eval.py``, ``metrics.py`` and ``pred.py`` compute (version 1,
+repository THUDM/LongBench, MIT license), written anew. The prompts are read from the user's own
+copy of its ``dataset2prompt.json``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.evaluation.metrics import normalize
+from kvstream.prompt import Layout
+
+_DIGITS = re.compile(r"\d+")
+_PARAGRAPH = re.compile(r"(?:Paragraph |段落)(\d+)")
+_CODE_MARKS = ("`", "#", "//")
+_SLOT = re.compile(r"{(\w+)}")
+# Signs that are no part of a Chinese word, as ranges of Unicode: dashes, quotes, CJK and full-width
+# punctuation. The published list has gaps (《 and ． are words there), which are kept.
+_ZH_RANGES = (
+    (0x2013, 0x2014), (0x2018, 0x2019), (0x201B, 0x201F), (0x2026, 0x2027), (0x3001, 0x3003),
+    (0x300B, 0x3011), (0x3014, 0x301F), (0x3030, 0x3030), (0x303E, 0x303F), (0xFE4F, 0xFE4F),
+    (0xFF01, 0xFF0D), (0xFF0F, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF64),
+)  # fmt: skip
+_ZH_SIGNS = frozenset(string.punctuation).union(
+    chr(c) for first, last in _ZH_RANGES for c in range(first, last + 1)
+)
+
+Metric = Callable[[str, str, Sequence[str]], float]
+"""``(answer, reference, all classes)`` -> from 0 to 1."""
+
+
+def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """F1 over English words, normalized as in SQuAD; 0 where they share none."""
+    return _f1(normalize(answer).split(), normalize(reference).split())
+
+
+def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """F1 over Chinese words as jieba cuts them, without punctuation and spaces."""
+    return _f1(_zh_words(answer), _zh_words(reference))
+
+
+def rouge(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """F-measure of ROUGE-L by the package ``rouge``: no stemmer, sentences end at full stops.
+
+    0 where either has no words, or where the package runs out of stack (a sentence of a thousand
+    words), as in the published script.
+    """
+    try:
+        return float(_rouge().get_scores(answer, reference)[0]["rouge-l"]["f"])
+    except (ValueError, RecursionError):
+        return 0.0
+
+
+def rouge_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """`rouge` over the words of jieba."""
+    return rouge(" ".join(_jieba().lcut(answer)), " ".join(_jieba().lcut(reference)))
+
+
+def classification(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """1 over the number of classes that the answer names, if the right one is among them.
+
+    A class that is part of the right one's name does not count as named. The published script drops
+    these while it walks along the list, and so passes over the class behind each; so does this.
+    """
+    named = [name for name in classes if name in answer]
+    at = 0
+    while at < len(named):
+        if named[at] in reference and named[at] != reference:
+            del named[at]
+        at += 1
+    return 1 / len(named) if reference in named else 0.0
+
+
+def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """Share of the numbers in the answer that are that of the right paragraph.
+
+    The reference is ``Paragraph 3``, or 段落3.
+    """
+    found = _PARAGRAPH.search(reference)
+    if found is None:
+        raise ValueError(f"{reference!r} names no paragraph")
+    return _share_of_numbers(answer, found[1])
+
+
+def count(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """Share of the numbers in the answer that are the right one."""
+    return _share_of_numbers(answer, reference)
+
+
+def code_similarity(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
+    """Likeness of the answer's first line of code to the reference, in whole percents.
+
+    Lines that look like a comment or a fence are skipped; the likeness is difflib's ratio, as
+    fuzzywuzzy computes it where no other library takes its place.
+    """
+    lines = answer.lstrip("\n").split("\n")
+    first = next((x for x in lines if not any(mark in x for mark in _CODE_MARKS)), "")
+    return round(100 * difflib.SequenceMatcher(None, first, reference).ratio()) / 100
+
+
+@dataclass(frozen=True)
+class Task:
+    """How the answers of a task are made and scored."""
+
+    metric: Metric
+    max_tokens: int
+    """Most tokens of an answer with LongBench's prompts."""
+    first_line: bool = False
+    """Only the first line of the answer counts."""
+    chat: bool = True
+    """Whether its prompt goes into the model's chat template; examples to continue do not."""
+
+
+TASKS: Mapping[str, Task] = {
+    "narrativeqa": Task(qa_f1, 128),
+    "qasper": Task(qa_f1, 128),
+    "multifieldqa_en": Task(qa_f1, 64),
+    "multifieldqa_zh": Task(qa_f1_zh, 64),
+    "hotpotqa": Task(qa_f1, 32),
+    "2wikimqa": Task(qa_f1, 32),
+    "musique": Task(qa_f1, 32),
+    "dureader": Task(rouge_zh, 128),
+    "gov_report": Task(rouge, 512),
+    "qmsum": Task(rouge, 512),
+    "multi_news": Task(rouge, 512),
+    "vcsum": Task(rouge_zh, 512),
+    "trec": Task(classification, 64, first_line=True, chat=False),
+    "triviaqa": Task(qa_f1, 32, first_line=True, chat=False),
+    "samsum": Task(rouge, 128, first_line=True, chat=False),
+    "lsht": Task(classification, 64, first_line=True, chat=False),
+    "passage_count": Task(count, 32),
+    "passage_retrieval_en": Task(retrieval, 32),
+    "passage_retrieval_zh": Task(retrieval, 32),
+    "lcc": Task(code_similarity, 64, chat=False),
+    "repobench-p": Task(code_similarity, 64, chat=False),
+}
+
+
+def task_name(record: Mapping[str, Any]) -> str:
+    """The task of a record, LongBench-E's under the name of LongBench's; "" if it is none."""
+    name = str(record.get("dataset", "")).removesuffix("_e")
+    return name if name in TASKS else ""
+
+
+def score(task: str, answer: str, references: Iterable[str], classes: Sequence[str] = ()) -> float:
+    """The best score over the references, from 0 to 1. `answer` is what the model wrote, uncut."""
+    how = TASKS[task]
+    if how.first_line:
+        answer = answer.lstrip("\n").split("\n")[0]
+    return max((how.metric(answer, reference, classes) for reference in references), default=0.0)
+
+
+def require(tasks: Iterable[str]) -> None:
+    """Raise UsageError, before anything is loaded, where a library that scores them is missing."""
+    metrics = {TASKS[task].metric for task in tasks if task}
+    if metrics & {qa_f1_zh, rouge_zh}:
+        _jieba()
+    if metrics & {rouge, rouge_zh}:
+        _rouge()
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The templates of a ``dataset2prompt.json``, each cut at the context."""
+
+    parts: Mapping[str, tuple[str, str]]
+    """Task -> what stands in front of the context, and what stands behind it."""
+
+    @classmethod
+    def read(cls, path: Path) -> Prompts:
+        """From a file. Raises SourceError with the task whose template cannot be used."""
+        try:
+            templates = json.loads(path.read_text("utf-8"))
+            if not isinstance(templates, dict):
+                raise ValueError("it is no object of templates by task")
+            return cls({str(name): _cut(str(name), text) for name, text in templates.items()})
+        except (OSError, ValueError) as error:
+            raise SourceError(
+                f"{path} is no file of LongBench's prompts: {error}. Name the dataset2prompt.json "
+                "of its repository."
+            ) from error
+
+    def of(self, task: str, record: Mapping[str, Any]) -> tuple[Layout, str]:
+        """The words around the context of a record, and what stands behind it, filled in.
+
+        Raises UsageError where the file has no template for the task.
+        """
+        if task not in self.parts:
+            raise UsageError(
+                f"The file of --prompts has no template for {task or 'records without a task'!r}; "
+                f"it has {', '.join(sorted(self.parts))}."
+            )
+        before, behind = (
+            _SLOT.sub(lambda slot: str(record.get(slot[1], slot[0])), text)
+            for text in self.parts[task]
+        )
+        return Layout(before, TASKS[task].chat), behind
+
+
+def _cut(name: str, text: Any) -> tuple[str, str]:
+    if not isinstance(text, str) or text.count("{context}") != 1:
+        raise ValueError(f"the template of {name} does not have {{context}} once")
+    before, _, behind = text.partition("{context}")
+    return before, behind
+
+
+def _f1(said: Sequence[str], wanted: Sequence[str]) -> float:
+    shared = sum((Counter(said) & Counter(wanted)).values())
+    return 2 * shared / (len(said) + len(wanted)) if shared else 0.0
+
+
+def _share_of_numbers(answer: str, wanted: str) -> float:
+    said = _DIGITS.findall(answer)
+    return said.count(wanted) / len(said) if said else 0.0
+
+
+def _zh_words(text: str) -> list[str]:
+    words = (
+        "".join("".join(c for c in word.lower() if c not in _ZH_SIGNS).split())
+        for word in _jieba().lcut(text)
+    )
+    return [word for word in words if word]
+
+
+@cache
+def _jieba() -> Any:
+    try:
+        import jieba
+    except ImportError:
+        raise UsageError(
+            "LongBench's Chinese tasks are scored over words that jieba finds: "
+            "pip install 'kvstream[bench]'."
+        ) from None
+    jieba.setLogLevel(logging.WARNING)  # it tells on stderr how it reads its dictionary
+    return jieba
+
+
+@cache
+def _rouge() -> Any:
+    try:
+        from rouge import Rouge
+    except ImportError:
+        raise UsageError(
+            "LongBench's summaries are scored by the package rouge: pip install 'kvstream[bench]'."
+        ) from None
+    return Rouge(metrics=["rouge-l"], stats=["f"])
