@@ -22,12 +22,12 @@ from kvstream.model.attention import Wanted
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 from kvstream.schedule import KeepAll, Schedule
-from kvstream.settings import RunSettings
+from kvstream.settings import PAPER, RunSettings
 from kvstream.sizes import Sizes
 
 START_SHARE = 2
-"""Memory starts at this part of m_max: the m_0 of IMDC, which the paper leaves open. With
-an eighth, what stands early in a long text was lost more often (docs/benchmarks.md)."""
+"""Memory starts at this part of m_max unless told otherwise. IMDC sets m_0 to m_max / n (section
+4.1); with so little, what stands early in a long text is lost more often (docs/schedules.md)."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,11 @@ class Reader:
         free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
         if not self.method.evicts:
             return KeepAll(layers, min(free, final))
-        # The paper starts from m_max / n, next to nothing for a long text: what is said on the
-        # first page would not survive it.
         most = run.keep or min(final, free - max(64, free // 8))
-        start = run.start or max(self.method.sinks + NEWEST, most // START_SHARE)
+        start: int | None = None  # the schedule's own: m_max / n
+        if run.start != PAPER:
+            wanted = run.start or max(self.method.sinks + NEWEST, most // START_SHARE)
+            start = min(int(wanted), most)
         return Schedule(
             growth=run.growth,
             chunk=run.chunk,
@@ -141,7 +142,7 @@ class Reader:
             free=free,
             final=final,
             keep=run.keep,
-            start=min(start, most),
+            start=start,
             chunk_size=run.chunk_size,
             length=estimate,
         )

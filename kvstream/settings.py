@@ -10,6 +10,8 @@ from kvstream.errors import UsageError
 
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
+PAPER = "paper"
+"""In place of a number of entries or a choice: what the paper of a method or schedule sets."""
 
 MOST_DIGITS = 100
 _BINARY = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -104,8 +106,8 @@ class RunSettings:
     """Settings of the method as typed (``--set infinipot.alpha=0.25`` -> {"alpha": "0.25"})."""
     keep: int | None = None
     """m_max: entries in memory after the last chunk; None: the most that fits."""
-    start: int | None = None
-    """m_0: entries in memory after the first chunk; None: half of m_max."""
+    start: int | str | None = None
+    """m_0: entries in memory after the first chunk; None: half of m_max; PAPER: m_max / n."""
     growth: str = "linear"
     """How memory grows from chunk to chunk (IMDC): one of GROWTHS."""
     chunk: str = "decremental"
@@ -134,9 +136,11 @@ class RunSettings:
             raise UsageError(
                 f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}."
             )
+        if isinstance(self.start, str) and self.start != PAPER:
+            raise UsageError(f"start is a number of entries or {PAPER}, not {self.start!r}.")
         for name in ("keep", "start", "chunk_size", "max_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise UsageError(f"{name.replace('_', '-')} must be at least 1, not {value}.")
         if not 0 <= self.temperature < float("inf"):  # nan is neither
             raise UsageError(f"temperature must be 0 or more, not {self.temperature}.")

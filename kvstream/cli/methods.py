@@ -7,6 +7,7 @@ import inspect
 import json as jsonlib
 import math
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ import click
 from kvstream.cli.options import SectionedCommand
 
 if TYPE_CHECKING:
-    from kvstream.methods.base import Method
+    from kvstream.methods.base import Method, Preset
 
 WIDTH = 80
 
@@ -68,7 +69,27 @@ def _page(name: str, method: type[Method]) -> str:
         )
     if lines:
         paragraphs.append("\n".join(lines))
+    if method.paper is not None:
+        # Non-breaking spaces: an option stays on a line with its value.
+        typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(name, method.paper))
+        paragraphs.append(
+            f"  --preset paper is as in {method.paper.source}:\n"
+            + textwrap.fill(
+                typed,
+                WIDTH,
+                initial_indent=" " * 6,
+                subsequent_indent=" " * 6,
+                break_on_hyphens=False,
+                break_long_words=False,
+            ).replace("\u00a0", " ")
+        )
     return "\n\n".join(paragraphs)
+
+
+def _preset(name: str, paper: Preset) -> Iterator[str]:
+    """The options that a preset stands for, as a user would type them."""
+    yield from (f"--set {name}.{setting}={value}" for setting, value in paper.settings.items())
+    yield from (f"--{option} {value}" for option, value in paper.run.items())
 
 
 def _typed(value: Any) -> str:
@@ -87,6 +108,7 @@ def _record(name: str, method: type[Method]) -> dict[str, Any]:
         "method": name,
         "summary": summary(method),
         "source": method.source,
+        "preset": None if method.paper is None else dataclasses.asdict(method.paper),
         "settings": {
             field.name: {
                 "default": field.default,

@@ -5,7 +5,7 @@ Each option is read from the command line, else ``KVSTREAM_<OPTION>``, else the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -16,7 +16,15 @@ from click.core import ParameterSource
 
 from kvstream import config
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings, parse_count
+from kvstream.settings import (
+    CHUNKS,
+    GROWTHS,
+    PAPER,
+    Budget,
+    ModelSettings,
+    RunSettings,
+    parse_count,
+)
 from kvstream.version import __version__
 
 PROGRESS = ("auto", "live", "plain", "none")
@@ -64,6 +72,15 @@ class CountType(click.ParamType):
             return value if isinstance(value, int) else parse_count(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
+
+
+class StartType(CountType):
+    """A count, or ``paper``."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return PAPER if value == PAPER else super().convert(value, param, ctx)
 
 
 class ModelType(click.ParamType):
@@ -199,8 +216,18 @@ memory_options = stack(
         help="A setting of the method; may be given many times.",
     ),
     option(
+        "--preset", type=click.Choice([PAPER]), section="Memory",
+        help="Settings and schedule as in the method's paper (kvstream methods NAME); what you set "
+        "yourself stays.",
+    ),
+    option(
         "--keep", type=CountType(), metavar="N", section="Memory",
         help="Entries in memory after the last chunk. [default: the most that fits]",
+    ),
+    option(
+        "--start", type=StartType(), metavar="N|paper", section="Memory",
+        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
+        "[default: half of --keep]",
     ),
     option(
         "--schedule", type=click.Choice(GROWTHS), default="linear", show_default=True,
@@ -360,8 +387,13 @@ class ReadingOptions:
         return self.runs[0]
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], *, strict_settings: bool) -> ReadingOptions:
-        """From click's values. ``strict_settings``: refuse --set of a method that is not used."""
+    def of(
+        cls, values: Mapping[str, Any], *, strict_settings: bool, given: Container[str] = ()
+    ) -> ReadingOptions:
+        """From click's values. ``strict_settings``: refuse --set of a method that is not used.
+
+        ``given`` are the names that a preset leaves alone.
+        """
         model = ModelSettings(
             name=values["model"],
             revision=values["revision"],
@@ -378,14 +410,23 @@ class ReadingOptions:
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
         settings = method_settings(values["set"], methods, strict=strict_settings)
+        schedules = {method: dict(values) for method in methods}
+        if values["preset"]:
+            from kvstream.methods.registry import preset
+
+            for method in methods:
+                paper = preset(method)
+                settings[method] = {**paper.settings, **settings[method]}
+                schedules[method] |= {k: v for k, v in paper.run.items() if k not in given}
         runs = tuple(
             RunSettings(
                 budget=values["budget"],
                 method=method,
                 method_settings=settings[method],
                 keep=values["keep"],
-                growth=values["schedule"],
-                chunk=values["chunk"],
+                start=schedules[method]["start"],
+                growth=schedules[method]["schedule"],
+                chunk=schedules[method]["chunk"],
                 chunk_size=values["chunk_size"],
                 max_tokens=values["max_tokens"],
                 temperature=values["temp"],
@@ -426,15 +467,27 @@ def method_settings(
     return settings
 
 
+def given_options() -> set[str]:
+    """Names of the options of the current command that have a value which is no default."""
+    ctx = click.get_current_context()
+    return {name for name in ctx.params if _is_given(ctx.get_parameter_source(name))}
+
+
+def _is_given(source: ParameterSource | None) -> bool:
+    return source not in (ParameterSource.DEFAULT, None)
+
+
 def reading_options(command: Command) -> Command:
     """All options that every reading command has; the function gets one ReadingOptions."""
 
     def wrapper(**values: Any) -> Any:
         shared = {name: values.pop(name) for name in _VALUES}
         # A setting in the config file may be for a method that this run does not use.
-        source = click.get_current_context().get_parameter_source("set")
-        strict = source is ParameterSource.COMMANDLINE
-        return command(options=ReadingOptions.of(shared, strict_settings=strict), **values)
+        strict = click.get_current_context().get_parameter_source("set") is (
+            ParameterSource.COMMANDLINE
+        )
+        options = ReadingOptions.of(shared, strict_settings=strict, given=given_options())
+        return command(options=options, **values)
 
     update_wrapper(wrapper, command)
     return stack(memory_options, model_options, answer_options, output_options)(  # type: ignore
@@ -445,7 +498,7 @@ def reading_options(command: Command) -> Command:
 _VALUES = (
     "model", "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
     "trust_remote_code",
-    "budget", "method", "set", "keep", "schedule", "chunk", "chunk_size",
+    "budget", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
     "system", "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "seed", "extract",
     "passages", "strict", "reread",
     "text", "max_unpacked", "checkpoint", "checkpoint_every",

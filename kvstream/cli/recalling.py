@@ -93,15 +93,20 @@ def _refuse_changes(ctx: click.Context, kind: Kind, options: ReadingOptions) -> 
         "method": (state["method"]["name"], run.method),
         "set": (state["method"]["typed"], dict(run.method_settings)),
         "keep": (state["run"]["keep"], run.keep),
+        "start": (state["run"]["start"], run.start),
         "schedule": (state["run"]["growth"], run.growth),
         "chunk": (state["run"]["chunk"], run.chunk),
         "chunk_size": (state["run"]["chunk_size"], run.chunk_size),
         "system": (state["system"], options.system),
     }
+
+    def is_typed(name: str) -> bool:
+        return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
     for name, (then, now) in made.items():
-        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and then != now:
-            option = f"--{name.replace('_', '-')}"
+        by_preset = is_typed("preset") and name in ("set", "schedule", "chunk", "start")
+        if (is_typed(name) or by_preset) and then != now:
+            option = "--preset" if by_preset else f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{kind.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
                 f"leave {option} out, or read the sources again."

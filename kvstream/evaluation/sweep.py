@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kvstream.errors import UsageError
 from kvstream.methods.registry import make
+from kvstream.methods.registry import preset as paper_of
 from kvstream.settings import Budget, RunSettings
 
 STREAM, WHOLE, NEAR, BM25 = "stream", "whole", "near", "bm25"
@@ -82,17 +83,19 @@ def cases(
     methods: Sequence[str],
     budgets: Sequence[Budget | None],
     settings: Sequence[str] = (),
-    growths: Sequence[str] = ("linear",),
-    chunks: Sequence[str] = ("decremental",),
+    growths: Sequence[str | None] = (None,),
+    chunks: Sequence[str | None] = (None,),
     keeps: Sequence[int | None] = (None,),
     chunk_sizes: Sequence[int | None] = (None,),
-    starts: Sequence[int | None] = (None,),
+    starts: Sequence[int | str | None] = (None,),
+    preset: bool = False,
     baselines: Sequence[str] = (),
     rereads: Sequence[str] = (),
 ) -> list[Case]:
     """Every combination once, each checked before anything is loaded; `baselines` are views.
 
-    Each is measured once more for every one of `rereads`.
+    Each is measured once more for every one of `rereads`. With `preset` a method has the settings
+    and the schedule of its paper, but for what `settings` and the sequences say.
     """
     found: dict[str, Case] = {}
     combinations = itertools.product(
@@ -111,10 +114,16 @@ def cases(
             for name, value in choice.items()
             if name.split(".", 1)[0] == method
         }
+        told: Mapping[str, str] = {}
+        if preset:
+            paper = paper_of(method)
+            own, told = {**paper.settings, **own}, paper.run
         make(method, own)
         run = replace(
-            base, method=method, method_settings=own, budget=budget, growth=growth, chunk=chunk,
-            keep=keep, chunk_size=chunk_size, start=start,
+            base, method=method, method_settings=own, budget=budget,
+            growth=growth or told.get("schedule", base.growth),
+            chunk=chunk or told.get("chunk", base.chunk),
+            keep=keep, chunk_size=chunk_size, start=start or told.get("start"),
         )  # fmt: skip
         # A setting of one method makes no second case of another.
         found.setdefault(repr(run), Case(run))

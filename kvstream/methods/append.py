@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import Evidence, Method, Step, setting
+from kvstream.methods.base import Evidence, Method, Preset, Step, setting
 from kvstream.methods.scoring import best, pool, pooling_width
 
 
@@ -28,6 +28,9 @@ class Append(Method):
 
     name: ClassVar[str] = "append"
     source: ClassVar[str] = "IMDC, appendix B.2"
+    paper: ClassVar[Preset] = Preset(
+        "IMDC, appendix B.2", run={"schedule": "linear", "chunk": "fixed", "start": "paper"}
+    )
 
     window: int = setting(32, "newest tokens whose attention is observed", least=1)
     recent: int = setting(0, "newest tokens of each chunk that stay, of the room it has")

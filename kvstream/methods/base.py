@@ -175,6 +175,24 @@ class Folding(Protocol):
 
 
 @dataclass(frozen=True)
+class Preset:
+    """What ``--preset paper`` sets: a method and the schedule around it as in the paper."""
+
+    source: str
+    """The paper, and where in it these values stand."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the method, as typed behind ``--set METHOD.``"""
+    run: Mapping[str, str] = field(default_factory=dict)
+    """Options of the schedule, as typed: ``schedule``, ``chunk``, ``start``."""
+
+
+IMDC = Preset(
+    "IMDC, section 4.1", run={"schedule": "linear", "chunk": "decremental", "start": "paper"}
+)
+"""Of the methods that IMDC prunes with."""
+
+
+@dataclass(frozen=True)
 class Method:
     """Base of all methods. The docstring's first line is what ``kvstream methods`` lists."""
 
@@ -183,6 +201,8 @@ class Method:
     """Paper and section."""
     evicts: ClassVar[bool] = True
     """False: the method refuses to lose anything (``full``)."""
+    paper: ClassVar[Preset | None] = None
+    """What ``--preset paper`` sets; None: there is no such preset."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
 from kvstream.methods.scoring import pool, pooling_width
 from kvstream.methods.submodular import (
     CONCAVE,
@@ -46,6 +46,14 @@ class BumbleBee(Method):
 
     name: ClassVar[str] = "bumblebee"
     source: ClassVar[str] = "BumbleBee, section 5, algorithms 1 and 2"
+    paper: ClassVar[Preset] = Preset(
+        "BumbleBee, section 6.3 and appendix D",
+        {
+            "mixture": "0.3", "concave": "log", "algorithm": "stochastic", "samples": "23",
+            "picks": "1", "pool": "1", "recent": "0", "sinks": "0",
+        },
+        {"schedule": "fixed", "chunk": "fixed"},
+    )  # fmt: skip
 
     mixture: float = setting(
         0.3, "lambda: weight of facility location; importance has the rest", most=1

@@ -16,7 +16,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, HeadTensor, Method, Step, setting
+from kvstream.methods.base import (
+    EntryTensor,
+    Evidence,
+    HeadTensor,
+    Method,
+    Preset,
+    Step,
+    setting,
+)
 from kvstream.methods.scoring import unlikeness
 from kvstream.methods.subcaches import insert
 
@@ -58,6 +66,14 @@ class Cascade(Method):
 
     name: ClassVar[str] = "cascade"
     source: ClassVar[str] = "Cascading KV cache, section 3.1, algorithms 1-3"
+    paper: ClassVar[Preset] = Preset(
+        "Cascading KV cache, section 4 and appendix C",
+        {
+            "sinks": "64", "cascades": "4", "run": "1", "contest": "attention", "gamma": "0.9999",
+            "heads": "independent", "reduce": "max",
+        },
+        {"schedule": "fixed", "chunk": "fixed"},
+    )  # fmt: skip
 
     sinks: int = setting(
         64, "first tokens of the source that always stay, at most a 16th of the budget"

@@ -17,6 +17,7 @@ from kvstream.methods.base import (
     HeadTensor,
     Method,
     ModelFacts,
+    Preset,
     Step,
     setting,
 )
@@ -65,6 +66,14 @@ class EdgeInfinite(Method):
 
     name: ClassVar[str] = "edgeinfinite"
     source: ClassVar[str] = "EdgeInfinite, section 3"
+    paper: ClassVar[Preset] = Preset(
+        "EdgeInfinite, sections 3 and 4.1",
+        {
+            "form": "paper", "memory": "true", "sinks": "300", "window": "200",
+            "segment": "2048", "scale": "true",
+        },
+        {"schedule": "fixed", "chunk": "decremental"},
+    )  # fmt: skip
 
     sinks: int = setting(300, "first tokens of the source that always stay")
     window: int = setting(200, "newest tokens that always stay")

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
+from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
 from kvstream.methods.scoring import best, pool, pooling_width, together
 
 GENERAL = "Summarize what matters most in this section."
@@ -32,6 +32,14 @@ class InfiniPot(Method):
 
     name: ClassVar[str] = "infinipot"
     source: ClassVar[str] = "InfiniPot, section 3"
+    paper: ClassVar[Preset] = Preset(
+        "InfiniPot, sections 3.2, 4.4.1 and 4.4.2, Code 1",
+        {
+            "alpha": "0.5", "catalyst_kind": "auto", "pool": "1", "pool_novelty": "1",
+            "shared": "0", "recent": "0", "sinks": "0",
+        },
+        {"schedule": "fixed", "chunk": "decremental"},
+    )  # fmt: skip
 
     alpha: float = setting(
         0.0,

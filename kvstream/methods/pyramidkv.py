@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvstream.methods.base import setting
+from kvstream.methods.base import Preset, setting
 from kvstream.methods.snapkv import SnapKV
 
 
@@ -26,6 +26,7 @@ class PyramidKV(SnapKV):
 
     name: ClassVar[str] = "pyramidkv"
     source: ClassVar[str] = "PyramidKV, section 4"
+    paper: ClassVar[Preset | None] = None
 
     window: int = setting(
         8, "newest tokens whose attention is observed, and which always stay", least=1

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import Method, Step, setting
+from kvstream.methods.base import IMDC, Method, Preset, Step, setting
 from kvstream.methods.scoring import best, noise
 
 
@@ -21,6 +21,7 @@ class Streaming(Method):
 
     name: ClassVar[str] = "streaming"
     source: ClassVar[str] = "StreamingLLM, section 3"
+    paper: ClassVar[Preset | None] = IMDC
 
     def select(self, step: Step, keep: int) -> Tensor:
         n = step.origin.shape[-1]
@@ -34,6 +35,7 @@ class Window(Streaming):
 
     name: ClassVar[str] = "window"
     source: ClassVar[str] = ""
+    paper: ClassVar[Preset | None] = None
 
     sinks: int = setting(0, "first tokens of the source that always stay")
 

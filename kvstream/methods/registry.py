@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
 from kvstream.methods.append import Append
-from kvstream.methods.base import Method, in_words, limits
+from kvstream.methods.base import Method, Preset, in_words, limits
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.edgeinfinite import EdgeInfinite
@@ -64,6 +64,15 @@ def named(name: str) -> type[Method]:
         close = meant(name, methods)
         raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(methods)}.")
     return methods[name]
+
+
+def preset(name: str) -> Preset:
+    """What ``--preset paper`` sets for a method. Raises UsageError with the methods that have it"""
+    found = named(name).paper
+    if found is None:
+        having = ", ".join(n for n, method in available().items() if method.paper is not None)
+        raise UsageError(f"--preset paper has nothing for {name}; it is there for {having}.")
+    return found
 
 
 def make(name: str, settings: Mapping[str, str] | None = None) -> Method:

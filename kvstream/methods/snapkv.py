@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import Evidence, Method, Step, setting
+from kvstream.methods.base import IMDC, Evidence, Method, Preset, Step, setting
 from kvstream.methods.scoring import best, pool, pooling_width
 
 
@@ -21,6 +21,7 @@ class SnapKV(Method):
 
     name: ClassVar[str] = "snapkv"
     source: ClassVar[str] = "SnapKV, section 4"
+    paper: ClassVar[Preset | None] = IMDC
 
     window: int = setting(
         32, "newest tokens whose attention is observed, and which always stay", least=1

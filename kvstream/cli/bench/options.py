@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.options import PROGRESS, BudgetType, CountType, option, stack
+from kvstream.cli.options import (
+    PROGRESS,
+    BudgetType,
+    CountType,
+    StartType,
+    given_options,
+    option,
+    stack,
+)
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings
+from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, ModelSettings, RunSettings
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -51,6 +59,11 @@ case_options = stack(
         help="A setting of a method; several values are compared. May be given many times.",
     ),
     option(
+        "--preset", type=click.Choice([PAPER]), section="Compared",
+        help="Settings and schedule as in each method's paper (kvstream methods NAME); what you "
+        "set yourself stays.",
+    ),
+    option(
         "--schedule", type=ListType(click.Choice(GROWTHS)), default="linear", show_default=True,
         metavar="NAME,...", section="Compared", help="How memory grows from chunk to chunk.",
     ),
@@ -63,8 +76,9 @@ case_options = stack(
         help="Entries in memory after the last chunk. [default: the most that fits]",
     ),
     option(
-        "--start", type=COUNTS, metavar="N,...", section="Compared",
-        help="Entries in memory after the first chunk. [default: half of --keep]",
+        "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",
+        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
+        "[default: half of --keep]",
     ),
     option(
         "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
@@ -119,16 +133,21 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
 
     base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
     budgets: tuple[Budget | None, ...] = values.pop("budget") or (None,)
+    preset = values.pop("preset") is not None
+    if preset:  # None: what the preset of each method says
+        given = given_options()
+        values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
     return cases(
         base,
         methods=values.pop("method"),
         budgets=budgets,
         settings=values.pop("set"),
-        growths=values.pop("schedule"),
-        chunks=values.pop("chunk"),
+        growths=values.pop("schedule") or (None,),
+        chunks=values.pop("chunk") or (None,),
         keeps=values.pop("keep") or (None,),
         chunk_sizes=values.pop("chunk_size") or (None,),
         starts=values.pop("start") or (None,),
+        preset=preset,
         baselines=baselines,
         rereads=values.pop("reread", None) or (),
     )
