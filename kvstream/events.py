@@ -129,7 +129,10 @@ class Result:
     reread: dict[str, Any] | None = None
     """The second look: what was read again, and what the first pass had answered."""
     support: dict[str, float] | None = None
-    """How far the answer rests on single passages (``focus``), and its ``confidence``."""
+    """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
+    model is calibrated, the ``probability`` that it is right."""
+    absent: tuple[str, ...] = ()
+    """Numbers and names of the answer that are not in the text."""
     withheld: str | None = None
     """The model's answer where it rested on too little to be given (``--strict``)."""
 
@@ -170,6 +173,7 @@ class Result:
             "coverage": self.coverage,
             "reread": self.reread,
             "support": self.support,
+            "not_in_text": list(self.absent),
             "withheld": self.withheld,
             "stopped": self.stopped,
             "warnings": list(self.warnings),

@@ -21,10 +21,11 @@ from kvstream.passages import Passages
 from kvstream.preparation import Setting
 from kvstream.rolling import Rolling
 from kvstream.settings import RunSettings
-from kvstream.tokens import Tokenizer, open_stream
+from kvstream.tokens import Tokenizer, WordForms, open_stream
 
 if TYPE_CHECKING:
     from kvstream.sources import SourceSet
+    from kvstream.text.blocks import TextBlock
 
 PRUNE_EVERY = 65536
 """Byte offsets of evicted tokens are forgotten after this many tokens."""
@@ -47,6 +48,8 @@ class Reading:
     """Have evidence of every chunk, to rank passages by."""
     passages: Passages | None = None
     """The text around the tokens, where it is known already; else it is gathered."""
+    words: WordForms | None = None
+    """Which words the whole text has, where `passages` are known already; else it is gathered."""
     after: Memory | None = None
     """Read on into this memory, behind what it has read."""
     checkpoint: Checkpoint | None = None
@@ -112,9 +115,11 @@ class Reading:
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """An empty memory, and the tokens of the sources."""
-        passages = Passages() if self.passages is None else self.passages
-        trace = Trace(self.sources.names, self.sources.bases, passages=passages)
-        show = passages.feed if self.passages is None else None
+        passages, words, show = self.passages, self.words, None
+        if passages is None:
+            passages, words = Passages(), WordForms()
+            show = both(passages.feed, words.feed)
+        trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         feed = self.setting.feed(open_stream(self.tokenizer, self.sources, show), self.interrupted)
         trace.origins = feed.origins
         # A first look tells how many bytes a token has here, before the schedule is solved, and
@@ -142,7 +147,10 @@ class Reading:
         if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
             trace.passages = Passages()
         after = trace.read, trace.end
-        stream = open_stream(self.tokenizer, self.sources, trace.passages.feed, after)
+        show: Callable[[TextBlock], None] = trace.passages.feed
+        if trace.words is not None:  # else it is not known what was in the text before
+            show = both(show, trace.words.feed)
+        stream = open_stream(self.tokenizer, self.sources, show, after)
         feed = TokenFeed(stream, trace.origins)
         feed.look_ahead(FIRST_LOOK)
         memory.reader.reopen(feed.estimate())
@@ -162,6 +170,18 @@ class Reading:
 
 def _never() -> bool:
     return False
+
+
+def both(
+    first: Callable[[TextBlock], None], second: Callable[[TextBlock], None]
+) -> Callable[[TextBlock], None]:
+    """A function that hands a block of text to both."""
+
+    def show(block: TextBlock) -> None:
+        first(block)
+        second(block)
+
+    return show
 
 
 def started(reader: Reader, run: RunSettings) -> Started:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import ModelError
 from kvstream.text.ahead import ReadAhead
+from kvstream.text.forms import WordForms
 from kvstream.text.stream import BLOCK, Chunk, TokenStream
 from kvstream.text.tokenizer import Decoder, Tokenizer
 
@@ -22,6 +23,7 @@ __all__ = [
     "ReadAhead",
     "TokenStream",
     "Tokenizer",
+    "WordForms",
     "load_tokenizer",
     "open_stream",
 ]

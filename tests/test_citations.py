@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ import pytest
 import torch
 from draining import returned
 
-from kvstream.events import Answered, AnswerToken
-from kvstream.memory.base import NOT_SUPPORTED
-from kvstream.memory.citations import LEAST_CONFIDENCE, attended
+from kvstream.events import Answered
+from kvstream.memory.citations import attended
 from kvstream.model import hook
 from kvstream.passages import Passage
 from kvstream.sample import make_facts
@@ -107,29 +107,17 @@ def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path
     assert 0 < result.support["focus"] <= 1.0
 
 
-def test_strict_withholds_what_rests_on_little(session: Session, story: Path) -> None:
-    memory = read(session, story, ["Who?"])
-    looked = memory._look
-    memory._look = lambda q, said: looked(q, said).__class__((), (), 0.2, LEAST_CONFIDENCE)
-    events = list(memory.answer("Who?"))
-    plain = events[-1].result
-    assert "rests on little: 20%" in plain.warnings[-1]
-    assert "probability" not in plain.warnings[-1], "that one is high enough"
-    events = list(memory.answer("Who?", strict=True))
-    strict = events[-1].result
-    assert strict.answer == NOT_SUPPORTED
-    assert strict.withheld == plain.answer
-    shown = "".join(e.text for e in events if isinstance(e, AnswerToken))
-    assert shown == NOT_SUPPORTED, "what is withheld must not have been streamed"
-
-
 def test_a_passage_that_both_look_at_counts_twice() -> None:
-    from kvstream.memory.citations import look
+    from kvstream.memory.citations import Attended, look
+
+    tokens = torch.tensor([0])
+    paid = Attended(tokens, torch.ones(1), torch.ones(1), -torch.tensor([0.9, 0.4]).log())
 
     def passage(start: int, weight: float) -> Passage:
         return Passage(0, start, start + 5, 1, 1, "text", weight)
 
-    found = look([passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], 0.9)
+    found = look([passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], paid)
     assert [p.start for p in found.cited] == [0, 10]
     assert [p.start for p in found.regions] == [10, 0, 20]
     assert found.focus == pytest.approx(1.0)
+    assert (found.confidence, math.exp(found.likelihood)) == pytest.approx((0.6, 0.36))

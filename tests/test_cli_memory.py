@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.memory import file
+from kvstream.memory.support import Calibration
 
 QUESTION = "What is the passkey for the old mill?"
 LOST = r"read 1,\d+ tokens · kept \d+ · evicted 1,\d+ · peak (2\d\d|300) of 300 entries"
@@ -101,9 +102,10 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
 
 def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:
     asked = ("chat", "--memory", memory, "-n", "6", "--strict")
-    monkeypatch.setattr("kvstream.memory.citations.LEAST_CONFIDENCE", 0.0)
-    for focus, code in ((0.0, 0), (2.0, 6)):
-        monkeypatch.setattr("kvstream.memory.citations.LEAST_FOCUS", focus)
+    monkeypatch.setattr("kvstream.memory.base.abstains", lambda answer: False)  # it claims nothing
+    for threshold, code in ((0.0, 0), (1.0, 6)):
+        limit = Calibration(0.0, {"mean": 0.1}, threshold)
+        monkeypatch.setattr(Calibration, "of", lambda *_, limit=limit: limit)
         ran = cli(*asked, stdin=QUESTION.encode())
         assert (ran.code, "withheld" in ran.stderr) == (code, bool(code))
 

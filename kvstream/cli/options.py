@@ -329,7 +329,7 @@ output_options = stack(
     ),
     option(
         "-v", "--verbose", is_flag=True, section="Input and output",
-        help="Tracebacks, and what the libraries have to say.",
+        help="Tracebacks, the numbers behind a warning, and messages of libraries.",
     ),
     option(
         "--dry-run", is_flag=True, section="Input and output",

@@ -54,6 +54,7 @@ def prepared(
     quiet_libraries(options)
     output = _output(stack, options)
     progress = _progress(options, answer_on_terminal=output.isatty())
+    progress.verbose = options.verbose
     reporters: list[Reporter] = [progress]
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)

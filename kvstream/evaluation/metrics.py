@@ -10,19 +10,13 @@ from functools import cache
 from typing import Any
 
 from kvstream.errors import UsageError
+from kvstream.memory.support import abstains as abstains
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _DIGITS = re.compile(r"\d+")
 ABSTENTION = "not in the text"
 """What the embedded model says when the text does not answer the question."""
-_ABSTAINS = re.compile(
-    r"\bnot (?:in|mentioned in|stated in|given in|found in|provided in|answered (?:in|by)) "
-    r"the (?:text|passage|document|context|article|story)\b"
-    r"|\bunanswerable\b|\bcannot be (?:answered|determined)\b"
-    r"|\bdoes not (?:say|mention|state|contain|answer)\b|\bno (?:answer|information)\b",
-    re.IGNORECASE,
-)
 
 
 def normalize(text: str) -> str:
@@ -77,11 +71,6 @@ def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
         name: max((s[key].fmeasure for s in scores), default=0.0)
         for name, key in (("rouge_1", "rouge1"), ("rouge_2", "rouge2"), ("rouge_l", "rougeL"))
     }
-
-
-def abstains(answer: str) -> bool:
-    """Whether the answer says that the text has none."""
-    return bool(_ABSTAINS.search(answer))
 
 
 def best(metric: Callable[[str, str], float], answer: str, references: Sequence[str]) -> float:

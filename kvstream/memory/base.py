@@ -18,13 +18,14 @@ from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.citations import NOTHING, Look, as_json, attended, look
 from kvstream.memory.coverage import coverage
+from kvstream.memory.support import Calibration, Support, abstains, judge
 from kvstream.passages import Passage, Passages, TokenOrigins
 from kvstream.passages import extract as best_passages
 from kvstream.preparation import Setting
 from kvstream.prompt import Prompt
 from kvstream.settings import RunSettings
 from kvstream.sources import SourceRecord
-from kvstream.tokens import Tokenizer
+from kvstream.tokens import Tokenizer, WordForms
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
 """Said by --strict in place of an answer."""
@@ -41,6 +42,8 @@ class Trace:
     origins: TokenOrigins = field(default_factory=TokenOrigins)
     passages: Passages | None = None
     """Sentences and lines around retained tokens, where they are wanted."""
+    words: WordForms | None = None
+    """Which words and numbers all of the text has; None where that was not gathered."""
     read: int = 0
     """Tokens of the sources so far."""
     end: int = 0
@@ -143,8 +146,11 @@ class Memory:
             self.look = self._look(tail, said)
         result = self._result(question, answer, written, stopped, held, began)
         # A summary rests on everything, and an extract is the text itself.
-        if not extract and self.prompt.task == "ask" and self.look.doubts:
-            result = doubted(result, self.look, withhold=strict)
+        if not extract and self.prompt.task == "ask":
+            if abstains(result.answer):
+                result = forgotten(result)
+            else:
+                result = judged(result, self._support(result), withhold=strict)
         if strict and not extract:
             yield AnswerToken(result.answer, self.reader.cache.used)
         yield Answered(result)
@@ -186,7 +192,18 @@ class Memory:
         starts = self.trace.origins.starts(found.ordinals.numpy())
         by_answer = passages.score(starts, found.by_answer.numpy())
         by_question = passages.score(starts, found.by_question.numpy())
-        return look(by_answer, by_question, found.confidence)
+        return look(by_answer, by_question, found)
+
+    def _support(self, result: Result) -> Support:
+        """What speaks for the answer of a result and against it."""
+        model, trace = self.reader.model, self.trace
+        forms, known = trace.words, "the text"
+        if forms is None and trace.passages is not None:
+            forms, known = WordForms(), _kept(result)
+            trace.prune(self.reader.retained())
+            forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
+        calibration = Calibration.of(model.facts.folder, model.fingerprint)
+        return judge(calibration, self.look, result.question, result.answer, forms, known)
 
     def extract(self, count: int) -> list[Passage]:
         """The passages that memory holds on to most, in document order; in a summary from all over
@@ -280,20 +297,42 @@ class Memory:
         )
 
 
-def doubted(result: Result, look: Look, *, withhold: bool) -> Result:
-    """The same result with a warning that it rests on little, or with the answer withheld."""
-    why = ", and ".join(look.doubts)
+def judged(result: Result, support: Support, *, withhold: bool) -> Result:
+    """The same result with what is known of its support; a doubtful answer gets a warning, or is
+    withheld.
+    """
+    told = result.support
+    if told is not None and support.probability is not None:
+        told = {**told, "probability": round(support.probability, 4)}
+    result = replace(result, support=told, absent=support.absent)
+    if not support.doubts:
+        return result
+    why = ". ".join(support.doubts)
     if withhold:
-        warning = f"An answer that rests on little was withheld: {why}."
-        return replace(
-            result,
-            answer=NOT_SUPPORTED,
-            withheld=result.answer,
-            warnings=(*result.warnings, warning),
-        )
-    return replace(
-        result, warnings=(*result.warnings, f"The answer rests on little: {why}. Check it.")
+        warnings = (*result.warnings, f"The answer was withheld. {why}.")
+        return replace(result, answer=NOT_SUPPORTED, withheld=result.answer, warnings=warnings)
+    return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
+
+
+def forgotten(result: Result) -> Result:
+    """The same result; where memory has lost parts of the text, a refusal holds for the rest."""
+    if not result.evicted:
+        return result
+    warning = (
+        f"The answer is not in {_kept(result)}; it may be in the rest. Read the text again with a "
+        "larger --budget, or with --reread."
     )
+    return replace(result, warnings=(*result.warnings, warning))
+
+
+def _kept(result: Result) -> str:
+    """What a memory could know of the text."""
+    if not result.evicted or result.coverage is None:
+        return "the text"
+    share = result.coverage["share"]
+    if share >= 0.995:  # something of every stretch
+        return f"the {result.retained:,} of {result.read:,} tokens that memory kept"
+    return f"the {share:.0%} of the text that memory kept"
 
 
 def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:

@@ -24,9 +24,6 @@ LEAST_WEIGHT = 0.01
 """A passage that gets less of the attention to the text is not cited."""
 HEAVIEST = 3
 """Passages whose weights together are the focus of an answer."""
-LEAST_FOCUS = 0.65
-LEAST_CONFIDENCE = 0.7
-"""An answer with less rests on little. Both are measured with pocket: docs/citations.md."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,13 @@ class Attended:
     """float32 [n] of the sum 1."""
     by_question: Tensor
     """float32 [n] of the sum 1."""
-    confidence: float
-    """Geometric mean of the probabilities of the answer's tokens."""
+    losses: Tensor
+    """float32 [m], nats: how unlikely each of the answer's tokens was."""
+
+    @property
+    def confidence(self) -> float:
+        """Geometric mean of the probabilities of the answer's tokens."""
+        return float((-self.losses.mean()).exp())
 
 
 def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attended | None:
@@ -63,7 +65,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     with reader.cache.passing() as ends:
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)
-        loss = reader.model.loss(hidden[len(question) - 1 :], targets)
+        losses = reader.model.loss(hidden[len(question) - 1 :], targets)
         found = []
         for store, end in zip(reader.cache.stores, ends, strict=True):
             if store.rows is not None and store.columns is not None:
@@ -78,7 +80,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
         return None
     summed = (torch.zeros(len(ordinals)).index_add_(0, places, w.float() ** 2) for w in weights)
     answer_share, question_share = (s / s.sum().clamp_min(1e-30) for s in summed)
-    return Attended(ordinals, answer_share, question_share, float((-loss.mean()).exp()))
+    return Attended(ordinals, answer_share, question_share, losses.float().cpu())
 
 
 @dataclass(frozen=True)
@@ -93,22 +95,8 @@ class Look:
     """Share of the answer's attention to the text that the three heaviest passages have."""
     confidence: float
     """Geometric mean of the probabilities of the answer's tokens."""
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """Why the answer should not be trusted: it looked everywhere, or was a guess."""
-        found = []
-        if self.focus < LEAST_FOCUS:
-            found.append(
-                f"{self.focus:.0%} of its attention to the text is on its three heaviest passages "
-                f"(less than {LEAST_FOCUS:.0%})"
-            )
-        if self.confidence < LEAST_CONFIDENCE:
-            found.append(
-                f"its words have a probability of {self.confidence:.0%}, as a geometric mean "
-                f"(less than {LEAST_CONFIDENCE:.0%})"
-            )
-        return tuple(found)
+    likelihood: float = 0.0
+    """Logarithm of the probability of the whole answer."""
 
     def to_json(self) -> dict[str, float]:
         return {"focus": round(self.focus, 4), "confidence": round(self.confidence, 4)}
@@ -118,7 +106,7 @@ NOTHING = Look((), (), 0.0, 0.0)
 """Of an answer without words."""
 
 
-def look(by_answer: Sequence[Passage], by_question: Sequence[Passage], confidence: float) -> Look:
+def look(by_answer: Sequence[Passage], by_question: Sequence[Passage], found: Attended) -> Look:
     """Passages and what they weigh to the answer and to the question (each of the sum 1)."""
     ranked = sorted(by_answer, key=lambda p: (-p.weight, p.start))
     both: dict[int, tuple[float, Passage]] = {}
@@ -130,7 +118,8 @@ def look(by_answer: Sequence[Passage], by_question: Sequence[Passage], confidenc
         tuple(p for p in ranked[:CITED] if p.weight >= LEAST_WEIGHT),
         tuple(regions),
         sum(p.weight for p in ranked[:HEAVIEST]),
-        confidence,
+        found.confidence,
+        -float(found.losses.sum()),
     )
 
 

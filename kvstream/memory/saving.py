@@ -30,7 +30,7 @@ from kvstream.prompt import Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.sizes import Sizes
 from kvstream.sources import SourceRecord
-from kvstream.tokens import Tokenizer
+from kvstream.tokens import Tokenizer, WordForms
 from kvstream.version import __version__
 
 ROOM = 1.1
@@ -161,6 +161,10 @@ def memory_state(
     if trace.passages is not None and passages:
         packed, dropped = _packed(trace.passages, starts, int(room))
         tensors["trace.passages"] = packed
+        room -= packed.nbytes
+    words = trace.words.packed() if trace.words is not None and passages else b""
+    if 0 < len(words) <= room:  # else answers are checked against the passages alone
+        tensors["trace.words"] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
     state = {
         "format": file.FORMAT,
         "model": {
@@ -370,11 +374,15 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
              for s, a, b, l0, l1, _, text in rows],
             [int(row[5]) for row in rows],
         )  # fmt: skip
+    words = None
+    if "trace.words" in tensors:  # files of earlier versions have none
+        words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
     return Trace(
         [r.name for r in records],
         bases,
         origins,
         passages,
+        words,
         read,
         int(state["end"]),
         tuple(records),

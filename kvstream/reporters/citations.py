@@ -47,6 +47,19 @@ def coverage_line(result: Result, *, pictures: bool) -> str | None:
     return f"{words} {strip(fit(result.coverage['map'], MAP), '·')}"
 
 
+def support_line(result: Result) -> str | None:
+    """The numbers that decide whether an answer is warned of; None where there are none."""
+    if result.support is None:
+        return None
+    words = {
+        "probability": "probability that the answer is right",
+        "focus": "attention to the text on its three heaviest passages",
+        "confidence": "mean probability of its tokens",
+    }
+    told = [f"{w} {share(result.support[k], 1.0)}" for k, w in words.items() if k in result.support]
+    return " · ".join(told)
+
+
 def _one_line(text: str) -> str:
     return for_terminal(" ".join(text.split()))
 

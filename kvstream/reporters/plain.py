@@ -9,7 +9,7 @@ from typing import TextIO
 
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.base import Reporter
-from kvstream.reporters.citations import coverage_line
+from kvstream.reporters.citations import coverage_line, support_line
 from kvstream.reporters.format import duration, in_lines, number, share, size
 
 FIRST_LINE_AFTER = 5.0
@@ -18,6 +18,9 @@ LONGEST_WAIT = 60.0
 
 class Teller(Reporter):
     """Writes notices, and nothing else, as lines on a stream: what ``-q`` still says."""
+
+    verbose = False
+    """Show the numbers behind a warning, too."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -52,6 +55,9 @@ class Teller(Reporter):
         left = coverage_line(result, pictures=self.unicode)
         if left is not None:
             self.tell(left)
+        numbers = support_line(result) if self.verbose else None
+        if numbers is not None:
+            self.tell(numbers)
         self.tell(summary(result))
 
     def write(self, line: str) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
+from kvstream.memory.support import abstains
 from kvstream.passages import Passage, Passages
 from kvstream.preparation import Setting
 from kvstream.rereading.pieces import Excerpts, pieces
 from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.settings import Budget, RunSettings
-from kvstream.tokens import Tokenizer
+from kvstream.tokens import Tokenizer, WordForms
 
 if TYPE_CHECKING:
     from kvstream.sources import SourceRecord, SourceSet
@@ -57,6 +58,7 @@ class Sessions(Protocol):
         *,
         command: str,
         passages: Passages | None,
+        words: WordForms | None,
     ) -> Generator[Event, None, Memory]: ...
 
 
@@ -85,8 +87,9 @@ def second_look(
         run = _whole(memory.run, first.budget_tokens)
         most = max(LEAST, first.budget_tokens // PART)
         excerpts, second = _read(
-            session, run, question, how, regions, most, memory.command, system, memory.trace.records
-        )
+            session, run, question, how, regions, most, memory.command, system,
+            memory.trace.records, memory.trace.words,
+        )  # fmt: skip
         if second is None:
             told = "Nothing was found to look at again; the answer is the first one."
             yield Notice(told)
@@ -116,18 +119,21 @@ def words_alone(
     What reading under a budget has to be compared with. The result's method is ``bm25``, its
     `read` what the model read; seconds of searching count as prefill.
     """
-    how = Reread("words", again)
+    how, forms = Reread("words", again), WordForms()
+    for block in again():
+        forms.feed(block)
     for number, question in enumerate(questions):
         began = time.perf_counter()
         tokens = session.settle([question], run, command=command, system=system).sizes.budget
         whole = _whole(run, tokens)
-        _, memory = _read(session, whole, question, how, (), tokens, command, system)
+        _, memory = _read(session, whole, question, how, (), tokens, command, system, forms=forms)
         if memory is None:
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
         memory.prefill_s = time.perf_counter() - began
         for event in memory.answer(question, number, last=True):
             if isinstance(event, Answered):
-                event = Answered(replace(event.result, method="bm25"))
+                told = (*event.result.warnings, *_partial(event.result))
+                event = Answered(replace(event.result, method="bm25", warnings=told))
             yield event
         memory.release()
 
@@ -156,10 +162,11 @@ def _read(
     command: str,
     system: str | None,
     records: Sequence[SourceRecord] = (),
+    forms: WordForms | None = None,
 ) -> tuple[Excerpts, Memory | None]:
     """What is worth reading again, about `most` tokens, and a memory that holds it whole.
 
-    None where nothing is worth it.
+    None where nothing is worth it. `forms`: the words that all of the text has.
     """
     setting = session.settle([question], run, command=command, system=system)
     room = min(setting.sizes.free, setting.sizes.final)
@@ -167,7 +174,9 @@ def _read(
     if not excerpts:
         return excerpts, None
     sources = cast("SourceSet", excerpts)
-    reading = session.read(sources, setting, run, command=command, passages=excerpts.passages)
+    reading = session.read(
+        sources, setting, run, command=command, passages=excerpts.passages, words=forms
+    )
     return excerpts, _value(reading)
 
 
@@ -243,6 +252,16 @@ def _value(generator: Generator[Any, None, Value]) -> Value:
             return value
 
 
+def _partial(result: Result) -> tuple[str, ...]:
+    """A warning where a refusal is of some pieces of the text."""
+    if not abstains(result.answer):
+        return ()
+    return (
+        f"The answer is not in the {result.read:,} tokens that were found and read; it may be in "
+        "the rest of the text.",
+    )
+
+
 def _together(
     memory: Memory, first: Result, second: Result, by: str, excerpts: Excerpts, seconds: float
 ) -> Result:
@@ -261,7 +280,7 @@ def _together(
         scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
         peak_rss_bytes=second.peak_rss_bytes,
         peak_device_bytes=second.peak_device_bytes,
-        warnings=(*memory.warnings, *second.warnings),
+        warnings=(*memory.warnings, *second.warnings, *_partial(second)),
         reread={
             "by": by,
             "pieces": excerpts.to_json(),
