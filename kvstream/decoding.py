@@ -9,10 +9,13 @@ from torch import Tensor
 
 from kvstream.settings import RunSettings
 
+COLDEST = 1e-6
+"""Below this temperature logits divided by it leave float32; what is left is the greedy choice."""
+
 
 def chooser(run: RunSettings) -> Callable[[Tensor], int]:
     """A function from logits [V], float32, to a token: greedy at temperature 0, else sampled."""
-    if run.temperature == 0:
+    if run.temperature < COLDEST:
         return lambda logits: int(logits.argmax())
     from transformers.generation.logits_process import (
         LogitsProcessorList,

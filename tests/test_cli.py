@@ -96,6 +96,15 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
         (["ask", "BOOK", "-who did it?"], "'-who did it?' begins like an option"),
         (["ask", "BOOK", "-x"], "No such option '-x'"),
+        (["ask", "BOOK", "Q?", "--seed", "9" * 30], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--seed", "x"], "'x' is not a whole number"),
+        (["sample", "--seed", str(2**63)], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--threads", "100000"], "100000 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "9" * 30], "is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "0"], "0 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--temp", "nan"], "nan is not a finite number"),
+        (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
+        (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
         (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
         (["gate", "trian"], "Did you mean train?"),
@@ -253,3 +262,43 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
             share_out(need, *how, whole_answer=whole_answer)
             with pytest.raises(BudgetError):
                 share_out(need - 1, *how, whole_answer=whole_answer)
+
+
+@pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
+def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
+    """Logits divided by what is next to nothing are infinite, and their softmax is nan."""
+    monkeypatch.setattr("kvstream.session.Session.open", lambda settings: session)
+    ran = cli("ask", book, "Where is the key?", "-q", "-n", "2", "--temp", temperature)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+@pytest.mark.parametrize("command", [[], ["bench"]], ids=["kvstream", "bench"])
+def test_every_command_has_its_line_in_the_help(cli, command) -> None:
+    from kvstream.cli.app import COMMANDS
+    from kvstream.cli.bench import BENCHES
+
+    shown = cli(*command, "--help").stdout
+    for name, line in (BENCHES if command else COMMANDS).items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", shown, re.MULTILINE)
+        page = cli(*command, name, "--help")
+        assert page.code == 0, f"{name} is no command"
+
+
+def test_help_shows_what_people_use_and_help_all_the_rest(cli) -> None:
+    def options(page: str) -> set[str]:
+        return set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+
+    short, long = (options(cli("ask", how).stdout) for how in ("--help", "--help-all"))
+    assert len(short) <= 17
+    assert {"--budget", "--method", "--model", "--json", "--help-all"} <= short < long
+    assert {"--temp", "--set", "--threads", "--checkpoint"} <= long - short
+    assert cli("doctor", "--help-all").code == 0
+    assert "--help-all" not in cli("doctor", "--help").stdout
+
+
+def test_names_of_methods_are_those_of_the_registry() -> None:
+    from kvstream.methods.names import BUILT_IN
+    from kvstream.methods.registry import BUILT_IN as METHODS
+
+    assert tuple(method.name for method in METHODS) == BUILT_IN

@@ -19,7 +19,7 @@ from kvstream.cli.options import (
 from kvstream.cli.reading import Reading, read
 
 
-@click.command("ask", cls=SectionedCommand, short_help="Answer a question about texts.")
+@click.command("ask", cls=SectionedCommand)
 @click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),

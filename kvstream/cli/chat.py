@@ -27,7 +27,7 @@ from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter
 
 
-@click.command("chat", cls=SectionedCommand, short_help="Question after question.")
+@click.command("chat", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
 @memory_file
 @reading_options

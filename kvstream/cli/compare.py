@@ -52,7 +52,7 @@ class Row:
     problem: str = ""
 
 
-@click.command("compare", cls=SectionedCommand, short_help="Put methods side by side.")
+@click.command("compare", cls=SectionedCommand)
 @click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),

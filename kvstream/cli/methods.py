@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.command("methods", cls=SectionedCommand, short_help="List the methods and their settings.")
+@click.command("methods", cls=SectionedCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-v", "--verbose", is_flag=True, help="With all settings.")
 @click.option("--json", is_flag=True, help="One JSON object a method.")

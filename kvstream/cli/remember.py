@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvstream.memory.base import Memory
 
 
-@click.command("remember", cls=SectionedCommand, short_help="Read once, keep the memory.")
+@click.command("remember", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),

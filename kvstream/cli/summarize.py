@@ -14,7 +14,7 @@ from kvstream.cli.options import (
 from kvstream.cli.reading import Reading, read
 
 
-@click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")
+@click.command("summarize", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
 @following_options
 @reading_options

@@ -27,7 +27,7 @@ BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")
 
 
-@click.command("needle", cls=SectionedCommand, short_help="Find what was said once in a long text.")
+@click.command("needle", cls=SectionedCommand)
 @option(
     "--kind",
     type=click.Choice(KINDS),

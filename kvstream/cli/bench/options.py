@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.options import PROGRESS, BudgetType, CountType, option, stack
+from kvstream.cli.options import PROGRESS, BudgetType, CountType, SeedType, option, stack
 from kvstream.errors import UsageError
 from kvstream.settings import CHUNKS, GROWTHS, Budget, ModelSettings, RunSettings
 from kvstream.version import __version__
@@ -91,7 +91,7 @@ result_options = stack(
 )  # fmt: skip
 
 seed_option = option(
-    "--seed", type=int, default=0, show_default=True, section="Measurement",
+    "--seed", type=SeedType(), default=0, show_default=True, section="Measurement",
     help="Seed of the documents, and of methods that draw.",
 )  # fmt: skip
 

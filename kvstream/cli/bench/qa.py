@@ -22,7 +22,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import CountType, SectionedCommand, model_options, option
 
 
-@click.command("qa", cls=SectionedCommand, short_help="Answer questions of a data set.")
+@click.command("qa", cls=SectionedCommand)
 @option(
     "--data",
     multiple=True,

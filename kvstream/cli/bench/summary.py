@@ -20,7 +20,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import SectionedCommand, model_options, option
 
 
-@click.command("summary", cls=SectionedCommand, short_help="Summaries against those of people.")
+@click.command("summary", cls=SectionedCommand)
 @option(
     "--data",
     multiple=True,
