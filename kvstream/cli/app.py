@@ -13,7 +13,6 @@ import click
 
 from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError, meant
-from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -218,6 +217,8 @@ def _told_by_click(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
+    from kvstream.reporters.format import in_lines  # --help has no use for it
+
     with suppress(OSError):  # nobody is listening; the exit code still tells
         click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
 
