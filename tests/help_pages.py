@@ -39,9 +39,7 @@ def pages() -> str:
         arguments = command.split()
         how = "--help" if isinstance(found, click.Group) else "--help-all"
         title = " ".join(["kvstream", *arguments])
-        result = CliRunner().invoke(
-            cli, [*arguments, how], prog_name="kvstream", terminal_width=80
-        )
+        result = CliRunner().invoke(cli, [*arguments, how], prog_name="kvstream", terminal_width=80)
         assert result.exit_code == 0, result.output
         text.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```\n")
     return "\n".join(text)

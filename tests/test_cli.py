@@ -104,6 +104,18 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--threads", "0"], "0 is no number of threads for"),
         (["ask", "BOOK", "Q?", "--temp", "nan"], "nan is not a finite number"),
         (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
+        (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
+        (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),
+        (["remember", "BOOK", "-o", "b.kvs", "--temp", "1"], "--temp has no effect in kvstream"),
+        (["remember", "BOOK", "-o", "b.kvs", "--extract"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--strict"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--reread"], "nothing is answered here"),
+        (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
+        (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
+        (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),
         (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
         (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
@@ -181,7 +193,7 @@ def test_a_config_file_that_is_named_must_exist(cli, fake_session, book, monkeyp
 def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Q?", "--dry-run", "--budget", "1k")
     assert ran.code == 0
-    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert "16 steps" in ran.stdout
     ran = cli("ask", book, "Q?", "--dry-run", "--json")
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
@@ -248,7 +260,7 @@ def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None
 def test_remember_tells_its_sizes_and_writes_nothing(cli, fake_session, book, tmp_path) -> None:
     ran = cli("remember", book, "-o", str(tmp_path / "book.kvs"), "--dry-run")
     assert ran.code == 0, ran.stderr
-    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert not (tmp_path / "book.kvs").exists()
 
 
@@ -302,3 +314,49 @@ def test_names_of_methods_are_those_of_the_registry() -> None:
     from kvstream.methods.registry import BUILT_IN as METHODS
 
     assert tuple(method.name for method in METHODS) == BUILT_IN
+
+
+def test_options_for_all_commands_are_ignored_where_they_have_no_effect(
+    cli, fake_session, book, monkeypatch, tmp_path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("temp = 0.5\ntop-k = 5\n")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("KVSTREAM_STRICT", "1")
+    asked = ("remember", book, "-o", str(tmp_path / "b.kvs"), "--dry-run")
+    assert cli(*asked).code == 0
+    config.write_text("[remember]\ntemp = 0.5\n")
+    ran = cli(*asked)
+    assert ran.code == 2
+    assert "'temp' is no option of kvstream remember" in ran.stderr
+
+
+def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?")
+    assert ran.stdout == ("Question: Where?\nIt is 51234.\n\nQuestion: Who?\nIt is 51234.\n")
+    assert ran.stderr.count("tokens/s") == 1, "one reading, whose time is told once"
+    assert "answered in 0.5 s" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ask", "-", "Q?", "--reread=words"], "[words]"),
+        (["compare", "-", "Q?", "--with", "bm25"], "[words]"),
+        (["compare", "-", "Q?", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["chat", "BOOK", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["bench", "summary", "--data", "BOOK"], "[bench]"),
+        (["bench", "needle", "--reread", "words"], "[words]"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_is_read(
+    cli, fake_session, book, monkeypatch, arguments, says
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("kvstream.cli.early.find_spec", lambda name: None, raising=False)
+    for place in ("kvstream.cli.interrupts.InterruptibleInput.readinto", "os.read"):
+        monkeypatch.setattr(place, lambda *_: pytest.fail("standard input was read"))
+    monkeypatch.setattr("kvstream.session.Session.open", lambda settings: pytest.fail("loaded"))
+    ran = cli(*[book if a == "BOOK" else a for a in arguments])
+    assert ran.code == 2, ran.stderr
+    assert says in ran.stderr

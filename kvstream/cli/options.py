@@ -652,15 +652,37 @@ def reading_options(command: Command) -> Command:
 
     def wrapper(**values: Any) -> Any:
         shared = {name: values.pop(name) for name in _VALUES}
+        context = click.get_current_context()
+        refuse_without_effect(context, shared)
         # A setting in the config file may be for a method that this run does not use.
-        source = click.get_current_context().get_parameter_source("set")
-        strict = source is ParameterSource.COMMANDLINE
+        strict = typed(context, "set")
         return command(options=ReadingOptions.of(shared, strict_settings=strict), **values)
 
     update_wrapper(wrapper, command)
     return stack(memory_options, model_options, answer_options, output_options)(  # type: ignore
         wrapper
     )
+
+
+def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Options that have an effect only beside others. Raises click.UsageError."""
+    for name in ("top_p", "top_k"):
+        if typed(ctx, name) and not values["temp"]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect at temperature 0, where the likeliest "
+                "token is always taken; add --temp 0.7, or leave it out.",
+                ctx,
+            )
+    if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
+        raise click.UsageError(
+            "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
+        )
+    # A summary may be extracted without being asked to.
+    extracts = values["extract"] or (ctx.info_name == "summarize" and values["extract"] is None)
+    if typed(ctx, "passages") and not extracts:
+        raise click.UsageError(
+            "--passages has no effect without --extract; add it, or leave --passages out.", ctx
+        )
 
 
 _VALUES = (

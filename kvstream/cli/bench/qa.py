@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     case_options,
@@ -111,6 +112,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import WHOLE
 
+    early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     texts = text_files(values["text"], heldout=values["heldout"])
     settings = model_settings(values)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     case_options,
@@ -77,6 +78,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation import summary
     from kvstream.evaluation.records import Records, measure
 
+    early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     settings = model_settings(values)
     cases = cases_of(values)
