@@ -360,3 +360,31 @@ def test_what_is_missing_is_told_before_anything_is_read(
     ran = cli(*[book if a == "BOOK" else a for a in arguments])
     assert ran.code == 2, ran.stderr
     assert says in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (["ask", "book.txt", "--method", "sna"], {"plain,snapkv"}),
+        (["compare", "--method", "snapkv,inf"], {"plain,snapkv,infinipot"}),
+        (["methods", "t"], {"plain,tova", "plain,truncate"}),
+        (["ask", "-m", "poc"], {"plain,pocket"}),
+        (["ask", "bo"], {"file,bo"}),
+        (["ask", "-o", "bo"], {"file,bo"}),
+        (["su"], {"plain,summarize"}),
+        (["ask", "--sched"], {"plain,--schedule"}),
+    ],
+)
+def test_words_complete_in_the_shell(monkeypatch, capfd, tmp_path, words, has) -> None:
+    """Also where the config file is wrong: nobody asked for anything yet."""
+    from kvstream.cli.app import run
+
+    config = tmp_path / "config.toml"
+    config.write_text("temp = [1]")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("_KVSTREAM_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["kvstream", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit):
+        run([])
+    assert set(capfd.readouterr().out.split()) >= has

@@ -12,7 +12,13 @@ import click
 
 from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage
-from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    memory_file,
+    reading_options,
+)
 from kvstream.cli.reading import (
     WITHHELD,
     drained,
@@ -41,7 +47,7 @@ WITHOUT = {
 
 
 @click.command("chat", cls=SectionedCommand, without=WITHOUT)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @memory_file
 @reading_options
 @click.pass_context

@@ -17,7 +17,13 @@ import click
 from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage, split_arguments
 from kvstream.cli.interrupts import Interrupts
-from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    option,
+    reading_options,
+)
 from kvstream.cli.output import OutputFile
 from kvstream.cli.reading import (
     WITHHELD,
@@ -44,7 +50,9 @@ COPY = 1 << 20
 
 
 @click.command("compare", cls=SectionedCommand)
-@click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
+@click.argument(
+    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
+)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="Ask this; may be given many times. All arguments are then sources.",

@@ -12,7 +12,13 @@ import click
 
 from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage
-from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    option,
+    reading_options,
+)
 from kvstream.cli.reading import (
     drained,
     open_checkpoint,
@@ -36,7 +42,7 @@ WITHOUT = dict.fromkeys(
 
 
 @click.command("remember", cls=SectionedCommand, without=WITHOUT)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="A question that will be asked: memory is chosen for it. May be given many times.",

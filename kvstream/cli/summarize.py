@@ -8,6 +8,7 @@ from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import (
     ReadingOptions,
     SectionedCommand,
+    complete_files,
     following_options,
     reading_options,
 )
@@ -15,7 +16,7 @@ from kvstream.cli.reading import Reading, read
 
 
 @click.command("summarize", cls=SectionedCommand)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @following_options
 @reading_options
 @click.pass_context
