@@ -372,7 +372,10 @@ class PanelView:
             words += f" of ~{f.number(total)} ({f.share(step.seen, total)})"
         else:
             words += " tokens"
-        words += f" · {f.number(self.view.speed)} tokens/s"
+        reading = not total or total > step.seen
+        # While it reads, how fast it is now; at the end the speed that the summary tells.
+        speed = self.view.speed if reading or not step.seconds else step.seen / step.seconds
+        words += f" · {f.number(speed)} tokens/s"
         if total and total > step.seen and self.view.speed:
             words += f" · {f.duration((total - step.seen) / self.view.speed)} left"
         return words
