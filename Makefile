@@ -7,6 +7,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# pip says errors and nothing else: what it warns of is the machine's other indexes.
+QUIET := -qq --disable-pip-version-check
 # One of the planted keys (docs/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
 # The first Python that is new enough and can make a virtual environment.
@@ -49,17 +51,17 @@ kvpress: $(VENV)-kvpress/.installed
 $(VENV)-kvpress/.installed:
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi
 	@test -x $(VENV)-kvpress/bin/python || $(PYTHON) -m venv $(VENV)-kvpress
-	$(VENV)-kvpress/bin/pip install --quiet --disable-pip-version-check 'kvpress>=0.5.5' psutil 'torch<2.14'
+	$(VENV)-kvpress/bin/pip install $(QUIET) 'kvpress>=0.5.5' psutil 'torch<2.14'
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml
 	$(call make_venv)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install $(QUIET) -e .
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml
 	$(call make_venv)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/pip install $(QUIET) -e '.[test]'
 	@touch $@ $(VENV)/.installed
 
 define make_venv

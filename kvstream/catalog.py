@@ -6,6 +6,7 @@ Nothing is loaded. Sizes come from ``config.json`` and from the headers of safet
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def entries(memory: Memory) -> Iterator[Entry]:
     yield _entry(config.EMBEDDED, EMBEDDED, pocket.path(), memory)
     cached = dict(_cached())
     for alias, target in config.aliases().items():
-        folder = Path(target).expanduser()
+        folder = Path(os.path.expanduser(target))
         if target == config.EMBEDDED:
             yield _entry(alias, EMBEDDED, pocket.path(), memory, target)
         elif folder.is_dir():

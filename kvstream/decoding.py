@@ -10,6 +10,8 @@ from torch import Tensor
 
 from kvstream.settings import RunSettings
 
+COLDEST = 1e-6
+"""Below this temperature logits divided by it leave float32; what is left is the greedy choice."""
 LONGEST_PERIOD = 256
 """Tokens after which what repeats is no loop any more but a text with a refrain."""
 REPEATS = 3
@@ -46,7 +48,7 @@ def chooser(run: RunSettings) -> Callable[[Tensor], int]:
 
 
 def _choice(run: RunSettings) -> Callable[[Tensor], int]:
-    if run.temperature == 0:
+    if run.temperature < COLDEST:
         return lambda logits: int(logits.argmax())
     from transformers.generation.logits_process import (
         LogitsProcessorList,

@@ -38,6 +38,18 @@ class Started:
         """Bytes of one token's entries in all layers."""
         return (self.budget_bytes - self.fixed_bytes) / self.budget_tokens
 
+    def unused(self, asked: int | None) -> str | None:
+        """What to say where a budget of `asked` bytes is not used; None where it is, or is None.
+
+        Only the length that the model was trained for leaves room for another entry unused.
+        """
+        if asked is None or asked - self.budget_bytes < self.entry_bytes:
+            return None
+        return (
+            f"The budget is {self.budget_bytes:,} bytes, not {asked:,}: {self.model} was trained "
+            f"for {self.budget_tokens:,} positions, so the KV cache holds no more entries."
+        )
+
 
 @dataclass(frozen=True)
 class StepDone:

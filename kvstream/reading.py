@@ -63,7 +63,11 @@ class Reading:
         """Read to the end; returns the memory. Raises SourceError."""
         memory, feed = self._new() if self.after is None else self._more(self.after)
         reader, trace, rolling = memory.reader, memory.trace, self.rolling
-        yield started(reader, self.run)
+        start = started(reader, self.run)
+        yield start
+        unused = start.unused(self.run.budget.bytes if self.run.budget else None)
+        if unused:
+            yield Notice(unused)
         began, earlier = time.perf_counter(), trace.read
         if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
             feed.look_ahead(self.setting.sizes.free + 1)
@@ -107,6 +111,8 @@ class Reading:
         memory.warnings += self.sources.warnings
         for message in memory.warnings:
             yield Notice(message)
+        if unused:
+            memory.warnings.insert(0, unused)
         self._place(trace)
         memory.prefill_s = before + time.perf_counter() - began
         if self.checkpoint is not None and not self.interrupted():

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from kvstream.errors import UsageError
 from kvstream.settings import parse_count
 
+LEAST = 64
+"""Tokens between two answers; to answer takes far longer than to read fewer."""
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
@@ -32,11 +34,17 @@ class Rolling:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:
             try:
-                return cls(tokens=parse_count(text))
+                tokens = parse_count(text)
             except UsageError:
                 raise UsageError(
                     f"{text!r} is no interval; write tokens as 4096 or 10k, time as 30s or 5min."
                 ) from None
+            if tokens < LEAST:
+                raise UsageError(
+                    f"An answer every {tokens} tokens takes far longer than reading them; "
+                    f"use --every {LEAST} or more."
+                )
+            return cls(tokens=tokens)
         seconds = float(match[1]) * _SECONDS[match[2]]
         if seconds <= 0:
             raise UsageError(f"{text!r} is no time at all.")

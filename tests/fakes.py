@@ -74,11 +74,11 @@ class FakeSession:
     def ask(
         self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
         system: str | None = None, extract: int = 0, strict: bool = False,
-        interrupted: Callable[[], bool] = lambda: False,
+        interrupted: Callable[[], bool] = lambda: False, **more: Any,
     ) -> Iterator[Event]:  # fmt: skip
         type(self).last = {  # type: ignore[attr-defined]
             "questions": questions, "run": run, "command": command, "system": system,
-            "extract": extract, "strict": strict, "sources": sources,
+            "extract": extract, "strict": strict, "sources": sources, **more,
         }  # fmt: skip
         started = self.plan(sources, questions, run, command=command, system=system)
         yield started

@@ -13,7 +13,8 @@ from kvstream.cli.app import COMMANDS, cli
 HEADER = """\
 # Help pages
 
-What `kvstream COMMAND --help` prints. Made by `make docs`; a test compares it with the program.
+What `kvstream COMMAND --help-all` prints: every option. `--help` shows the dozen that people use
+most. Made by `make docs`; a test compares it with the program.
 """
 
 
@@ -34,12 +35,11 @@ def commands() -> dict[str, click.Command]:
 def pages() -> str:
     """All help pages as one Markdown text."""
     text = [HEADER]
-    for command in commands():
+    for command, found in commands().items():
         arguments = command.split()
+        how = "--help" if isinstance(found, click.Group) else "--help-all"
         title = " ".join(["kvstream", *arguments])
-        result = CliRunner().invoke(
-            cli, [*arguments, "--help"], prog_name="kvstream", terminal_width=80
-        )
+        result = CliRunner().invoke(cli, [*arguments, how], prog_name="kvstream", terminal_width=80)
         assert result.exit_code == 0, result.output
         text.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```\n")
     return "\n".join(text)

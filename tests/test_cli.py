@@ -96,6 +96,27 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
         (["ask", "BOOK", "-who did it?"], "'-who did it?' begins like an option"),
         (["ask", "BOOK", "-x"], "No such option '-x'"),
+        (["ask", "BOOK", "Q?", "--seed", "9" * 30], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--seed", "x"], "'x' is not a whole number"),
+        (["sample", "--seed", str(2**63)], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--threads", "100000"], "100000 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "9" * 30], "is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "0"], "0 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--temp", "nan"], "nan is not a finite number"),
+        (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
+        (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
+        (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),
+        (["remember", "BOOK", "-o", "b.kvs", "--temp", "1"], "--temp has no effect in kvstream"),
+        (["remember", "BOOK", "-o", "b.kvs", "--extract"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--strict"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--reread"], "nothing is answered here"),
+        (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
+        (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
+        (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),
+        (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
         (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
         (["gate", "trian"], "Did you mean train?"),
@@ -172,7 +193,7 @@ def test_a_config_file_that_is_named_must_exist(cli, fake_session, book, monkeyp
 def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Q?", "--dry-run", "--budget", "1k")
     assert ran.code == 0
-    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert "16 steps" in ran.stdout
     ran = cli("ask", book, "Q?", "--dry-run", "--json")
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
@@ -239,7 +260,7 @@ def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None
 def test_remember_tells_its_sizes_and_writes_nothing(cli, fake_session, book, tmp_path) -> None:
     ran = cli("remember", book, "-o", str(tmp_path / "book.kvs"), "--dry-run")
     assert ran.code == 0, ran.stderr
-    assert "1,024 tokens (4.5 MiB)" in ran.stdout
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert not (tmp_path / "book.kvs").exists()
 
 
@@ -253,3 +274,117 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
             share_out(need, *how, whole_answer=whole_answer)
             with pytest.raises(BudgetError):
                 share_out(need - 1, *how, whole_answer=whole_answer)
+
+
+@pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
+def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
+    """Logits divided by what is next to nothing are infinite, and their softmax is nan."""
+    monkeypatch.setattr("kvstream.session.Session.open", lambda settings: session)
+    ran = cli("ask", book, "Where is the key?", "-q", "-n", "2", "--temp", temperature)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+@pytest.mark.parametrize("command", [[], ["bench"]], ids=["kvstream", "bench"])
+def test_every_command_has_its_line_in_the_help(cli, command) -> None:
+    from kvstream.cli.app import COMMANDS
+    from kvstream.cli.bench import BENCHES
+
+    shown = cli(*command, "--help").stdout
+    for name, line in (BENCHES if command else COMMANDS).items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", shown, re.MULTILINE)
+        page = cli(*command, name, "--help")
+        assert page.code == 0, f"{name} is no command"
+
+
+def test_help_shows_what_people_use_and_help_all_the_rest(cli) -> None:
+    def options(page: str) -> set[str]:
+        return set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+
+    short, long = (options(cli("ask", how).stdout) for how in ("--help", "--help-all"))
+    assert len(short) <= 17
+    assert {"--budget", "--method", "--model", "--json", "--help-all"} <= short < long
+    assert {"--temp", "--set", "--threads", "--checkpoint"} <= long - short
+    assert cli("doctor", "--help-all").code == 0
+    assert "--help-all" not in cli("doctor", "--help").stdout
+
+
+def test_names_of_methods_are_those_of_the_registry() -> None:
+    from kvstream.methods.names import BUILT_IN
+    from kvstream.methods.registry import BUILT_IN as METHODS
+
+    assert tuple(method.name for method in METHODS) == BUILT_IN
+
+
+def test_options_for_all_commands_are_ignored_where_they_have_no_effect(
+    cli, fake_session, book, monkeypatch, tmp_path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("temp = 0.5\ntop-k = 5\n")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("KVSTREAM_STRICT", "1")
+    asked = ("remember", book, "-o", str(tmp_path / "b.kvs"), "--dry-run")
+    assert cli(*asked).code == 0
+    config.write_text("[remember]\ntemp = 0.5\n")
+    ran = cli(*asked)
+    assert ran.code == 2
+    assert "'temp' is no option of kvstream remember" in ran.stderr
+
+
+def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?")
+    assert ran.stdout == ("Question: Where?\nIt is 51234.\n\nQuestion: Who?\nIt is 51234.\n")
+    assert ran.stderr.count("tokens/s") == 1, "one reading, whose time is told once"
+    assert "answered in 0.5 s" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ask", "-", "Q?", "--reread=words"], "[words]"),
+        (["compare", "-", "Q?", "--with", "bm25"], "[words]"),
+        (["compare", "-", "Q?", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["chat", "BOOK", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["bench", "summary", "--data", "BOOK"], "[bench]"),
+        (["bench", "needle", "--reread", "words"], "[words]"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_is_read(
+    cli, fake_session, book, monkeypatch, arguments, says
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("kvstream.cli.early.find_spec", lambda name: None, raising=False)
+    for place in ("kvstream.cli.interrupts.InterruptibleInput.readinto", "os.read"):
+        monkeypatch.setattr(place, lambda *_: pytest.fail("standard input was read"))
+    monkeypatch.setattr("kvstream.session.Session.open", lambda settings: pytest.fail("loaded"))
+    ran = cli(*[book if a == "BOOK" else a for a in arguments])
+    assert ran.code == 2, ran.stderr
+    assert says in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (["ask", "book.txt", "--method", "sna"], {"plain,snapkv"}),
+        (["compare", "--method", "snapkv,inf"], {"plain,snapkv,infinipot"}),
+        (["methods", "t"], {"plain,tova", "plain,truncate"}),
+        (["ask", "-m", "poc"], {"plain,pocket"}),
+        (["ask", "bo"], {"file,bo"}),
+        (["ask", "-o", "bo"], {"file,bo"}),
+        (["su"], {"plain,summarize"}),
+        (["ask", "--sched"], {"plain,--schedule"}),
+    ],
+)
+def test_words_complete_in_the_shell(monkeypatch, capfd, tmp_path, words, has) -> None:
+    """Also where the config file is wrong: nobody asked for anything yet."""
+    from kvstream.cli.app import run
+
+    config = tmp_path / "config.toml"
+    config.write_text("temp = [1]")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("_KVSTREAM_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["kvstream", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit):
+        run([])
+    assert set(capfd.readouterr().out.split()) >= has

@@ -15,7 +15,10 @@ from kvstream.memory import file
 from kvstream.memory.support import Calibration
 
 QUESTION = "What is the passkey for the old mill?"
-LOST = r"read 1,\d+ tokens · kept \d+ · evicted 1,\d+ · peak (2\d\d|300) of 300 entries"
+LOST = (
+    r"read 1,\d+ tokens · kept \d+ in at least one head · evicted 1,\d+ · "
+    r"peak (2\d\d|300) of 300 entries"
+)
 FEW = ("--budget", "300", "--threads", "1", "-n", "6")
 
 
@@ -165,3 +168,27 @@ def test_a_full_disk(cli, story, tmp_path) -> None:
     ran = cli("remember", str(story), "-o", "/dev/full", *FEW)
     assert ran.code == 1
     assert "No space left on device" in ran.stderr
+
+
+def test_a_chat_knows_a_few_words(cli, memory) -> None:
+    ran = cli("chat", "--memory", memory, "-n", "3", stdin=b"Who?\n/help\n/x\nQUIT\nWhat?\n")
+    assert ran.code == 0
+    assert len(ran.stdout.splitlines()) == 1, "one question was asked"
+    assert "Ctrl-D" in ran.stderr
+    assert "There is no /x" in ran.stderr
+
+
+def test_answers_from_memory_are_labeled_where_there_are_several(cli, memory) -> None:
+    asked = ["ask", "--memory", memory, "-n", "3", "-q", "-Q", "Who?"]
+    assert "Who?" not in cli(*asked).stdout
+    lines = cli(*asked, "-Q", "What?").stdout.splitlines()
+    assert [lines[0], lines[2], lines[3]] == ["Question: Who?", "", "Question: What?"]
+
+
+def test_bytes_that_are_not_used_are_told(cli, story) -> None:
+    ran = cli("ask", str(story), "Who?", *FEW[2:], "--budget", "512MB", "--progress", "none")
+    assert ran.stderr.count("not 512,000,000: pocket was trained for 4,096 positions") == 1
+    planned = cli("ask", str(story), "Who?", "--budget", "512MB", "--dry-run")
+    assert "not 512,000,000" in planned.stdout
+    ran = cli("ask", str(story), "Who?", *FEW[2:], "--budget", "1MB", "--json")
+    assert not any("positions" in told for told in json.loads(ran.stdout)["warnings"])

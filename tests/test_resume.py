@@ -159,7 +159,7 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
     saved = tmp_path / "c.kvs"
     stopped_after(session, sources(story, None), RUN, saved, 2)
     other = RunSettings(Budget(tokens=301), max_tokens=6)
-    with pytest.raises(UsageError, match="another run: sizes"):
+    with pytest.raises(UsageError, match="another run: --budget was 300, and is "):
         read(session, sources(story, None), other, Checkpoint(saved))
     saving.save(read(session, sources(story, None), RUN), saved)
     with pytest.raises(UsageError, match="no checkpoint"):

@@ -13,13 +13,21 @@ import click
 
 from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError, meant
-from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
 
-COMMANDS = (
-    "ask", "summarize", "remember", "chat", "compare", "sample", "bench", "gate", "methods",
-    "models", "doctor",
-)  # fmt: skip
+COMMANDS = {
+    "ask": "Answer a question about texts.",
+    "summarize": "Summarize texts.",
+    "remember": "Read once, keep the memory.",
+    "chat": "Question after question.",
+    "compare": "Put methods side by side.",
+    "sample": "Write a text with known facts in it.",
+    "bench": "Measure accuracy and speed.",
+    "gate": "Train or measure the gate of edgeinfinite.",
+    "methods": "List the methods and their settings.",
+    "models": "List the models that are here.",
+    "doctor": "Tell what this machine can run.",
+}
 """Each is an attribute ``command`` of the module kvstream.cli.<name>."""
 
 KERNELS = "12"
@@ -39,7 +47,8 @@ class App(Modules):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and "-h" not in rest and "--help" not in rest:
+        asks_for_help = {"-h", "--help", "--help-all"} & set(rest)
+        if name is not None and not asks_for_help and not ctx.resilient_parsing:
             ctx.default_map = {name: self._configured(ctx, name)}
             self._tell_of_mistyped_variables(ctx)
         return name, command, rest
@@ -60,11 +69,17 @@ class App(Modules):
         values = config.load(path)
         if not values:
             return {}
+        from kvstream.cli.options import configured
+
         known = {
-            other: [option.name for option in options if option.name]
+            other: {o.name: o for o in options if o.name and o.expose_value}
             for other, options in self._options(ctx).items()
         }
-        return config.for_command(values, name, known, path)
+
+        def convert(option: str, value: Any) -> Any:
+            return configured(known[name][option], value)
+
+        return config.for_command(values, name, known, path, convert)
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
         """Of those that almost have the name of one that is read; they would be ignored."""
@@ -82,12 +97,15 @@ class App(Modules):
                 _say(f"Warning: {name} is not read.{close}")
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        """Of each command; imports all of them."""
+        """Of each command, those that have an effect; imports all of them."""
         found = {}
         for name in self.modules:
             command = self.get_command(ctx, name)
             assert command is not None
-            found[name] = [p for p in command.params if isinstance(p, click.Option)]
+            without = getattr(command, "without", ())
+            found[name] = [
+                p for p in command.params if isinstance(p, click.Option) and p.name not in without
+            ]
         return found
 
 
@@ -199,6 +217,8 @@ def _told_by_click(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
+    from kvstream.reporters.format import in_lines  # --help has no use for it
+
     with suppress(OSError):  # nobody is listening; the exit code still tells
         click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -34,7 +35,22 @@ def split_arguments(
                 "(or give it with -Q, if this is the question).",
                 ctx,
             )
+        _refuse_wrong_order(ctx, paths, last)
         arguments, questions = tuple(paths), (last,)
     if any(not text.strip() for text in questions):
         raise click.UsageError("A question is empty.", ctx)
     return arguments, questions
+
+
+def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> None:
+    """The question was typed before the sources, where it would be taken for one."""
+    missing = next((p for p in paths if p != "-" and not os.path.exists(p)), None)
+    if missing is None:
+        return
+    if os.path.exists(last) or missing.rstrip().endswith("?"):
+        sources = shlex.join([*(p for p in paths if p != missing), last])
+        raise click.UsageError(
+            f"{missing!r} is no file. Is it the question? The question comes last: "
+            f"{ctx.command_path} {sources} {shlex.quote(missing)}",
+            ctx,
+        )

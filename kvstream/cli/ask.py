@@ -11,6 +11,7 @@ from kvstream.cli.compare import compare
 from kvstream.cli.options import (
     ReadingOptions,
     SectionedCommand,
+    complete_files,
     following_options,
     memory_file,
     option,
@@ -19,8 +20,10 @@ from kvstream.cli.options import (
 from kvstream.cli.reading import Reading, read
 
 
-@click.command("ask", cls=SectionedCommand, short_help="Answer a question about texts.")
-@click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
+@click.command("ask", cls=SectionedCommand)
+@click.argument(
+    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
+)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="Ask this; may be given many times. All arguments are then sources.",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage
-from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    memory_file,
+    reading_options,
+)
 from kvstream.cli.reading import (
     WITHHELD,
     drained,
-    open_checkpoint,
     open_session,
     open_sources,
     plainly,
@@ -26,9 +33,21 @@ from kvstream.errors import BudgetError
 from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter
 
+HELP = """\
+One question a line. Earlier questions and answers are told to the model as far as they fit.
+/help   this text
+/quit   leave; so do /exit, quit, exit and Ctrl-D
+Ctrl-C breaks an answer off."""
+LEAVE = ("/quit", "/exit", "quit", "exit")
+WITHOUT = {
+    "reread": "a chat asks what is in memory. Use kvstream ask --reread.",
+    "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+    "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+}
 
-@click.command("chat", cls=SectionedCommand, short_help="Question after question.")
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+
+@click.command("chat", cls=SectionedCommand, without=WITHOUT)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @memory_file
 @reading_options
 @click.pass_context
@@ -38,11 +57,12 @@ def command(
     """Answer questions from standard input, one a line, about texts or a memory file.
 
     Earlier questions and answers are told to the model as far as they fit the budget; the oldest
-    are forgotten first. Memory itself stays as it was. Ctrl-D ends.
+    are forgotten first. Memory itself stays as it was. /help tells what can be typed; /quit or
+    Ctrl-D ends.
 
     \b
       kvstream chat --memory book.kvs
-      kvstream chat book.txt --budget 8k
+      kvstream chat book.txt --budget 2k
     """
     if len(options.runs) > 1:
         raise click.UsageError("A chat is held with one method; --method names several.", ctx)
@@ -59,6 +79,7 @@ def command(
             "--dry-run tells what a reading would take; remember, which reads the same, has it.",
             ctx,
         )
+    early.check(options)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))
         kind = None
@@ -66,13 +87,12 @@ def command(
             _, talk, kind = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
-            checkpoint = open_checkpoint(options, reporter)
             reporter.loading(options.model.name)
             session = open_session(options)
             setting = session.settle([], options.run, system=options.system, asked_later=True)
             events = session.read(
                 opened, setting, options.run, command="chat", extract=True,
-                checkpoint=checkpoint, interrupted=interrupts,
+                interrupted=interrupts,
             )  # fmt: skip
             talk = drained(events, interrupts, reporter)
             interrupts.reading = False
@@ -83,7 +103,9 @@ def command(
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []
         code = 0
-        for question in questions():
+        if sys.stdin.isatty() and not options.quiet:
+            reporter.tell("Ask a question, one a line. /help tells more; Ctrl-D leaves.")
+        for question in questions(reporter.tell):
             answers = talk.answer(
                 question,
                 len(history),
@@ -115,8 +137,11 @@ def turns(budget: int) -> int:
     return max(1, budget // 10)
 
 
-def questions() -> Iterator[str]:
-    """The lines of standard input that are not empty; a terminal is shown a prompt on stderr."""
+def questions(tell: Callable[[str], None]) -> Iterator[str]:
+    """The lines of standard input that are not empty, up to one that leaves.
+
+    A terminal is shown a prompt on stderr. Help and unknown commands are answered by `tell`.
+    """
     asked = sys.stdin.isatty()
     while True:
         if asked:
@@ -127,5 +152,12 @@ def questions() -> Iterator[str]:
             if asked:
                 sys.stderr.write("\n")
             return
-        if line.strip():
-            yield line.strip()
+        said = line.strip()
+        if said.lower() in LEAVE:
+            return
+        if said.lower() == "/help":
+            tell(HELP)
+        elif re.fullmatch(r"/\w*", said):
+            tell(f"There is no {said}; /help tells what there is.")
+        elif said:
+            yield said

@@ -9,14 +9,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage, split_arguments
 from kvstream.cli.interrupts import Interrupts
-from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    option,
+    reading_options,
+)
 from kvstream.cli.output import OutputFile
 from kvstream.cli.reading import (
     WITHHELD,
@@ -29,9 +36,9 @@ from kvstream.cli.reading import (
     second_thoughts,
     show_plan,
 )
+from kvstream.cli.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
-from kvstream.events import Answered, Event, Notice, Result, StepDone
-from kvstream.reporters.format import for_terminal
+from kvstream.events import Answered, Event, Notice, StepDone
 
 if TYPE_CHECKING:
     from kvstream.session import Session
@@ -42,18 +49,10 @@ BINS = 20
 COPY = 1 << 20
 
 
-@dataclass(frozen=True)
-class Row:
-    """How one method did on one question; `result` is None where it could not run."""
-
-    method: str
-    result: Result | None
-    spread: float
-    problem: str = ""
-
-
-@click.command("compare", cls=SectionedCommand, short_help="Put methods side by side.")
-@click.argument("arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str)
+@click.command("compare", cls=SectionedCommand)
+@click.argument(
+    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
+)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="Ask this; may be given many times. All arguments are then sources.",
@@ -62,6 +61,10 @@ class Row:
     "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
     help="Also a row for the parts that have the question's words, as many as the budget holds.",
 )  # fmt: skip
+@option(
+    "--csv", "as_csv", is_flag=True, section="Input and output",
+    help="One line of CSV for each method and question, behind a line of column names.",
+)  # fmt: skip
 @reading_options
 @click.pass_context
 def command(
@@ -69,31 +72,40 @@ def command(
     arguments: tuple[str, ...],
     question: tuple[str, ...],
     baseline: str | None,
+    as_csv: bool,
     options: ReadingOptions,
 ) -> int:
-    """Answer the same question by several methods under the same budget, a row for each.
+    """Answer the same questions by several methods under the same budget, side by side.
 
     The model is loaded once and the text is read once for each of --method a,b,c; a pipe is kept
-    in a temporary file meanwhile. Spread is 1 where what memory retains is spread evenly over the
-    document, and 0 where it is all from one place.
+    in a temporary file meanwhile. Kept are the different tokens of the text that at least one head
+    still holds. Spread is 1 where they are spread evenly over the document, and 0 where they are
+    all from one place. An answer behind ! has a warning.
 
     \b
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    return compare(Reading("compare", sources_or_usage(ctx, paths), questions), options, baseline)
+    reading = Reading("compare", sources_or_usage(ctx, paths), questions)
+    return compare(reading, options, baseline, as_csv=as_csv)
 
 
-def compare(reading: Reading, options: ReadingOptions, baseline: str | None = None) -> int:
-    """Run every method of `options.runs` over the same sources and show a row for each.
+def compare(
+    reading: Reading, options: ReadingOptions, baseline: str | None = None, *, as_csv: bool = False
+) -> int:
+    """Run every method of `options.runs` over the same sources and show them side by side.
 
     With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else. Returns
     the exit code.
     """
+    if as_csv and (options.as_json or options.dry_run):
+        other = "--json" if options.as_json else "--dry-run"
+        raise UsageError(f"--csv and {other} print two different things; use one.")
     if options.checkpoint is not None or reading.follow or reading.every is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
     if baseline and options.extract:
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
+    early.check(options, by_words=baseline is not None)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:
@@ -117,7 +129,13 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             if options.as_json:
                 reporter.make_way()
                 _print_json(output, row)
+            elif as_csv:
+                reporter.make_way()
+                output.write(csv_row(row))
+                output.flush()
 
+        if as_csv:
+            output.write(csv_line(CSV))
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
@@ -142,7 +160,8 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
-                        add(Row(str(name), event.result, spread(coverage)))
+                        warned = tuple(w for w in event.result.warnings if w not in noticed)
+                        add(Row(str(name), event.result, spread(coverage), warned=warned))
             except (BudgetError, SourceError, UsageError) as error:
                 # One method that cannot (full, or a gate that is missing) must not take the others'
                 # rows away; a source that cannot be read takes them all.
@@ -154,8 +173,11 @@ def compare(reading: Reading, options: ReadingOptions, baseline: str | None = No
             if interrupts():
                 break
         reporter.close()
-        if not options.as_json:
-            _table(output, rows, several=len(reading.questions) > 1)
+        if not options.as_json and not as_csv:
+            width = columns(to_file=isinstance(output, OutputFile))
+            for line in blocks(rows, reading.questions, width):
+                output.write(f"{line.rstrip()}\n")
+            output.flush()
         if failure is not None and not any(row.result for row in rows):
             raise failure
         withheld = any(row.result and row.result.withheld is not None for row in rows)
@@ -196,7 +218,7 @@ def _plan(
         else:
             output.write(f"{run.method}: {error}\n")
         return
-    show_plan(started, output, as_json=options.as_json)
+    show_plan(started, run, output, as_json=options.as_json)
 
 
 def _by_words(
@@ -251,40 +273,3 @@ def _print_json(output: TextIO | OutputFile, row: Row) -> None:
         record = {**row.result.to_json(), "spread": round(row.spread, 4)}
     output.write(json.dumps(record, ensure_ascii=False) + "\n")
     output.flush()
-
-
-def _table(output: TextIO | OutputFile, rows: Sequence[Row], *, several: bool) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = ["method", *(["question"] if several else []), "answer", "seconds", "tokens/s",
-               "peak KV", "retained", "spread"]  # fmt: skip
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        words = column in ("method", "question", "answer")
-        table.add_column(
-            column, justify="left" if words else "right", overflow="fold", no_wrap=not words
-        )
-    for row in rows:
-        if row.result is None:
-            cells = ["(refused)", *["-"] * 5]
-            table.add_row(row.method, *([""] if several else []), *cells)
-            continue
-        r = row.result
-        seconds = r.prefill_s + r.answer_s
-        table.add_row(
-            row.method,
-            *([for_terminal(r.question)] if several else []),
-            for_terminal(" ".join(r.answer.split())),
-            f"{seconds:.1f}",
-            f"{r.tokens_per_s:,.0f}",
-            f"{r.peak_kv_tokens:,}",
-            f"{r.retained:,}",
-            f"{row.spread:.2f}",
-        )
-    if isinstance(output, OutputFile):
-        console = Console(file=output, width=100, color_system=None)  # type: ignore[arg-type]
-    else:
-        console = Console(file=output, highlight=False, markup=False)
-    console.print(table)

@@ -9,7 +9,7 @@ import click
 from kvstream.cli.options import SectionedCommand
 
 
-@click.command("doctor", cls=SectionedCommand, short_help="Tell what this machine can run.")
+@click.command("doctor", cls=SectionedCommand)
 @click.option("--json", is_flag=True, help="One JSON object a finding.")
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:

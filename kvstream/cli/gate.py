@@ -13,7 +13,7 @@ import click
 from kvstream.cli.bench.options import model_settings
 from kvstream.cli.bench.output import open_session, quiet_libraries, say
 from kvstream.cli.groups import Group
-from kvstream.cli.options import CountType, SectionedCommand, model_options, option
+from kvstream.cli.options import CountType, SectionedCommand, SeedType, model_options, option
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvstream.training.gate import Trainer
 
 
-@click.group("gate", cls=Group, short_help="Train or measure the gate of edgeinfinite.")
+@click.group("gate", cls=Group)
 def command() -> None:
     """The method edgeinfinite needs a gate that was trained for the model.
 
@@ -146,7 +146,7 @@ def command() -> None:
 )
 @option(
     "--seed",
-    type=int,
+    type=SeedType(),
     default=0,
     show_default=True,
     metavar="N",
@@ -281,7 +281,7 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
 )
 @option(
     "--seed",
-    type=int,
+    type=SeedType(),
     default=0,
     show_default=True,
     metavar="N",

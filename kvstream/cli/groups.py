@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -29,11 +30,18 @@ class Group(click.Group):
 
 
 class Modules(Group):
-    """Commands that are each an attribute ``command`` of a module of `package`."""
+    """Commands that are each an attribute ``command`` of a module of `package`.
 
-    def __init__(self, *args: Any, package: str, modules: tuple[str, ...], **more: Any) -> None:
+    `modules` has their names, each with its line in the help, so that the help imports none.
+    """
+
+    def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:
         super().__init__(*args, **more)
         self.package, self.modules = package, modules
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.modules.items()))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.modules)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.options import SectionedCommand
+from kvstream.cli.options import MethodsType, SectionedCommand
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.command("methods", cls=SectionedCommand, short_help="List the methods and their settings.")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.command("methods", cls=SectionedCommand)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
 @click.option("-v", "--verbose", is_flag=True, help="With all settings.")
 @click.option("--json", is_flag=True, help="One JSON object a method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:

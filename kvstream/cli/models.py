@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvstream.catalog import Entry
 
 
-@click.command("models", cls=SectionedCommand, short_help="List the models that are here.")
+@click.command("models", cls=SectionedCommand)
 @click.option("--json", is_flag=True, help="One JSON object a model.")
 def command(json: bool) -> None:
     """List the models that are here, and which of them fit this machine's memory.

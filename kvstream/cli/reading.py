@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from kvstream.cli import early
 from kvstream.cli.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.options import ReadingOptions
 from kvstream.cli.output import OutputFile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kvstream.memory.base import Memory
     from kvstream.memory.checkpoint import Checkpoint
     from kvstream.session import Session
+    from kvstream.settings import RunSettings
 
 
 WITHHELD = 6
@@ -72,6 +74,7 @@ def read(reading: Reading, options: ReadingOptions) -> int:
     on_the_way = reading.follow or rolling is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+    early.check(options)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
         interrupts.gentle = reading.follow
@@ -102,7 +105,7 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 whole_answers=rolling is not None,
             )
             reporter.close()
-            show_plan(started, output, as_json=options.as_json)
+            show_plan(started, options.run, output, as_json=options.as_json)
             return code
         events = session.ask(
             sources,
@@ -114,11 +117,13 @@ def read(reading: Reading, options: ReadingOptions) -> int:
             interrupted=interrupts,
             **asked,
         )
-        writer = AnswerWriter(output, as_json=options.as_json)
+        labels = len(reading.questions) > 1
+        writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
         stack.callback(writer.close)
         answers = 0
         for event in answer_events(events, interrupts, on_the_way=on_the_way):
-            if isinstance(event, AnswerStarted) and rolling is not None and not options.as_json:
+            on_its_own = rolling is not None and not options.as_json and not labels
+            if isinstance(event, AnswerStarted) and on_its_own:
                 output.write("\n" if answers else "")
             if isinstance(event, Answered):
                 answers += 1
@@ -231,15 +236,9 @@ def reading_line(memory: Memory) -> str:
 
 
 def open_session(options: ReadingOptions) -> Session:
-    """Load the model. Here and not above, because torch takes seconds to import.
-
-    Raises UsageError for a method or a setting that there is none of, before that.
-    """
-    from kvstream.methods.registry import make
+    """Load the model. Here and not above, because torch takes seconds to import."""
     from kvstream.session import Session
 
-    for run in options.runs:
-        make(run.method, run.method_settings)
     return Session.open(options.model)
 
 
@@ -331,15 +330,21 @@ def _extract(reading: Reading, options: ReadingOptions, session: Session) -> int
     return options.passages if wanted else 0
 
 
-def show_plan(started: Started, output: TextIO | OutputFile, *, as_json: bool) -> None:
+def show_plan(
+    started: Started, run: RunSettings, output: TextIO | OutputFile, *, as_json: bool
+) -> None:
     """What --dry-run prints of a run."""
+    unused = started.unused(run.budget.bytes if run.budget else None)
     if as_json:
-        output.write(json.dumps({"dry_run": True, **vars(started)}) + "\n")
+        warnings = [unused] if unused else []
+        record = {"dry_run": True, **vars(started), "warnings": warnings}
+        output.write(json.dumps(record) + "\n")
         return
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
     output.write(
         f"{plan_line(started)}\n"
         f"prompt {started.prompt_tokens:,} entries, question and answer "
         f"{started.reserved_tokens:,}, an entry {started.entry_bytes:,.0f} bytes{fixed}\n"
+        + (f"{unused}\n" if unused else "")
     )
     output.flush()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kvstream.cli import early
 from kvstream.cli.options import ReadingOptions
 from kvstream.cli.reading import WITHHELD, open_session, plainly, prepared
 from kvstream.errors import UsageError
@@ -30,13 +31,14 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         raise UsageError("--reread needs the sources; a memory file is asked without them.")
     if options.dry_run:
         raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
+    early.check(options)
     code = 0
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
         _, memory, kind = open_memory(ctx, path, options, reporter)
         if options.extract and memory.trace.passages is None:
             raise UsageError(f"{path} holds no passages, as its reading had not ended.")
-        writer = AnswerWriter(output, as_json=options.as_json)
+        writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
         stack.callback(writer.close)
         for number, question in enumerate(questions):
             events = memory.answer(

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage
-from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
+from kvstream.cli.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    option,
+    reading_options,
+)
 from kvstream.cli.reading import (
     drained,
     open_checkpoint,
@@ -28,8 +35,14 @@ if TYPE_CHECKING:
     from kvstream.memory.base import Memory
 
 
-@click.command("remember", cls=SectionedCommand, short_help="Read once, keep the memory.")
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
+WITHOUT = dict.fromkeys(
+    ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k"), ANSWERS
+)
+
+
+@click.command("remember", cls=SectionedCommand, without=WITHOUT)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="A question that will be asked: memory is chosen for it. May be given many times.",
@@ -91,6 +104,7 @@ def remember(
     from kvstream.memory.saving import save
 
     check_writable(target)
+    early.check(options)
     with ExitStack() as stack:
         # -o is the memory's; what is printed goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
@@ -105,7 +119,7 @@ def remember(
                     sources, list(questions), options.run, system=options.system, asked_later=True
                 )
                 reporter.close()
-                show_plan(plan, output, as_json=options.as_json)
+                show_plan(plan, options.run, output, as_json=options.as_json)
                 return
             run, after = options.run, None
             setting = session.settle(list(questions), run, system=options.system, asked_later=True)

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import click
 
-from kvstream.cli.options import CountType, SectionedCommand, option
+from kvstream.cli.options import CountType, SectionedCommand, SeedType, option
 from kvstream.cli.output import OutputFile
 from kvstream.errors import UsageError
 from kvstream.reporters.format import for_terminal
@@ -24,7 +24,7 @@ SPOOLED_BYTES = 16 * 1024**2
 """More of standard input than this goes to a temporary file, not to memory."""
 
 
-@click.command("sample", cls=SectionedCommand, short_help="Write a text with known facts in it.")
+@click.command("sample", cls=SectionedCommand)
 @option(
     "--tokens",
     type=CountType(),
@@ -48,7 +48,7 @@ SPOOLED_BYTES = 16 * 1024**2
 )
 @option(
     "--seed",
-    type=int,
+    type=SeedType(),
     default=0,
     show_default=True,
     section="Text",

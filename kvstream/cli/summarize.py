@@ -8,14 +8,15 @@ from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import (
     ReadingOptions,
     SectionedCommand,
+    complete_files,
     following_options,
     reading_options,
 )
 from kvstream.cli.reading import Reading, read
 
 
-@click.command("summarize", cls=SectionedCommand, short_help="Summarise texts.")
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str)
+@click.command("summarize", cls=SectionedCommand)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @following_options
 @reading_options
 @click.pass_context

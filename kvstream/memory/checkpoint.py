@@ -33,7 +33,7 @@ from kvstream.memory.saving import (
 EVERY = 32768
 """Tokens between two checkpoints, where nothing else was said."""
 SAME = (
-    "model", "method", "run", "sizes", "system", "task", "questions", "head", "catalysts",
+    "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
     "measure_always",
 )  # fmt: skip
 """What a checkpoint and the run that goes on from it must have in common."""
@@ -106,9 +106,9 @@ class Checkpoint:
         for name in SAME:
             if fresh[name] != saved.get(name):
                 raise UsageError(
-                    f"{self.path} is the checkpoint of another run: {name} was "
-                    f"{_short(saved.get(name))}, and is {_short(fresh[name])} here. Remove the "
-                    "file to start anew, or name another one."
+                    f"{self.path} is the checkpoint of another run: "
+                    f"{differs(name, saved.get(name), fresh[name])}. Remove the file to start "
+                    "anew, or name another one."
                 )
         position = self.position
         if position.base != self.base:
@@ -164,6 +164,36 @@ class Checkpoint:
         self._saved = feed.count
 
 
+OPTIONS = {
+    "run.growth": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
+    "run.chunk_size": "--chunk-size", "run.start": "--start", "run.max_tokens": "--max-tokens",
+    "run.temperature": "--temp", "run.top_p": "--top-p", "run.top_k": "--top-k",
+    "run.seed": "--seed", "method.name": "--method", "method.typed": "--set",
+    "sizes.budget": "--budget", "system": "--system", "questions": "the question",
+    "sizes.question": "the question's length", "model.name": "--model",
+    "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
+}  # fmt: skip
+"""What a person calls the settings in a checkpoint."""
+FIRST = ("name", "budget", "question")
+"""Of several differences, those that explain the others."""
+
+
+def differs(name: str, then: Any, now: Any) -> str:
+    """The first setting under `name` that is not what it was, as in ``--budget was 300 ...``."""
+    if isinstance(then, dict) and isinstance(now, dict) and not name.endswith(".typed"):
+        keys = sorted({*then, *now}, key=lambda key: (key not in FIRST, key))
+        for key in keys:
+            if then.get(key) != now.get(key):
+                return differs(f"{name}.{key}", then.get(key), now.get(key))
+    label = OPTIONS.get(name, name.replace(".", " ").replace("_", " "))
+    return f"{label} was {_short(then)}, and is {_short(now)} here"
+
+
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 200 else f"{text[:200]} ..."
+    if isinstance(value, dict):
+        text = ", ".join(f"{key}={each}" for key, each in value.items())
+    elif isinstance(value, list):
+        text = ", ".join(_short(each) for each in value)
+    else:
+        text = "" if value is None else str(value)
+    return (text if len(text) <= 80 else f"{text[:80]}...") or "not set"

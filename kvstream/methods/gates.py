@@ -8,6 +8,7 @@ layer, trained for the model (``kvstream gate train``).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -166,7 +167,7 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
     `rows` are those of a memory that learned features have to fit; None: any.
     """
     name = (PaperGate if form == "paper" else LearnedGate).file
-    path = Path(file).expanduser() if file else Path(model.folder or ".") / name
+    path = Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / name
     option = " --form paper" if form == "paper" else ""
     remedy = (
         f"train one with `kvstream gate train --model {model.name} --data FOLDER --out "

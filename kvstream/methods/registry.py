@@ -22,6 +22,7 @@ from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.keydiff import KeyDiff
+from kvstream.methods.names import GROUP
 from kvstream.methods.pyramidkv import PyramidKV
 from kvstream.methods.recency import Random, Streaming, Window
 from kvstream.methods.sirllm import SirLLM
@@ -29,7 +30,6 @@ from kvstream.methods.snapkv import SnapKV
 from kvstream.methods.tova import TOVA
 from kvstream.methods.whole import Full, Truncate
 
-GROUP = "kvstream.methods"
 BUILT_IN: tuple[type[Method], ...] = (
     InfiniPot, Cascade, BumbleBee, EdgeInfinite,
     SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Append,

@@ -33,8 +33,8 @@ def folder(settings: ModelSettings) -> str:
     """What transformers is to load: a folder or a hub id. Raises ModelError if it is not there."""
     if settings.name == POCKET:
         return str(pocket.path())
-    path = Path(settings.name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(settings.name))  # Path would raise for a user that is unknown
+    if os.path.isdir(path):
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"{path} has no config.json; a model folder is what `save_pretrained` writes."

@@ -7,7 +7,7 @@ import re
 import shutil
 from contextlib import suppress
 
-from kvstream.events import Answered, AnswerToken, Event
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.citations import citation_lines
 from kvstream.reporters.format import for_terminal
@@ -17,17 +17,25 @@ _UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
 
 
 class AnswerWriter(Reporter):
-    """Writes answers to a stream that it does not own, one after the other."""
+    """Writes answers to a stream that it does not own, one after the other.
 
-    def __init__(self, stream: Sink, *, as_json: bool) -> None:
+    With `labels` each stands behind its question, for there are several.
+    """
+
+    def __init__(self, stream: Sink, *, as_json: bool, labels: bool = False) -> None:
         self.stream = stream
         self.as_json = as_json
+        self.labels = labels and not as_json
         self.is_terminal = stream.isatty()
         self.streamed: list[str] = []
         self.last_character = ""
 
     def show(self, event: Event) -> None:
-        if isinstance(event, AnswerToken):
+        if isinstance(event, AnswerStarted):
+            if self.labels:
+                question = " ".join(event.question.split())
+                self._write(("\n" if self.last_character else "") + f"Question: {question}\n")
+        elif isinstance(event, AnswerToken):
             text = event.text if self.streamed else event.text.lstrip()
             if self.is_terminal and not self.as_json and text:
                 self.streamed.append(text)

@@ -30,7 +30,7 @@ def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[s
         name = _end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
         lines.append(head + name + tail)
         text = _one_line(str(cited["text"]))
-        lines += [INDENT + line for line in _wrapped(text, max(16, width - len(INDENT)), LINES)]
+        lines += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
     return lines
 
 
@@ -64,8 +64,8 @@ def _one_line(text: str) -> str:
     return for_terminal(" ".join(text.split()))
 
 
-def _wrapped(text: str, width: int, most: int) -> list[str]:
-    """`text` in at most `most` lines of `width` cells; what is left out shows as three dots."""
+def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
+    """`text` in lines of `width` cells, at most `most`; what is left out shows as three dots."""
     from rich.cells import cell_len
 
     lines, line = [], ""
@@ -80,7 +80,7 @@ def _wrapped(text: str, width: int, most: int) -> list[str]:
         line = f"{line} {word}".strip()
     lines.append(line)
     lines = [kept for kept in lines if kept]
-    if len(lines) > most:
+    if most is not None and len(lines) > most:
         lines = [*lines[: most - 1], _cells(lines[most - 1], width - 4).rstrip() + " ..."]
     return lines
 

@@ -214,8 +214,6 @@ class Live(Teller):
         self.view.answering, self.view.answer_tokens = event.question, 0
         if not self.stays:
             self._stop()
-        if event.number > 0:
-            self.tell(f"Question {event.number + 1}: {event.question}")
 
     def _draw(self) -> PanelView:
         with self.lock:
@@ -341,7 +339,7 @@ class PanelView:
     def _memory_words(self, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
         sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
-        return f"{sizes} entries after step {f.number(step.step)}"
+        return f"{sizes} entries a head after step {f.number(step.step)}"
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # passed by some: chunks are rounded down
@@ -356,7 +354,7 @@ class PanelView:
         retained = self.view.retained
         return (
             f"{f.number(retained)} of {f.number(step.seen)} tokens "
-            f"({f.share(retained, step.seen)}), from where in the text"
+            f"({f.share(retained, step.seen)}) stay in at least one head"
         )
 
     def _progress(self, step: StepDone) -> Text:
@@ -374,7 +372,10 @@ class PanelView:
             words += f" of ~{f.number(total)} ({f.share(step.seen, total)})"
         else:
             words += " tokens"
-        words += f" · {f.number(self.view.speed)} tokens/s"
+        reading = not total or total > step.seen
+        # While it reads, how fast it is now; at the end the speed that the summary tells.
+        speed = self.view.speed if reading or not step.seconds else step.seen / step.seconds
+        words += f" · {f.number(speed)} tokens/s"
         if total and total > step.seen and self.view.speed:
             words += f" · {f.duration((total - step.seen) / self.view.speed)} left"
         return words

@@ -29,10 +29,11 @@ class Teller(Reporter):
         self.unicode = encoding.lower().replace("-", "") == "utf8"
         self.told: set[str] = set()
         self.answering = False
+        self.number = 0
 
     def show(self, event: Event) -> None:
         if isinstance(event, AnswerStarted):
-            self.answering = True
+            self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
             # One that comes within an answer would break its line; the result repeats it.
             self.warn(event.message)
@@ -51,7 +52,13 @@ class Teller(Reporter):
         self.write(message)
 
     def cost(self, result: Result) -> None:
-        """What an answer cost, and how much of the document it could rest on."""
+        """What an answer cost, and how much of the document it could rest on.
+
+        One reading serves all questions, so its figures stand under the first answer alone.
+        """
+        if self.number > 0:
+            self.tell(f"answered in {duration(result.answer_s)}")
+            return
         left = coverage_line(result, pictures=self.unicode)
         if left is not None:
             self.tell(left)
@@ -79,7 +86,6 @@ class Plain(Teller):
         self.clock = clock
         self.wait = FIRST_LINE_AFTER
         self.next_line = clock() + self.wait
-        self.questions = 0
 
     def loading(self, model: str) -> None:
         self.write(f"Loading {model} ...")
@@ -94,17 +100,15 @@ class Plain(Teller):
                 self.write(step_line(event))
                 self.wait = min(2 * self.wait, LONGEST_WAIT)
                 self.next_line = self.clock() + self.wait
-        elif isinstance(event, AnswerStarted) and event.number > 0:
-            self.write(f"Question {event.number + 1}: {event.question}")
         super().show(event)
         if isinstance(event, Answered):
             self.cost(event.result)
 
 
 def plan_line(event: Started) -> str:
-    """Sizes as they were settled: the budget is always told in tokens and in bytes."""
+    """Sizes as they were settled: the budget is always told in entries and in bytes."""
     line = (
-        f"{event.model} · {event.method} · budget {number(event.budget_tokens)} tokens "
+        f"{event.model} · {event.method} · budget {number(event.budget_tokens)} entries "
         f"({size(event.budget_bytes)}) · memory {event.schedule}, chunks {event.chunk}"
     )
     if event.estimated_tokens is None:
@@ -124,8 +128,8 @@ def step_line(event: StepDone) -> str:
         f"read {number(event.seen)} of ~{number(total)} tokens ({share(event.seen, total)})"
         if total
         else f"read {number(event.seen)} tokens",
-        f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)}",
-        f"kept {number(retained)} ({share(retained, event.seen)})",
+        f"in flight {number(event.in_flight_tokens)} of {number(event.budget_tokens)} entries",
+        f"kept {number(retained)} ({share(retained, event.seen)}) in at least one head",
         f"{number(speed)} tokens/s",
     ]
     if total and speed and total > event.seen:
@@ -156,7 +160,7 @@ def cost_line(
     """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
     parts = [
         f"read {number(read)} tokens",
-        f"kept {number(retained)}",
+        f"kept {number(retained)} in at least one head",
         f"evicted {number(read - retained)}",
         f"peak {number(peak[0])} of {number(budget[0])} entries "
         f"({size(peak[1])} of {size(budget[1])})",

@@ -6,7 +6,13 @@ import click
 
 from kvstream.cli.groups import Modules
 
-BENCHES = ("needle", "qa", "summary", "perplexity", "speed")
+BENCHES = {
+    "needle": "Find what was said once in a long text.",
+    "qa": "Answer questions of a data set.",
+    "summary": "Summaries against those of people.",
+    "perplexity": "How surprising long texts are.",
+    "speed": "Time and memory of reading.",
+}
 """Each is an attribute ``command`` of the module kvstream.cli.bench.<name>."""
 
 
@@ -15,7 +21,6 @@ BENCHES = ("needle", "qa", "summary", "perplexity", "speed")
     cls=Modules,
     package="kvstream.cli.bench",
     modules=BENCHES,
-    short_help="Measure accuracy and speed.",
 )
 def command() -> None:
     """Measure how well a model answers under a budget, and how fast.

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     COUNTS,
@@ -28,7 +29,7 @@ KINDS = ("passkey", "fact", "kv", "rule")
 WORDINGS = ("own", "varied")
 
 
-@click.command("needle", cls=SectionedCommand, short_help="Find what was said once in a long text.")
+@click.command("needle", cls=SectionedCommand)
 @option(
     "--kind",
     type=click.Choice(KINDS),
@@ -156,6 +157,8 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
     from kvstream.training.questions import from_sentence
 
+    if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
+        early.require("rank_bm25", "words", "Ranking by words (BM25)")
     texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
     settings = model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")

@@ -12,6 +12,7 @@ from kvstream.cli.options import (
     PROGRESS,
     BudgetType,
     CountType,
+    SeedType,
     StartType,
     given_options,
     option,
@@ -105,7 +106,7 @@ result_options = stack(
 )  # fmt: skip
 
 seed_option = option(
-    "--seed", type=int, default=0, show_default=True, section="Measurement",
+    "--seed", type=SeedType(), default=0, show_default=True, section="Measurement",
     help="Seed of the documents, and of methods that draw.",
 )  # fmt: skip
 

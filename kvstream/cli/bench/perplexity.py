@@ -21,7 +21,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import CountType, SectionedCommand, model_options, option
 
 
-@click.command("perplexity", cls=SectionedCommand, short_help="How surprising long texts are.")
+@click.command("perplexity", cls=SectionedCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "--limit",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     case_options,
@@ -23,7 +24,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import CountType, SectionedCommand, model_options, option
 
 
-@click.command("qa", cls=SectionedCommand, short_help="Answer questions of a data set.")
+@click.command("qa", cls=SectionedCommand)
 @option(
     "--data",
     multiple=True,
@@ -119,6 +120,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import WHOLE
 
+    early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     texts = text_files(values["text"], heldout=values["heldout"])
     settings = model_settings(values)

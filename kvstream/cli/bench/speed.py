@@ -80,7 +80,7 @@ def _speed_options(command: Any) -> Any:
     return command
 
 
-@click.command("speed", cls=SectionedCommand, short_help="Time and memory of reading.")
+@click.command("speed", cls=SectionedCommand)
 @_speed_options
 @seed_option
 @tokens_option(24)

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli import early
 from kvstream.cli.bench import output
 from kvstream.cli.bench.options import (
     case_options,
@@ -20,7 +21,7 @@ from kvstream.cli.bench.options import (
 from kvstream.cli.options import SectionedCommand, model_options, option
 
 
-@click.command("summary", cls=SectionedCommand, short_help="Summaries against those of people.")
+@click.command("summary", cls=SectionedCommand)
 @option(
     "--data",
     multiple=True,
@@ -77,6 +78,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation import summary
     from kvstream.evaluation.records import Records, measure
 
+    early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
     settings = model_settings(values)
     cases = cases_of(values)

@@ -7,6 +7,7 @@ nothing meanwhile.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -38,7 +39,7 @@ def check(python: str | None) -> str:
             "--against kvpress needs --kvpress-python PATH, a Python that has kvpress; set one up "
             f"with {SET_UP}."
         )
-    found = shutil.which(str(Path(python).expanduser()))
+    found = shutil.which(os.path.expanduser(python))
     if found is None:
         raise UsageError(f"--kvpress-python: {python} is no program. Set one up with {SET_UP}.")
     done = subprocess.run(

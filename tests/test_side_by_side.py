@@ -1,0 +1,80 @@
+"""What compare prints: a block a question, lines that fit, marks on doubtful answers, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+LONG = "It lies behind the third stone of the garden wall, where nobody has looked for many years."
+QUESTIONS = ("Who hid the letter that came on Tuesday?", "Where was it found?")
+
+
+@pytest.fixture
+def asked(fake_session, tmp_path) -> tuple[str, ...]:
+    book = tmp_path / "book.txt"
+    book.write_text("A short story about a key under a stone.\n" * 20)
+    fake_session.pieces = (LONG,)
+    return (
+        "compare", str(book), "-q", "--method", "infinipot,streaming,pyramidkv",
+        "-Q", QUESTIONS[0], "-Q", QUESTIONS[1],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 40, 24])
+def test_every_line_fits_and_nothing_is_lost(cli, asked, monkeypatch, width) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ran = cli(*asked)
+    assert ran.code == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(ran.stdout.split())
+    for question in QUESTIONS:
+        assert words.count(f"Question: {question}") == 1
+    # In narrow columns lines of an answer are broken, and nothing else comes between.
+    assert words.replace("infinipot", "").count(LONG) == 6
+    for method in ("infinipot", "streaming", "pyramidkv"):
+        assert words.count(method) == 3, "one answer to each question, and its figures"
+    assert len(lines) < {80: 24, 40: 50, 24: 80}[width]
+
+
+def test_a_doubtful_answer_is_marked(cli, asked, fake_session, monkeypatch) -> None:
+    import dataclasses
+
+    plain = cli(*asked).stdout
+    assert "!" not in plain
+    result = fake_session._result
+
+    def doubted(self, command, question, run, *rest):
+        made = result(self, command, question, run, *rest)
+        wrong = run.method == "streaming" and question == QUESTIONS[1]
+        return dataclasses.replace(made, warnings=("Check it.",)) if wrong else made
+
+    monkeypatch.setattr(fake_session, "_result", doubted)
+    marked = [line for line in cli(*asked).stdout.splitlines() if " ! " in line]
+    assert len(marked) == 1
+    assert marked[0].startswith("streaming")
+    rows = list(csv.DictReader(io.StringIO(cli(*asked, "--csv").stdout)))
+    assert [r["warnings"] for r in rows] == ["", "", "", "Check it.", "", ""]
+
+
+def test_csv_has_a_line_for_each_method_and_question(cli, asked) -> None:
+    ran = cli(*asked, "--csv")
+    rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+    assert [(r["method"], r["question"]) for r in rows] == [
+        (m, q) for m in ("infinipot", "streaming", "pyramidkv") for q in QUESTIONS
+    ]
+    assert all(r["answer"] == LONG and r["peak_kv_tokens"] == "932" for r in rows)
+    assert cli(*asked, "--csv", "--json").code == 2
+    assert cli(*asked, "--csv", "--dry-run").code == 2
+
+
+def test_what_a_method_cannot_is_said_in_its_place(cli, asked, fake_session) -> None:
+    from kvstream.errors import BudgetError
+
+    fake_session.fails = BudgetError("It does not fit.")
+    ran = cli(*asked, "--csv")
+    assert ran.code == 5
+    rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+    assert [r["error"] for r in rows] == ["It does not fit."] * 3
