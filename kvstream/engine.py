@@ -370,11 +370,12 @@ class Reader:
         first = self.first_candidate
         chosen = []
         drawn = self.generator.get_state()
-        for group in self.compactor.groups({s: s.used for s in self.compressible}):
-            candidates = group[0].used - first
+        groups = self.compactor.groups({s: s.used for s in self.compressible})
+        parts = [(group, slice(first, group[0].used)) for group in groups]
+        for group, part, step in self.compactor.views(parts, 0, None):
+            candidates = part.stop - first
             keep = max(1, int(share * candidates))
             if self.method.evicts and keep < candidates:
-                step = self.compactor.view(group, slice(first, group[0].used), 0, None)
                 kept = self.method.select(step, keep).to(step.origin.device)
                 chosen.append(step.origin.gather(-1, kept).flatten().cpu())
             else:

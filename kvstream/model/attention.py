@@ -51,8 +51,9 @@ class Wanted:
     """Evidence to measure during one forward pass."""
 
     segments: tuple[int, ...] = ()
-    """Lengths of groups of queries at the end, in order; a group's attention is summed, the
-    groups are combined by their maximum."""
+    """Lengths of groups of queries at the end, in order. A group's attention is summed. Sums of
+    several groups are scaled to the mean length, so that no group counts more for being longer,
+    and combined by their maximum."""
     columns: bool = False
     """Attention that each key gets from `queries` queries."""
     queries: int = 0
@@ -139,7 +140,12 @@ def evidence(
         for length in reversed(wanted.segments):
             parts.append(_attention_to(q, k, known, shape, end - length, end))
             end -= length
-        summed = parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
+        summed = parts[0]
+        if len(parts) > 1:
+            mean = sum(wanted.segments) / len(parts)
+            lengths = reversed(wanted.segments)
+            summed = torch.stack([p * (mean / n) for p, n in zip(parts, lengths, strict=True)])
+            summed = summed.amax(0)
         rows = _reduce(summed, k.shape[0], wanted.reduce)
     if wanted.columns:
         first, end = wanted.first, wanted.first + wanted.queries
