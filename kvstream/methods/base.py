@@ -239,6 +239,10 @@ class Method:
     def absorb(self, step: Step) -> None:
         """Take new evidence into the tensors of `step.state`; called after every chunk.
 
+        Where `Evidence.columns` is asked for and an answer may fill the budget, it is called for
+        the question and for every token of the answer too. Entries that are still held get their
+        state back when the answer ends.
+
         The places of the last `step.new` entries still hold what others left there. Evidence is
         None where it was not measured: after the last chunk of a text that nothing has to leave.
         """

@@ -89,6 +89,8 @@ class LayerStore(CacheLayerMixin):
             )
             for t in head_tensors
         }
+        self.aside: dict[str, Tensor] = {}
+        """What `state` was before an answer changes it; entries that leave, leave here too."""
         self.rows: Tensor | None = None
         self.columns: Tensor | None = None
         self.is_initialized = True
@@ -172,7 +174,8 @@ class LayerStore(CacheLayerMixin):
         """Of the raw entries from `first` on keep those at ``first + indices`` [K, m], in order."""
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
-        for tensor in (self.keys, self.values, self.origin, *self.state.values()):
+        remembered = (*self.state.values(), *self.aside.values())
+        for tensor in (self.keys, self.values, self.origin, *remembered):
             entries = tensor.flatten(0, 1)
             # In blocks: an entry only ever moves towards the front, so none is overwritten before
             # it is read, and no layer of memory is ever there twice.
@@ -190,6 +193,16 @@ class LayerStore(CacheLayerMixin):
             for t in (self.rows, self.columns)
         )
         self.used = self.raw = first + m
+
+    def set_state_aside(self) -> None:
+        """Keep a copy of `state` for `restore_state`."""
+        self.aside = {name: t.clone() for name, t in self.state.items()}
+
+    def restore_state(self) -> None:
+        """Give the entries that are still held the state that they had; without a copy nothing."""
+        for name, before in self.aside.items():
+            self.state[name][:, : self.used] = before[:, : self.used]
+        self.aside = {}
 
     def tensor_bytes(self) -> int:
         """Bytes of one entry over all heads: keys, values, origin and the method's tensors."""
