@@ -212,9 +212,12 @@ class Reader:
         self.steps += 1
         self._wait_if_exact()
         selecting = time.perf_counter()
-        self.compactor.absorb(n, loss)
+        with self.cache.momentary.metered():
+            self.compactor.absorb(n, loss)
         if evict:
-            self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+            with self.cache.momentary.metered():
+                self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+        self.cache.note_scratch()
         self._wait_if_exact()
         spent = time.perf_counter() - selecting
         self.select_seconds += spent
@@ -455,11 +458,15 @@ class Reader:
                 self.stopped = "length"
                 return
             if self.cache.used == self.sizes.budget and not (
-                may_compress and self.compactor.squeeze(ends, len(question))
+                may_compress and self._squeezed(ends, len(question))
             ):
                 self.stopped = "budget"
                 return
             hidden = self._said([token])
+
+    def _squeezed(self, ends: list[int], question: int) -> bool:
+        with self.cache.momentary.metered():
+            return self.compactor.squeeze(ends, question)
 
     def _said(self, ids: Sequence[int]) -> Tensor:
         """Hidden states [n, d] of tokens of a question or an answer, and evidence of this pass.
