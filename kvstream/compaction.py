@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from kvstream.methods.base import Folding, Method, Step
+from kvstream.methods.scoring import together
 from kvstream.model.cache import BoundedCache, LayerStore
 
 SQUEEZE_SHARE = 16
@@ -68,19 +69,19 @@ class Compactor:
         protected = first - self.prompt
         self.cache.settle()
         ratios: list[Tensor] = []
-        for group in self.groups(targets):
-            used, keep = group[0].used, targets[group[0]] - protected
-            candidates = used - first
+        new = min(new, min(s.used for s in self.layers) - first)
+        parts = [(group, slice(first, group[0].used)) for group in self.groups(targets)]
+        for group, part, step in self.views(parts, new, loss):
+            keep, candidates = targets[group[0]] - protected, part.stop - first
             if keep >= candidates:
                 ratios.append(torch.ones(len(group), device=group[0].origin.device))
                 continue
-            step = self.view(group, slice(first, used), min(new, candidates), loss)
             chosen = self.method.select(step, keep)
             self._write_back(group, step, None)
             old = (chosen < candidates - new).float().mean((1, 2))
             ratios.append(old.nan_to_num(nan=1.0))  # nothing but sinks: all retained
             for store, indices in zip(group, chosen, strict=True):
-                self._fold(store, slice(first, used), indices)
+                self._fold(store, part, indices)
                 store.keep(first, indices.to(store.origin.device))
         # At once: each look at a value would wait for all that a GPU has yet to do.
         self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
@@ -166,6 +167,34 @@ class Compactor:
             loss=None if loss is None else loss[len(loss) - new :],
         )
 
+    def views(
+        self, parts: Sequence[tuple[list[LayerStore], slice]], new: int, loss: Tensor | None
+    ) -> Iterator[tuple[list[LayerStore], slice, Step]]:
+        """Each group of layers with its entries to choose from and what the method sees of them.
+
+        Where layers agree on something, all of them have voted before the first is handed out.
+        """
+        steps = (self.view(group, part, new, loss) for group, part in parts)
+        held = zip(parts, steps, strict=True)
+        first = next(held, None)
+        if first is None:
+            return
+        (group, part), step = first
+        step.votes = self.method.votes(step)
+        if step.votes is None:  # one view at a time: each is a copy
+            yield group, part, step
+            for (group, part), step in held:
+                yield group, part, step
+            return
+        every = [first, *held]
+        for _, step in every[1:]:
+            step.votes = self.method.votes(step)
+        votes = [step.votes for _, step in every if step.votes is not None]
+        agreed = together(votes, [step.origin for _, step in every])
+        for ((group, part), step), sums in zip(every, agreed, strict=True):
+            step.agreed = sums
+            yield group, part, step
+
     def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
         for i, store in enumerate(group):
             for name, value in step.heads.items():
@@ -185,6 +214,7 @@ class Compactor:
         first = self.first_candidate
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // SQUEEZE_SHARE)
         self.cache.settle()
+        kept = self._squeezed(memory_end, level)
         for i, store in enumerate(self.cache.stores):
             end, used, device = memory_end[i], store.used, store.origin.device
             excess = used - level
@@ -196,11 +226,8 @@ class Compactor:
                 memory_end[i] = max(0, end - excess)
                 continue
             tail = torch.arange(end - first, used - first, device=device)
-            spare = end - first - NEWEST
-            if spare >= excess:
-                step = self.view([store], slice(first, end), 0, None)
-                chosen = self.method.select(step, end - first - excess)[0]
-                self._write_back([store], step, None)
+            if i in kept:
+                chosen = kept[i]
                 self._fold(store, slice(first, end), chosen)
                 memory_end[i] = end - excess
             else:
@@ -216,6 +243,22 @@ class Compactor:
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
         self.cache.rebase()
         return True
+
+    def _squeezed(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
+        """Entries of memory [K, m] that stay where a layer is to hold `level` entries in all.
+
+        By the layer's place; without those that have little memory left to give, or need not.
+        """
+        first, kept = self.first_candidate, {}
+        place = {store: i for i, store in enumerate(self.cache.stores)}
+        ends = ((s, memory_end[place[s]]) for s in self.layers)
+        parts = [([s], slice(first, end)) for s, end in ends if end > first]
+        for (store,), part, step in self.views(parts, 0, None):
+            excess, candidates = store.used - level, part.stop - first
+            if 0 < excess <= candidates - NEWEST:
+                kept[place[store]] = self.method.select(step, candidates - excess)[0]
+                self._write_back([store], step, None)
+        return kept
 
     def unfold(self) -> None:
         """Let heads forget what was folded of an answer's own tokens."""

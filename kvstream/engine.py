@@ -108,6 +108,8 @@ class Reader:
         self.stopped = "end"
         self.select_seconds = 0.0
         self._before: Tensor | None = None
+        self._following = False
+        """Whether scores follow the answer that is being given."""
         self._due = list(head)
         """The prompt until it goes through the model, with the first chunk."""
 
@@ -211,9 +213,12 @@ class Reader:
         self.steps += 1
         self._wait_if_exact()
         selecting = time.perf_counter()
-        self.compactor.absorb(n, loss)
+        with self.cache.momentary.metered():
+            self.compactor.absorb(n, loss)
         if evict:
-            self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+            with self.cache.momentary.metered():
+                self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+        self.cache.note_scratch()
         self._wait_if_exact()
         spent = time.perf_counter() - selecting
         self.select_seconds += spent
@@ -371,11 +376,12 @@ class Reader:
         first = self.first_candidate
         chosen = []
         drawn = self.generator.get_state()
-        for group in self.compactor.groups({s: s.used for s in self.compressible}):
-            candidates = group[0].used - first
+        groups = self.compactor.groups({s: s.used for s in self.compressible})
+        parts = [(group, slice(first, group[0].used)) for group in groups]
+        for group, part, step in self.compactor.views(parts, 0, None):
+            candidates = part.stop - first
             keep = max(1, int(share * candidates))
             if self.method.evicts and keep < candidates:
-                step = self.compactor.view(group, slice(first, group[0].used), 0, None)
                 kept = self.method.select(step, keep).to(step.origin.device)
                 chosen.append(step.origin.gather(-1, kept).flatten().cpu())
             else:
@@ -418,11 +424,20 @@ class Reader:
         self.begin()
         self.compactor.remix()
         self.stopped = "interrupted"
+        may_compress = may_compress and self.method.evicts
+        # Only an answer that may fill the budget needs scores that follow it.
+        longest = self.cache.used + len(question) + max_tokens - 1
+        self._following = may_compress and self.asked.columns and longest > self.sizes.budget
+        if self._following:
+            for store in self.compressible:
+                store.set_state_aside()
         try:
             with self.cache.passing() as ends:
                 yield from self._answered(question, choose, stop, max_tokens, ends, may_compress)
         finally:
             self.compactor.unfold()
+            for store in self.compressible:
+                store.restore_state()
 
     def _answered(
         self,
@@ -433,8 +448,7 @@ class Reader:
         ends: list[int],
         may_compress: bool,
     ) -> Iterator[int]:
-        hidden = self.model.forward(question, self.cache, self._wanted_if_full(len(question)))
-        self.cache.tag(len(question), None)
+        hidden = self._said(question)
         for count in range(max_tokens):
             token = choose(self.model.logits(hidden[-1:])[0])
             if token in stop:
@@ -445,14 +459,29 @@ class Reader:
                 self.stopped = "length"
                 return
             if self.cache.used == self.sizes.budget and not (
-                may_compress and self.method.evicts and self.compactor.squeeze(ends, len(question))
+                may_compress and self._squeezed(ends, len(question))
             ):
                 self.stopped = "budget"
                 return
-            hidden = self.model.forward([token], self.cache, self._wanted_if_full(1))
-            self.cache.tag(1, None)
+            hidden = self._said([token])
 
-    def _wanted_if_full(self, count: int) -> Wanted:
-        """Evidence of a pass over `count` tokens: for a compression that comes right after it."""
-        full = self.cache.used + count == self.sizes.budget
-        return Wanted((1,) if full else (), reduce=self.asked.reduce)
+    def _squeezed(self, ends: list[int], question: int) -> bool:
+        with self.cache.momentary.metered():
+            return self.compactor.squeeze(ends, question)
+
+    def _said(self, ids: Sequence[int]) -> Tensor:
+        """Hidden states [n, d] of tokens of a question or an answer, and evidence of this pass.
+
+        Attention is measured for a compression that comes right after the pass. Where an answer
+        may fill the budget, methods that add up attention go on adding.
+        """
+        n = len(ids)
+        full = self.cache.used + n == self.sizes.budget
+        wanted = Wanted(
+            (1,) if full else (), self._following, n, self.asked.decay, self.asked.reduce
+        )
+        hidden = self.model.forward(ids, self.cache, wanted)
+        self.cache.tag(n, None)
+        if self._following:
+            self.compactor.absorb(n, None)
+        return hidden

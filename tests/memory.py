@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import Method, Step
+from kvstream.methods.scoring import together
 
 
 class Memory:
@@ -63,6 +64,9 @@ class Memory:
         """Keep what the method selects; returns its indices [G, K, keep]."""
         if keep >= self.size:
             return torch.arange(self.size).expand(*self.shape, -1)
+        step.votes = self.method.votes(step)
+        if step.votes is not None:
+            (step.agreed,) = together([step.votes], [step.origin])
         chosen = self.method.select(step, keep)
         assert chosen.dtype == torch.int64
         assert chosen.shape == (*self.shape, keep)

@@ -171,6 +171,8 @@ def test_evidence_is_attention_summed(problem: dict[str, Any], data: st.DataObje
             for length in segments:
                 parts.append(weights[:, first : first + length].sum(1))
                 first += length
+            mean = sum(segments) / len(segments)
+            parts = [p * mean / n for p, n in zip(parts, segments, strict=True)]
             strongest = torch.stack(parts).amax(0).unflatten(0, (heads, -1))
             want = strongest.mean(1) if how == "mean" else strongest.amax(1)
             assert rows is not None
@@ -183,6 +185,24 @@ def test_evidence_is_attention_summed(problem: dict[str, Any], data: st.DataObje
             torch.testing.assert_close(cols.double(), want, **TIGHT)
         else:
             assert cols is None
+
+
+@pytest.mark.parametrize("lengths", [(1, 6), (6, 1)])
+def test_a_long_group_does_not_drown_a_short_one(lengths: tuple[int, int]) -> None:
+    """Each group looks at an entry of its own with all of its attention: both entries score alike.
+
+    Where all groups have one length, or there is one group, `rows` is the plain sum.
+    """
+    q = torch.zeros(1, sum(lengths), 2)
+    q[0, : lengths[0], 0] = q[0, lengths[0] :, 1] = 50
+    k = torch.zeros(1, 9 + sum(lengths), 2)
+    k[0, 3, 0] = k[0, 5, 1] = 1
+    rows, _ = evidence(q, k, None, Shape(1.0), Wanted(segments=lengths))
+    assert rows is not None
+    assert rows[0, [3, 5]].tolist() == pytest.approx([3.5, 3.5], rel=1e-3)
+    alone, _ = evidence(q, k, None, Shape(1.0), Wanted(segments=(sum(lengths),)))
+    assert alone is not None
+    assert alone[0, [3, 5]].tolist() == pytest.approx(lengths, rel=1e-3)
 
 
 def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
+from models import bounded, tokens
 from torch import Tensor
 
 from kvstream.engine import Piece, Reader, Sizes
@@ -206,6 +208,56 @@ def test_streaming_is_algorithm_2_token_by_token(mixture: float, phi: str) -> No
     fast = streaming(keys, weights, 9, mixture, CONCAVE[phi])
     for head in range(3):
         assert fast[head].tolist() == slow_streaming(keys[head], weights[head], 9, mixture, phi)
+
+
+@dataclass(frozen=True)
+class Noting(BumbleBee):
+    """Notes what every pass shows of a layer: ordinals, keys, attention of its query."""
+
+    passes: ClassVar[list[tuple[int, Tensor, Tensor, Tensor]]] = []
+
+    def absorb(self, step: Step) -> None:
+        assert step.columns is not None
+        note = step.origin[0].clone(), step.keys()[0].clone(), step.columns[0].clone()
+        self.passes.append((step.layers[0], *note))
+        super().absorb(step)
+
+
+def test_a_chunk_of_one_token_is_algorithm_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole run of a tiny model, each entry's attention added up from pass to pass."""
+    monkeypatch.setattr(Noting, "passes", [])
+    size, count = 16, 60
+    method = Noting(algorithm="streaming", recent=0, sinks=0)
+    run = RunSettings(growth="fixed", chunk="fixed", chunk_size=1, keep=size)
+    sizes = Sizes(budget=128, prompt=1, catalyst=0, question=4, answer=8)
+    reader = Reader(bounded("llama"), method, run, sizes, tokens(1, 1), (), count)
+    text = tokens(count, 2)
+    summaries: dict[tuple[int, int], dict[int, float]] = {}  # ordinal -> attention so far
+    for at in range(count):
+        Noting.passes.clear()
+        reader.step(Piece(text[at : at + 1], at), last=False)
+        for layer, origin, keys, columns in Noting.passes:
+            for head in range(2):
+                gathered = summaries.setdefault((layer, head), {})
+                for ordinal, share in zip(
+                    origin[head].tolist(), columns[head].tolist(), strict=True
+                ):
+                    gathered[ordinal] = gathered.get(ordinal, 0.0) + share
+                if len(gathered) > size:
+                    slow = Slow(
+                        keys[head], torch.tensor(list(gathered.values())), method.mixture, "log"
+                    )
+                    every = list(range(size + 1))
+                    losses = [
+                        slow.value(every) - slow.value(every[:i] + every[i + 1 :]) for i in every
+                    ]
+                    del gathered[list(gathered)[losses.index(min(losses))]]
+                store = reader.compressible[layer]
+                held = store.origin[head, 1 : store.used].tolist()
+                assert held == list(gathered)
+    left = [next(iter(gathered)) for gathered in summaries.values()]
+    assert len({tuple(g) for g in summaries.values()}) == 4  # each head has its own
+    assert min(left) < count - size
 
 
 def step(layers: int, heads: int, n: int, seed: int = 0) -> Step:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
 WITHOUT = dict.fromkeys(
-    ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k"), ANSWERS
+    ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty"),
+    ANSWERS,
 )
 
 

@@ -59,7 +59,8 @@ class Evidence:
 
     rows: int = 0
     """Attention that the last `rows` queries pay to every entry, summed over them. With a
-    catalyst all of its tokens are the queries and `rows` is what a decoding step falls back to."""
+    catalyst all of its tokens are the queries. Of several catalysts each is scaled to their mean
+    length, and an entry has the highest. A decoding step measures its own query."""
     columns: bool = False
     """Attention that all queries of the chunk pay to every entry, summed (h2o, cascade)."""
     decay: float = 1.0
@@ -120,6 +121,11 @@ class Step:
     """[G, K, n] float32, if asked for by `Evidence.columns`."""
     loss: Tensor | None = None
     """[new] float32, if asked for by `Evidence.loss`."""
+    votes: Tensor | None = None
+    """[G, K, n], what `Method.votes` returned for these layers."""
+    agreed: Tensor | None = None
+    """[G, K, n]: for each entry the sum of the votes for its token, over all heads of all layers
+    that hold it; there in `select` if `Method.votes` returned any."""
     as_read: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     """``(first, end)`` -> keys [G, K, end - first, D] of those candidates, float32, as they were
     rotated in the pass just done, and their values; there in `Folding.fold`."""
@@ -253,9 +259,21 @@ class Method:
     def absorb(self, step: Step) -> None:
         """Take new evidence into the tensors of `step.state`; called after every chunk.
 
+        Where `Evidence.columns` is asked for and an answer may fill the budget, it is called for
+        the question and for every token of the answer too. Entries that are still held get their
+        state back when the answer ends.
+
         The places of the last `step.new` entries still hold what others left there. Evidence is
         None where it was not measured: after the last chunk of a text that nothing has to leave.
         """
+
+    def votes(self, step: Step) -> Tensor | None:
+        """Scores [G, K, n] float32 that are summed over all layers before any layer selects.
+
+        Layers of different sizes or devices select apart, and `Step.agreed` has the sums for each
+        of them. None: every layer decides for itself.
+        """
+        return None
 
     def select(self, step: Step, keep: int) -> Tensor:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""

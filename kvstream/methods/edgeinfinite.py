@@ -26,7 +26,7 @@ from kvstream.methods.scoring import pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
-BLOCK = 512
+BLOCK = 128
 """Queries that read the memory, or entries that leave, at once."""
 LOOKED_AT = 22
 """One of so many entries that leave goes into a learned memory: those looked at most."""

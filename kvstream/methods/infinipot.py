@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width, together
+from kvstream.methods.scoring import best, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -57,7 +57,8 @@ class InfiniPot(Method):
     pool_novelty: int = pooling_width(15, "width of the pooling of novelty, in source tokens")
     shared: float = setting(
         0.25,
-        "share of memory that all heads of all layers fill alike, by the sum of their scores",
+        "share of memory that all heads of all layers fill alike, by the sum of their scores; at "
+        "most what novelty leaves",
         most=1,
     )
     recent: int = setting(32, "newest tokens that always stay")
@@ -86,9 +87,15 @@ class InfiniPot(Method):
             novelty = step.state["novelty"]
             novelty[..., novelty.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
-    def select(self, step: Step, keep: int) -> Tensor:
+    def votes(self, step: Step) -> Tensor | None:
+        return self._scores(step) if self.shared and step.rows is not None else None
+
+    def _scores(self, step: Step) -> Tensor:
         assert step.rows is not None
-        scores = pool(step.rows, step.origin, self.pool)
+        return pool(step.rows, step.origin, self.pool)
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        scores = self._scores(step) if step.votes is None else step.votes
         n, recent = scores.shape[-1], min(self.recent, keep)
 
         def first(ranked: Tensor, count: int) -> Tensor:
@@ -96,9 +103,13 @@ class InfiniPot(Method):
             chosen = ranked[..., : n - recent].topk(count, dim=-1, sorted=False).indices
             return scores.scatter(-1, chosen, torch.inf)
 
-        if common := int(self.shared * (keep - recent)):
-            scores = first(together(scores, step.origin), common)
-        if novel := int(self.alpha * (keep - recent)):
+        novel = int(self.alpha * (keep - recent))
+        # Novelty comes first, as in the paper: what is shared takes of the room that is left.
+        common = min(int(self.shared * (keep - recent)), keep - recent - novel)
+        if common:
+            assert step.agreed is not None
+            scores = first(step.agreed, common)
+        if novel:
             novelty = pool(step.state["novelty"], step.origin, self.pool_novelty)
             scores = first(novelty, novel)
         return best(scores, keep, recent=recent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     memory is full of gaps, and a score must not leak over one.
     """
     reach = width // 2
-    if reach < 1:
+    if reach < 1 or not scores.numel():
         return scores
     flat, ordinals = scores.reshape(-1, scores.shape[-1]), origin.reshape(-1, scores.shape[-1])
     # The scores laid out as in the source, but for gaps wider than the window, which are cut short.
@@ -67,19 +68,24 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     return torch.cat(pooled).view(scores.shape)
 
 
-def together(scores: Tensor, origin: Tensor) -> Tensor:
+def together(scores: Sequence[Tensor], origins: Sequence[Tensor]) -> list[Tensor]:
     """For each entry the sum of the scores of its token over all heads and layers that hold it.
 
     Args:
-        scores: [G, K, n] float32.
-        origin: [G, K, n] ordinals of the entries' tokens.
+        scores: [G, K, n] float32 of some layers, then of others; sizes and devices may differ.
+        origins: [G, K, n] ordinals of the entries' tokens.
+
+    Returns the sums in the shapes and on the devices of `scores`.
     """
-    tokens, order = origin.flatten().sort(stable=True)
+    device = scores[0].device
+    tokens, order = torch.cat([o.flatten().to(device) for o in origins]).sort(stable=True)
     # `unique` would do, but how many tokens there are is nothing that a GPU could tell at once.
     ranks = F.pad(tokens[1:] != tokens[:-1], (1, 0)).cumsum(0)
     place = torch.empty_like(ranks).scatter_(0, order, ranks)
-    sums = scores.new_zeros(len(place)).index_add_(0, place, scores.flatten())
-    return sums[place].view(scores.shape)
+    flat = torch.cat([s.flatten().to(device) for s in scores])
+    sums = flat.new_zeros(len(place)).index_add_(0, place, flat)[place]
+    parts = sums.split([s.numel() for s in scores])
+    return [p.view(s.shape).to(s.device) for p, s in zip(parts, scores, strict=True)]
 
 
 def unlikeness(keys: Tensor) -> Tensor:

@@ -95,7 +95,10 @@ class Mixture:
 
     def covers(self, rows: Tensor) -> Tensor:
         """What entries with these `rows` [P, R, m] would add to facility location: [P, R]."""
-        reached = torch.maximum(rows, self.best).sum(-1, dtype=torch.float32)
+        # In blocks: each is compared in a copy of its own.
+        parts = rows.split(ROWS, dim=1)
+        sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
+        reached = sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
         covered = self.best.sum(-1, dtype=torch.float32)
         return (reached - covered).double() * self.share
 

@@ -21,7 +21,8 @@ WAYS = ("auto", "split", "flash", "sdpa", "reference")
 """How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
 PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
 BLOCK = 256
-"""Queries whose scores are in memory at once where scores have to be written out."""
+"""Queries whose scores are in memory at once where scores have to be written out, at the most;
+keys, where few queries ask."""
 FEW = 64
 """Fewer queries than this are summed up with their scores written out."""
 HALF = (torch.bfloat16, torch.float16)
@@ -51,8 +52,9 @@ class Wanted:
     """Evidence to measure during one forward pass."""
 
     segments: tuple[int, ...] = ()
-    """Lengths of groups of queries at the end, in order; a group's attention is summed, the
-    groups are combined by their maximum."""
+    """Lengths of groups of queries at the end, in order. A group's attention is summed. Sums of
+    several groups are scaled to the mean length, so that no group counts more for being longer,
+    and combined by their maximum."""
     columns: bool = False
     """Attention that each key gets from `queries` queries."""
     queries: int = 0
@@ -118,13 +120,22 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
     """Any shape on any device, by blocks of queries with their scores written out."""
     out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-    for first in range(0, q.shape[1], BLOCK):
-        rows = slice(first, min(first + BLOCK, q.shape[1]))
+    block = _block(q, k, v.shape[-1])
+    for first in range(0, q.shape[1], block):
+        rows = slice(first, min(first + block, q.shape[1]))
         scores = _scores(q, k, shape, rows)
         lse[:, rows] = _normaliser(scores, shape)
-        weights = (scores - lse[:, rows, None]).exp()
+        weights = (scores - lse[:, rows, None]).exp_()
         out[:, rows] = ungrouped(grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
     return out, lse
+
+
+def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
+    """Queries at once: on a CPU their scores take at most half of what keys and values do."""
+    if q.device.type != "cpu":
+        return BLOCK
+    entry = k.shape[0] * (k.shape[-1] + value_dim) * k.element_size()
+    return max(1, min(BLOCK, entry // (8 * q.shape[0])))
 
 
 def evidence(
@@ -139,7 +150,12 @@ def evidence(
         for length in reversed(wanted.segments):
             parts.append(_attention_to(q, k, known, shape, end - length, end))
             end -= length
-        summed = parts[0] if len(parts) == 1 else torch.stack(parts).amax(0)
+        summed = parts[0]
+        if len(parts) > 1:
+            mean = sum(wanted.segments) / len(parts)
+            lengths = reversed(wanted.segments)
+            summed = torch.stack([p * (mean / n) for p, n in zip(parts, lengths, strict=True)])
+            summed = summed.amax(0)
         rows = _reduce(summed, k.shape[0], wanted.reduce)
     if wanted.columns:
         first, end = wanted.first, wanted.first + wanted.queries
@@ -172,8 +188,10 @@ def _attention_to(
         sums = _sums if many else _few_sums
         return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
-    for start in range(first, last, BLOCK):
-        block = slice(start, min(start + BLOCK, last))
+    # A few queries in float32 fit at once.
+    rows = max(_block(q, k, k.shape[-1]), 1 if q.dtype in HALF else min(BLOCK, FEW))
+    for start in range(first, last, rows):
+        block = slice(start, min(start + rows, last))
         scores = _scores(q, k, shape, block)
         known = _normaliser(scores, shape) if lse is None else lse[:, block]
         shares = scores.sub_(known[..., None]).exp_()
@@ -209,14 +227,21 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
     groups, count = k.shape[0], plus.shape[1]
     end = k.shape[1] - q.shape[1] + first + count
     asked = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
-    # Keys first: they are strided, and the product would copy them the other way round. Rounded up,
-    # as memory that grows would have a product compiled with every step (see `_flash_cpu`).
-    wide = F.pad(k[:, :end], (0, 0, 0, -end % BLOCK))
-    scores = (wide @ asked.flatten(1, 2).transpose(1, 2))[:, :end].float()
-    scores = scores.mul_(scale).unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
-    later = torch.ones(count, count, dtype=torch.bool, device=q.device).tril(-1)
-    scores[:, end - count :].masked_fill_(later[:, None], -torch.inf)  # [K, keys, G, n]
-    sums = F.pad(scores.exp_().sum(-1), (0, 0, 0, k.shape[1] - end))
+    asked = asked.flatten(1, 2).transpose(1, 2)
+    own = torch.arange(count, device=q.device)
+    sums = torch.zeros(k.shape[0], k.shape[1], q.shape[0] // k.shape[0], device=q.device)
+    for start in range(0, end, BLOCK):
+        stop = min(start + BLOCK, end)
+        # Keys first: they are strided, and the product would copy them the other way round. Rounded
+        # up, as memory that grows would have a product compiled with every step (`_flash_cpu`).
+        keys = F.pad(k[:, start:stop], (0, 0, 0, start + BLOCK - stop))
+        scores = (keys @ asked)[:, : stop - start].float().mul_(scale)
+        scores = scores.unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
+        if stop > end - count:
+            key = torch.arange(start, stop, device=q.device) - (end - count)
+            hidden = key[:, None] > own
+            scores.masked_fill_(hidden[:, None], -torch.inf)  # [K, keys, G, n]
+        sums[:, start:stop] = scores.exp_().sum(-1)
     return sums.transpose(1, 2).flatten(0, 1)
 
 
@@ -248,8 +273,11 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         return out, lse
     past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
     share = torch.sigmoid(past_lse - lse)[..., None]
-    merged = torch.lerp(out.float(), past.float(), share).to(q.dtype)
-    return merged, torch.logaddexp(lse, past_lse)
+    for first in range(0, q.shape[1], FEW):  # in float32 both are large
+        rows = slice(first, first + FEW)
+        merged = torch.lerp(out[:, rows].float(), past[:, rows].float(), share[:, rows])
+        out[:, rows] = merged
+    return out, torch.logaddexp(lse, past_lse)
 
 
 def _flash_cpu(
@@ -332,7 +360,7 @@ def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     block = grouped(q[:, rows], k.shape[0])
     scores = ungrouped((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
     if shape.softcap is not None:
-        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+        scores = scores.div_(shape.softcap).tanh_() * shape.softcap
     total, new = k.shape[1], q.shape[1]
     query = torch.arange(rows.start, rows.stop, device=q.device)[:, None] + (total - new)
     key = torch.arange(total, device=q.device)

@@ -89,6 +89,8 @@ class BoundedModel:
         Where the output layer is not plain, the logits [n, V] themselves are returned.
         """
         cache.wanted = wanted or Wanted()
+        if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered
+            cache.momentary.due(len(ids) * (cache.used + len(ids)))
         start = cache.next_position
         positions = torch.arange(start, start + len(ids), device=self.device)[None]
         inputs = torch.tensor([list(ids)], dtype=torch.long, device=self.device)

@@ -24,6 +24,7 @@ from kvstream.methods.scoring import on_host
 from kvstream.model.attention import Wanted
 from kvstream.model.recurrent import StateSpec, StateStore
 from kvstream.model.rotary import Rotary
+from kvstream.model.scratch import Scratch
 
 PROMPT = -1
 """Origin of entries that are not from the source."""
@@ -89,6 +90,8 @@ class LayerStore(CacheLayerMixin):
             )
             for t in head_tensors
         }
+        self.aside: dict[str, Tensor] = {}
+        """What `state` was before an answer changes it; entries that leave, leave here too."""
         self.rows: Tensor | None = None
         self.columns: Tensor | None = None
         self.is_initialized = True
@@ -172,7 +175,8 @@ class LayerStore(CacheLayerMixin):
         """Of the raw entries from `first` on keep those at ``first + indices`` [K, m], in order."""
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
-        for tensor in (self.keys, self.values, self.origin, *self.state.values()):
+        remembered = (*self.state.values(), *self.aside.values())
+        for tensor in (self.keys, self.values, self.origin, *remembered):
             entries = tensor.flatten(0, 1)
             # In blocks: an entry only ever moves towards the front, so none is overwritten before
             # it is read, and no layer of memory is ever there twice.
@@ -190,6 +194,16 @@ class LayerStore(CacheLayerMixin):
             for t in (self.rows, self.columns)
         )
         self.used = self.raw = first + m
+
+    def set_state_aside(self) -> None:
+        """Keep a copy of `state` for `restore_state`."""
+        self.aside = {name: t.clone() for name, t in self.state.items()}
+
+    def restore_state(self) -> None:
+        """Give the entries that are still held the state that they had; without a copy nothing."""
+        for name, before in self.aside.items():
+            self.state[name][:, : self.used] = before[:, : self.used]
+        self.aside = {}
 
     def tensor_bytes(self) -> int:
         """Bytes of one entry over all heads: keys, values, origin and the method's tensors."""
@@ -216,6 +230,8 @@ class Peak:
     tokens: int = 0
     bytes: int = 0
     scratch: int = 0
+    """Bytes beside entries and the model's own activations: rotated keys, scores, similarities,
+    copies of what was measured."""
 
 
 def in_place(layers: Mapping[int, Any]) -> list[Any]:
@@ -265,6 +281,8 @@ class BoundedCache(Cache):
         """Mixes what the heads remember into attention; None: nothing was folded yet."""
         self.way = way
         self.peak = Peak()
+        self.momentary = Scratch()
+        """What attention and selection take for a moment."""
         self._scratch: dict[torch.device, Tensor] = {}
 
     def store(self, layer: int) -> LayerStore:
@@ -313,7 +331,9 @@ class BoundedCache(Cache):
     def attended(self, store: LayerStore) -> tuple[Tensor, Tensor]:
         """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
         scratch = self.scratch(store.spec) if store.raw and store.spec.rotary else None
-        return store.rotated(self.base, scratch), store.values[:, : store.used]
+        with self.momentary.metered():
+            keys = store.rotated(self.base, scratch)
+        return keys, store.values[:, : store.used]
 
     def free_scratch(self) -> None:
         """Give the room for rotated keys back; it is taken again when it is needed."""
@@ -332,7 +352,14 @@ class BoundedCache(Cache):
             raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
         self.peak.tokens = max(self.peak.tokens, tokens)
         self.peak.bytes = max(self.peak.bytes, self.bytes)
-        self.peak.scratch = max(self.peak.scratch, sum(t.nbytes for t in self._scratch.values()))
+        self.note_scratch()
+
+    def note_scratch(self) -> None:
+        """Count what is there beside the entries: rotated keys, what was measured, copies."""
+        held = [t for s in self.stores for t in (s.rows, s.columns, *s.aside.values())]
+        held += self._scratch.values()
+        there = sum(t.nbytes for t in held if t is not None)
+        self.peak.scratch = max(self.peak.scratch, there + self.momentary.most)
 
     def tag(self, count: int, first: int | None) -> None:
         """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""

@@ -90,13 +90,19 @@ def bounded_attention(
     if not owner:  # which may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
     folding = cache.folding if store.heads and owner else None
-    out, lse = attend(query[0], keys, values, shape, cache.way, normaliser=folding is not None)
+    with cache.momentary.metered() as results:
+        out, lse = attend(query[0], keys, values, shape, cache.way, normaliser=folding is not None)
+        results.append(out)
     wanted = cache.wanted
     if store.spec.window is None and (wanted.segments or wanted.columns):
-        store.measured(*evidence(query[0], keys, lse, shape, wanted), by_owner=owner)
+        with cache.momentary.metered():
+            measured = evidence(query[0], keys, lse, shape, wanted)
+        store.measured(*measured, by_owner=owner)
     if folding is not None:
         assert lse is not None
-        out = folding.mix(layer, query[0], out, lse, store.heads)
+        with cache.momentary.metered() as results:
+            out = folding.mix(layer, query[0], out, lse, store.heads)
+            results.append(out)
     # Contiguous, since some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None
 
