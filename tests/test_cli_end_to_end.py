@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,3 +223,21 @@ def test_a_reader_that_goes_away(story) -> None:
         shell=True, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+def test_pocket_says_once_that_it_is_a_demonstration(story: Path, kvstream: Any) -> None:
+    few = ("--budget", "1k", "-n", "2", "-Q", "Where?", "-Q", "Who?")
+    ran = kvstream("ask", str(story), *few, "--json")
+    assert ran.stderr.count("pocket is a small model for demonstration") == 1
+    assert [json.loads(line)["demonstration"] for line in ran.stdout.splitlines()] == [True] * 2
+    assert "demonstration" not in kvstream("ask", str(story), *few, "-q").stderr
+
+
+def test_python_without_docstrings_is_refused_in_a_sentence(story: Path) -> None:
+    command = [sys.executable, "-m", "kvstream", "ask", str(story), "Who?"]
+    told = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONOPTIMIZE": "2"}
+    )
+    assert told.returncode == 1
+    assert told.stderr.count("\n") == 1
+    assert "PYTHONOPTIMIZE=2" in told.stderr

@@ -118,6 +118,11 @@ def run(arguments: Sequence[str]) -> int:
     _tolerate_any_text()
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
+    if sys.flags.optimize > 1:
+        return _told(
+            "Python runs with -OO (PYTHONOPTIMIZE=2), which removes the docstrings that "
+            "transformers and the help pages need; use PYTHONOPTIMIZE=1, or unset it.", 1, False
+        )  # fmt: skip
     try:
         # Without click's standalone mode an exit code (of --help, of doctor) is returned.
         code = cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)

@@ -13,6 +13,7 @@ from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
 from kvstream.cli.reading import (
     WITHHELD,
+    announce,
     drained,
     open_checkpoint,
     open_session,
@@ -67,7 +68,7 @@ def command(
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
             checkpoint = open_checkpoint(options, reporter)
-            reporter.loading(options.model.name)
+            announce(reporter, options)
             session = open_session(options)
             setting = session.settle([], options.run, system=options.system, asked_later=True)
             events = session.read(

@@ -13,6 +13,7 @@ import click
 from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import ReadingOptions, SectionedCommand, option, reading_options
 from kvstream.cli.reading import (
+    announce,
     drained,
     open_checkpoint,
     open_session,
@@ -98,7 +99,7 @@ def remember(
         sources = open_sources(paths, options, interrupts)
         if base is None:
             checkpoint = open_checkpoint(options, reporter)
-            reporter.loading(options.model.name)
+            announce(reporter, options)
             session = open_session(options)
             if options.dry_run:
                 plan = session.plan(

@@ -24,7 +24,7 @@ from kvstream.model.placement import (
 )
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
-from kvstream.settings import ModelSettings
+from kvstream.settings import ModelSettings, refuse_unsupported
 
 POCKET = "pocket"
 
@@ -41,6 +41,7 @@ def folder(settings: ModelSettings) -> str:
             )
         _check_config(path / "config.json")
         return str(path)
+    refuse_unsupported(settings.name)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         raise ModelError(f"There is no model folder {path}; check the path.")
     return settings.name
