@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.errors import KvstreamError, meant
+from kvstream.errors import KvstreamError, is_out_of_memory, meant
 from kvstream.reporters.format import in_lines
 from kvstream.version import __version__
 
@@ -26,6 +26,7 @@ KERNELS = "12"
 """Compiled CPU kernels that are kept: more than one step needs."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
+ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
 class ClosedPipeError(Exception):
@@ -148,23 +149,14 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _leave_quietly()
             return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
+        if type(error).__name__ == "PanicException":  # of Rust: no Exception
+            return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):
             raise
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Python's own error, torch's, or the RuntimeError of torch's CPU allocator.
-
-    By name, because torch may not be loaded and must not be loaded for this.
-    """
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"}:
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _memory_message(error: BaseException) -> str:
