@@ -43,10 +43,10 @@ class Session:
         model = load(settings)
         rows = model.model.get_input_embeddings().weight.shape[0]
         # Special tokens beyond it are common and do no harm: no text gives their ids.
-        most = tokenizer.vocab_size - len(tokenizer.special_ids)
+        most = tokenizer.highest + 1
         if most > rows and settings.quantize is None:
             raise ModelError(
-                f"The tokenizer of {settings.name} has {most:,} tokens and its embedding {rows:,}; "
+                f"The tokenizer of {settings.name} has ids up to {most - 1:,} and its embedding {rows:,} rows; "
                 "they are of two models: download both again."
             )
         return cls(model, tokenizer, time.perf_counter() - started)

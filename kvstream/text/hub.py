@@ -66,6 +66,7 @@ class HubTokenizer(Tokenizer):
         self._plain = _Pair(backend, control)
         self._control = _Pair(backend, set())
         vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.highest = max((i for i in vocabulary.values() if i not in added), default=-1)
         self._pieces = _byte_pieces(backend, vocabulary)
         self._guard = Guard(
             text_of(

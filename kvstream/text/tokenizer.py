@@ -41,6 +41,8 @@ class Tokenizer(ABC):
     special_ids: frozenset[int]
     special_strings: tuple[str, ...]
     """Texts that ``encode_template`` reads as one control token."""
+    highest: int = -1
+    """The highest id that a text can give; -1 where that is known to fit the model."""
     longest: int
     """UTF-8 bytes of the longest token."""
     crosses_words: bool
