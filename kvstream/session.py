@@ -46,8 +46,8 @@ class Session:
         most = tokenizer.highest + 1
         if most > rows and settings.quantize is None:
             raise ModelError(
-                f"The tokenizer of {settings.name} has ids up to {most - 1:,} and its embedding {rows:,} rows; "
-                "they are of two models: download both again."
+                f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
+                f"has {rows:,} rows; they are of two models: download both again."
             )
         return cls(model, tokenizer, time.perf_counter() - started)
 
