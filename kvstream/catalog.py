@@ -17,6 +17,8 @@ from kvstream.model.weights import HEADROOM, weights_in
 
 BUDGET = 4096
 """Tokens of the default budget, or what a model was trained for if that is less."""
+ORIGIN_BYTES = 4
+"""An entry knows which token of the source it is of."""
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 
 
@@ -110,8 +112,10 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
         facts["kv_tokens"] = min(BUDGET, text.get("max_position_embeddings") or BUDGET)
         sizes = weights_in(folder)
         facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
-        facts["kv_bytes"] = facts["kv_tokens"] * _entry_bytes(text, sizes.number_bytes)
-        facts["needs_bytes"] = round(sizes.loaded() * HEADROOM) + facts["kv_bytes"]
+        number_bytes = _number_bytes(where)
+        entry = _entry_bytes(text, number_bytes or sizes.number_bytes)
+        facts["kv_bytes"] = facts["kv_tokens"] * entry
+        facts["needs_bytes"] = round(sizes.loaded(number_bytes) * HEADROOM) + facts["kv_bytes"]
         facts["fits"] = facts["needs_bytes"] <= memory.free
         architectures = settings.get("architectures") or []
         if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
@@ -123,8 +127,17 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
     return Entry(name, where, target, **facts)
 
 
+def _number_bytes(where: str) -> int | None:
+    """Bytes of a number where loading chooses another type than the files have."""
+    from kvstream.model.placement import device_of, dtype_of
+    from kvstream.settings import ModelSettings
+
+    dtype = dtype_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
+    return None if dtype == "auto" else int(dtype.itemsize)
+
+
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
-    """Bytes of one token's keys and values over all layers and heads."""
+    """Bytes of one token's keys, values and origins over all layers and heads."""
 
     def first(*names: str) -> int:
         found = next((text[name] for name in names if text.get(name)), None)
@@ -141,4 +154,4 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     layers -= text.get("num_kv_shared_layers") or 0
     width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
     width = max(width, text.get("global_head_dim") or 0)  # of Gemma 4's layers that do not slide
-    return 2 * layers * key_values * int(width) * number_bytes
+    return layers * key_values * (2 * int(width) * number_bytes + ORIGIN_BYTES)

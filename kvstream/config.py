@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError, meant
+from kvstream.settings import refuse_unsupported
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -110,15 +111,17 @@ def aliases(path: Path | None = None) -> dict[str, str]:
 def model_name(name: str) -> str:
     """What a model's name stands for: its alias in the config file, or itself.
 
-    Raises UsageError for what is almost a name that there is: the hub, where the few names without
-    an owner are old ones, would be asked for it several times.
+    Raises UsageError for what is almost a name that there is, and ModelError for what names no
+    model that can be loaded here.
     """
     known = {EMBEDDED: EMBEDDED, **aliases()}
     if name not in known and "/" not in name and not os.path.exists(name):
         close = meant(name, known, 0.8)
         if close:
             raise UsageError(f"There is no model {name!r}.{close}")
-    return known.get(name, name)
+    found = known.get(name, name)
+    refuse_unsupported(found)
+    return found
 
 
 def shown(value: Any) -> str:

@@ -55,3 +55,25 @@ def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 
     close = get_close_matches(name, list(known), 1, likeness)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+_NO_MEMORY = (
+    "bad_alloc",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "failed to map segment",
+)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Python's own error, torch's, or what libraries make of a failed allocation.
+
+    By name, because torch may not be loaded and must not be loaded for this.
+    """
+    if error is None:
+        return False
+    names = {cls.__name__ for cls in type(error).__mro__}
+    if names & {"MemoryError", "OutOfMemoryError"}:
+        return True
+    told = isinstance(error, (RuntimeError, OSError, ImportError))
+    return told and any(words in str(error).lower() for words in _NO_MEMORY)

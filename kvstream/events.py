@@ -190,6 +190,7 @@ class Result:
             "stopped": self.stopped,
             "warnings": list(self.warnings),
             **({} if self.memory is None else {"memory": self.memory}),
+            **({"demonstration": True} if self.model == "pocket" else {}),
         }
 
 

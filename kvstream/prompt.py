@@ -1,13 +1,13 @@
 """What stands around the document: the model's chat template, split where the document goes.
 
 The template is rendered once with unguessable words in the place of the document, the question and
-the system text, and cut at the document's.  A document is encoded apart, as plain text, so nothing
-in it can close its turn or open another; what the user typed is kept from doing so as well.
+the system text, and cut at the document's.  A document is encoded apart, as plain text, and the
+tokenizer breaks control sequences in it apart (`text.control`): nothing in it closes its turn or
+opens another.  The same holds for what the user typed.
 """
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +65,10 @@ class Prompt:
     def catalyst(self, text: str) -> list[int]:
         """``text`` as it is put behind a chunk to draw attention; plain, no control tokens."""
         return self._tokenizer.encode("\n" + text.strip(), continuing=True)
+
+    def broken(self, text: str) -> int:
+        """Control sequences in a question or a system text, which are broken apart."""
+        return len(self._tokenizer.spans(text.strip(), continuing=True).broken)
 
     def phrase(self, question: str) -> str:
         """The words in which ``tail`` puts a question, for a catalyst that resembles it."""
@@ -258,14 +262,19 @@ def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
 def _encode(tokenizer: Tokenizer, texts: list[tuple[str, bool]], *, continuing: bool) -> list[int]:
     """Ids of template text with the user's text (True) in it.
 
-    Encoded as one where the user's text spells no control token: that is what the model saw in
-    training.  Else apart, the user's as plain text.
+    Encoded as one where that gives no control sequence but the template's: it is what the model saw
+    in training.  Else apart, the user's as plain text.
     """
-    control = re.compile("|".join(map(re.escape, tokenizer.special_strings)) or r"(?!)")
-    if not any(control.search(text) for text, users in texts if users):
-        whole = "".join(text for text, _ in texts)
-        return tokenizer.encode_template(whole, continuing=continuing) if whole else []
-    ids: list[int] = []
+    whole = "".join(text for text, _ in texts)
+    ids = tokenizer.encode_template(whole, continuing=continuing) if whole else []
+    own = sum(
+        tokenizer.controls(tokenizer.encode_template(text, continuing=True))
+        for text, users in texts
+        if text and not users
+    )
+    if tokenizer.controls(ids) == own:
+        return ids
+    ids = []
     for text, users in texts:
         if text:
             encode = tokenizer.encode if users else tokenizer.encode_template

@@ -14,7 +14,7 @@ from kvstream.engine import Reader, StepReport
 from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.feed import TokenFeed
-from kvstream.memory.base import Memory, Trace
+from kvstream.memory.base import Memory, Trace, broken_apart
 from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages import Passages
@@ -109,6 +109,10 @@ class Reading:
                 f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
             )
         memory.warnings += self.sources.warnings
+        if feed.stream.broken:
+            memory.warnings.append(broken_apart("text", feed.stream.broken))
+        if system := self.setting.prompt.broken(self.setting.system or ""):
+            memory.warnings.append(broken_apart("system text", system))
         for message in memory.warnings:
             yield Notice(message)
         if unused:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvstream.errors import ModelError
 from kvstream.events import Event, Started
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
@@ -41,6 +42,14 @@ class Session:
             trust_remote_code=settings.trust_remote_code,
         )
         model = load(settings)
+        rows = model.model.get_input_embeddings().weight.shape[0]
+        # Special tokens beyond it are common and do no harm: no text gives their ids.
+        most = tokenizer.highest + 1
+        if most > rows and settings.quantize is None:
+            raise ModelError(
+                f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
+                f"has {rows:,} rows; they are of two models: download both again."
+            )
         return cls(model, tokenizer, time.perf_counter() - started)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import ModelError
+from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.text.ahead import ReadAhead
 from kvstream.text.forms import WordForms
 from kvstream.text.stream import BLOCK, Chunk, TokenStream
@@ -27,6 +27,10 @@ __all__ = [
     "load_tokenizer",
     "open_stream",
 ]
+
+
+_TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
+"""What every tokenizer must be able to encode; a run of letters is hard on bad patterns."""
 
 
 def open_stream(
@@ -69,7 +73,20 @@ def load_tokenizer(
             f"The tokenizer of {name} ({type(wrapper).__name__}) has no fast version, and others "
             "cannot be streamed faithfully; choose a model that comes with a tokenizer.json."
         )
-    return HubTokenizer(backend, wrapper, name)
+    try:
+        tokenizer = HubTokenizer(backend, wrapper, name)
+        tokenizer.encode(_TRIAL)
+        return tokenizer
+    except BaseException as error:  # a panic of Rust is no Exception
+        if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
+            raise
+        if is_out_of_memory(error):
+            raise
+        first_line = str(error).strip().split("\n")[0]
+        raise ModelError(
+            f"The tokenizer of {name} fails on a trial text: {first_line}. Download its "
+            "tokenizer.json again, or choose another model."
+        ) from error
 
 
 def _embedded() -> Tokenizer:
@@ -93,6 +110,8 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
             trust_remote_code=trust_remote_code,
         )
     except Exception as error:  # the library raises nearly everything: OSError, ValueError, ...
+        if is_out_of_memory(error):
+            raise
         where = "in the cache (offline)" if offline else "there or on the hub"
         first_line = str(error).strip().split("\n")[0]
         raise ModelError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import torch
 
 from kvstream import catalog, config
 from kvstream.catalog import BUDGET, Memory
-from kvstream.errors import UsageError
+from kvstream.errors import ModelError, UsageError
+from kvstream.model import placement
+from kvstream.session import Session
+from kvstream.settings import ModelSettings, RunSettings
 
 PLENTY = Memory("cpu", 2**40)
 
@@ -35,12 +39,28 @@ def test_sizes_are_those_of_the_loaded_model(
     assert entry.weight_bytes == sum(p.nbytes for p in own)
     assert entry.kv_tokens == 2048
     layers = models.bounded(family).layers
-    each = sum(s.heads * (s.key_dim + s.value_dim) for s in layers) * dtype.itemsize
+    each = sum(s.heads * ((s.key_dim + s.value_dim) * dtype.itemsize + 4) for s in layers)
     assert entry.kv_bytes == 2048 * each
     assert entry.needs_bytes == round(entry.weight_bytes * 1.1) + entry.kv_bytes
     assert entry.fits
     tight = catalog._entry("m", catalog.FOLDER, tmp_path, Memory("cpu", entry.needs_bytes - 1))
     assert tight.fits is False
+
+
+def capacity(session: Session) -> int:
+    """Bytes of the cache that a run with the default budget announces."""
+    setting = session.settle(["Who?"], RunSettings())
+    return setting.reader(session.model, RunSettings(), None).cache.capacity_bytes
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where pocket runs in float32, twice as large as its files say."""
+    monkeypatch.setattr(placement, "_fast_bfloat16", lambda: fast)
+    session = Session.open(ModelSettings())
+    entry = next(catalog.entries(PLENTY))
+    assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)
+    assert entry.kv_bytes == capacity(session)
 
 
 def test_shards_are_added_up_and_missed(tmp_path: Path) -> None:
@@ -114,11 +134,47 @@ def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatc
     for name, close in (("pockett", "pocket"), ("larg", "large")):
         with pytest.raises(UsageError, match=f"no model '{name}'. Did you mean {close}\\?"):
             config.model_name(name)
-    for name in ("gpt2", "org/pockett", "./pockett"):
+    for name in ("org/pockett", "./pockett"):
         assert config.model_name(name) == name
     monkeypatch.chdir(config_file.parent)
     Path("pockett").mkdir()
     assert config.model_name("pockett") == "pockett"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("llama3.2", "no model of that name in the hub's cache"),
+        ("llama3.2:1b", "those have no colon"),
+        ("http://localhost:11434/v1", "the address of a server"),
+        ("m.gguf", "m.gguf is a file"),
+        ("./m.gguf", "m.gguf is a file"),
+    ],
+)
+def test_names_of_other_tools_are_answered_at_once(
+    name: str, says: str, kvstream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match=says) as caught:
+        config.model_name(name)
+    assert "Give --model a folder" in str(caught.value)
+    if name.startswith("llama3.2"):
+        began = time.perf_counter()
+        ran = kvstream("ask", __file__, "Who?", "-m", name)
+        assert time.perf_counter() - began < 10
+        assert ran.code == 4
+        assert ran.stderr.count("\n") == 1
+
+
+def test_a_cached_name_without_an_owner_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--gpt2").mkdir()
+    assert config.model_name("gpt2") == "gpt2"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,7 +199,7 @@ def test_summaries_are_lines_of_the_text_with_their_numbers(cli, tmp_path) -> No
 def test_dry_run_reads_nothing(cli, story) -> None:
     ran = cli("ask", str(story), "Q?", "--dry-run", "--budget", "512")
     assert ran.code == 0, ran.stderr
-    assert "512 tokens" in ran.stdout
+    assert "budget 512 entries" in ran.stdout
     assert "steps" in ran.stdout
 
 
@@ -222,3 +224,75 @@ def test_a_reader_that_goes_away(story) -> None:
         shell=True, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.stderr == ""
+
+
+def test_pocket_says_once_that_it_is_a_demonstration(story: Path, kvstream: Any) -> None:
+    few = ("--budget", "1k", "-n", "2", "-Q", "Where?", "-Q", "Who?")
+    ran = kvstream("ask", str(story), *few, "--json")
+    assert ran.stderr.count("pocket is a small model for demonstration") == 1
+    assert [json.loads(line)["demonstration"] for line in ran.stdout.splitlines()] == [True] * 2
+    assert "demonstration" not in kvstream("ask", str(story), *few, "-q").stderr
+
+
+def test_python_without_docstrings_is_refused_in_a_sentence(story: Path) -> None:
+    command = [sys.executable, "-m", "kvstream", "ask", str(story), "Who?"]
+    told = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONOPTIMIZE": "2"}
+    )
+    assert told.returncode == 1
+    assert told.stderr.count("\n") == 1
+    assert "PYTHONOPTIMIZE=2" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers = 1000000"),
+        ({"num_hidden_layers": -2}, "num_hidden_layers = -2"),
+        ({"sliding_window": -1}, "sliding_window = -1"),
+        ("[" * 100_000, "nested too deeply"),
+        ("fifo", "model.safetensors is no regular file"),
+        ("zero", "model.safetensors is no regular file"),
+        ("normalizer", "tokenizer"),
+        ("pattern", "tokenizer"),
+        ("ids", "they are of two models"),
+    ],
+)
+def test_broken_model_folders(change: Any, says: str, cli: Any, story: Path, tmp_path: Path):
+    folder = tmp_path / "model"
+    shutil.copytree(pocket.path(), folder)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    tokenizer = folder / "tokenizer.json"
+    if isinstance(change, dict):
+        config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    elif change.startswith("["):
+        config.write_text(change)
+    elif change in ("fifo", "zero"):
+        weights.unlink()
+        os.mkfifo(weights) if change == "fifo" else weights.symlink_to("/dev/zero")
+    else:
+        whole = json.loads(tokenizer.read_text())
+        if change == "normalizer":
+            whole["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+        elif change == "ids":
+            whole["model"]["vocab"]["Zz"] = 90_000
+        else:
+            split = {"type": "Split", "pattern": {"Regex": "(a|aa)+$"}, "behavior": "Isolated"}
+            whole["pre_tokenizer"] = {**split, "invert": False}
+        tokenizer.write_text(json.dumps(whole))
+    began = time.perf_counter()
+    told(cli("ask", str(story), "Who?", "-m", str(folder), "-q"), 4, says)
+    assert time.perf_counter() - began < 20
+
+
+@pytest.mark.parametrize("message", ["std::bad_alloc", "Cannot allocate memory"])
+def test_out_of_memory_while_loading(
+    message: str, cli: Any, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+    told(cli("ask", str(story), "Who?", "-q"), 5, "Out of memory", "--dtype bfloat16")

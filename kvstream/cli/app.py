@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.cli.groups import Modules
-from kvstream.errors import KvstreamError, meant
+from kvstream.errors import KvstreamError, is_out_of_memory, meant
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -34,6 +34,7 @@ KERNELS = "12"
 """Compiled CPU kernels that are kept: more than one step needs."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
+ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
 class ClosedPipeError(Exception):
@@ -136,6 +137,11 @@ def run(arguments: Sequence[str]) -> int:
     _tolerate_any_text()
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
+    if sys.flags.optimize > 1:
+        return _told(
+            "Python runs with -OO (PYTHONOPTIMIZE=2), which removes the docstrings that "
+            "transformers and the help pages need; use PYTHONOPTIMIZE=1, or unset it.", 1, False
+        )  # fmt: skip
     try:
         # Without click's standalone mode an exit code (of --help, of doctor) is returned.
         code = cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)
@@ -161,23 +167,14 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _leave_quietly()
             return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
+        if type(error).__name__ == "PanicException":  # of Rust: no Exception
+            return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):
             raise
         advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Python's own error, torch's, or the RuntimeError of torch's CPU allocator.
-
-    By name, because torch may not be loaded and must not be loaded for this.
-    """
-    names = {cls.__name__ for cls in type(error).__mro__}
-    if names & {"MemoryError", "OutOfMemoryError"}:
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _memory_message(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from kvstream.cli.options import (
 )
 from kvstream.cli.reading import (
     WITHHELD,
+    announce,
     drained,
     open_session,
     open_sources,
@@ -87,7 +88,7 @@ def command(
             _, talk, kind = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
-            reporter.loading(options.model.name)
+            announce(reporter, options)
             session = open_session(options)
             setting = session.settle([], options.run, system=options.system, asked_later=True)
             events = session.read(

@@ -28,6 +28,7 @@ from kvstream.cli.output import OutputFile
 from kvstream.cli.reading import (
     WITHHELD,
     Reading,
+    announce,
     answer_events,
     can_be_read_again,
     open_session,
@@ -109,7 +110,7 @@ def compare(
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:
-            reporter.loading(options.model.name)
+            announce(reporter, options)
             session = open_session(options)
             reporter.close()
             for planned in options.runs:
@@ -118,7 +119,7 @@ def compare(
         times = 2 if baseline or options.reread else len(options.runs)
         once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
         reading = replace(reading, copies=stack.enter_context(_copied(once, interrupts)))
-        reporter.loading(options.model.name)
+        announce(reporter, options)
         session = open_session(options)
         rows: list[Row] = []
         failure: KvstreamError | None = None

@@ -22,6 +22,7 @@ from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
 from kvstream.rolling import Rolling
+from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from kvstream.settings import RunSettings
 
 
+DEMONSTRATION = (
+    "pocket is a small model for demonstration; for better answers choose another with -m, such as "
+    "-m Qwen/Qwen3-0.6B."
+)
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
 
@@ -91,7 +96,7 @@ def read(reading: Reading, options: ReadingOptions) -> int:
         checkpoint = open_checkpoint(options, reporter)
         if checkpoint is not None:
             asked["checkpoint"] = checkpoint
-        reporter.loading(options.model.name)
+        announce(reporter, options)
         session = open_session(options)
         extract = _extract(reading, options, session)
         if options.dry_run:
@@ -148,6 +153,13 @@ def read(reading: Reading, options: ReadingOptions) -> int:
 def plainly(options: ReadingOptions) -> ReadingOptions:
     """The same options without a panel, where answers come in between or there is no reading."""
     return replace(options, progress="none" if options.progress == "none" else "plain")
+
+
+def announce(reporter: Reporter, options: ReadingOptions) -> None:
+    """Say that the model is loaded now, and of pocket what it is."""
+    if options.model.name == ModelSettings.name and not options.quiet:
+        reporter.tell(DEMONSTRATION)
+    reporter.loading(options.model.name)
 
 
 def open_checkpoint(

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from kvstream.cli import early
 from kvstream.cli.options import ReadingOptions
-from kvstream.cli.reading import WITHHELD, open_session, plainly, prepared
+from kvstream.cli.reading import WITHHELD, announce, open_session, plainly, prepared
 from kvstream.errors import UsageError
 from kvstream.events import Answered, Event
 from kvstream.reporters import Reporter
@@ -76,7 +76,7 @@ def open_memory(
     _refuse_changes(ctx, kind, options)
     if options.model.dtype == "auto":  # what is stored fits no other
         options = replace(options, model=replace(options.model, dtype=kind.model["dtype"]))
-    reporter.loading(options.model.name)
+    announce(reporter, options)
     session = open_session(options)
     memory = session.recall(kind, options.run)
     # Nothing was read now; what it took is told with the file.

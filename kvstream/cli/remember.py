@@ -20,6 +20,7 @@ from kvstream.cli.options import (
     reading_options,
 )
 from kvstream.cli.reading import (
+    announce,
     drained,
     open_checkpoint,
     open_session,
@@ -113,7 +114,7 @@ def remember(
         sources = open_sources(paths, options, interrupts)
         if base is None:
             checkpoint = open_checkpoint(options, reporter)
-            reporter.loading(options.model.name)
+            announce(reporter, options)
             session = open_session(options)
             if options.dry_run:
                 plan = session.plan(

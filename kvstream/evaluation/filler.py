@@ -52,7 +52,7 @@ class Filler:
         if tokens <= 0:
             return ""
         text = self._piece(tokens * CHARS_A_TOKEN, rng)
-        _, starts = tokenizer.spans(text)
+        starts = tokenizer.spans(text).starts
         if len(starts) <= tokens:
             return text
         return text.encode("utf-8")[: int(starts[tokens])].decode("utf-8", "ignore")
@@ -83,7 +83,7 @@ def boundary(text: str, start: int) -> int:
 
 def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]) -> str:
     """`text` with each needle put at its depth, counted in tokens, at the end of a sentence."""
-    _, starts = tokenizer.spans(text)
+    starts = tokenizer.spans(text).starts
     # Byte offsets to characters: needles go between characters, never into one.
     raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
     characters = np.cumsum((raw & 0xC0) != 0x80) - 1
@@ -101,7 +101,7 @@ def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]
 
 def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
     """About `tokens` tokens of `text` with `needle` in the middle."""
-    _, starts = tokenizer.spans(text)
+    starts = tokenizer.spans(text).starts
     at = len(text[: text.index(needle)].encode("utf-8"))
     index = int(np.searchsorted(starts, at))
     first = max(0, min(index - tokens // 2, len(starts) - tokens))

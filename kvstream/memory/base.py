@@ -114,6 +114,9 @@ class Memory:
         where the question alone does not fit.
         """
         tail = self.tail(question, earlier)
+        if broken := self.prompt.broken(question):
+            self.warnings.append(broken_apart("question", broken))
+            yield Notice(self.warnings[-1])
         held = self.reader.retained().numpy()
         yield AnswerStarted(question, number)
         began = time.perf_counter()
@@ -295,6 +298,15 @@ class Memory:
             coverage=coverage(held, read),
             warnings=tuple(self.warnings),
         )
+
+
+def broken_apart(what: str, count: int) -> str:
+    """The warning of a text that holds control sequences."""
+    sequences = "control sequences" if count > 1 else "control sequence"
+    return (
+        f"The {what} holds {count:,} {sequences} of the model's chat template; the model reads "
+        "their characters one by one, as plain text."
+    )
 
 
 def judged(result: Result, support: Support, *, withhold: bool) -> Result:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kvstream import pocket
-from kvstream.errors import ModelError
+from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -24,9 +24,20 @@ from kvstream.model.placement import (
 )
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
-from kvstream.settings import ModelSettings
+from kvstream.settings import ModelSettings, refuse_unsupported
 
 POCKET = "pocket"
+_SIZES = {
+    "num_hidden_layers": (1, 10_000),
+    "hidden_size": (1, 1_000_000),
+    "num_attention_heads": (1, 100_000),
+    "num_key_value_heads": (1, 100_000),
+    "head_dim": (1, 1_000_000),
+    "vocab_size": (1, 100_000_000),
+    "max_position_embeddings": (1, 10**12),
+    "sliding_window": (0, 10**12),
+}
+"""The least and the most that a configuration may say; more than any model has."""
 
 
 def folder(settings: ModelSettings) -> str:
@@ -41,21 +52,45 @@ def folder(settings: ModelSettings) -> str:
             )
         _check_config(path / "config.json")
         return str(path)
+    refuse_unsupported(settings.name)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         raise ModelError(f"There is no model folder {path}; check the path.")
     return settings.name
 
 
 def _check_config(path: Path) -> None:
-    """Before the tokenizer, which reads it first, is blamed."""
+    """Before the tokenizer, which reads it first, is blamed, or a wrong size is built for hours."""
+    wrong = ""
     try:
-        wrong = "" if isinstance(json.loads(path.read_text("utf-8")), dict) else "no JSON object"
+        config = json.loads(path.read_text("utf-8"))
+        wrong = _wrong_size(config) if isinstance(config, dict) else "is no JSON object"
     except ValueError as error:
-        wrong = f"no valid JSON ({error})"
+        wrong = f"is no valid JSON ({error})"
+    except RecursionError:
+        wrong = "is nested too deeply"
     except OSError as error:
-        wrong = f"not to be read ({error.strerror})"
+        wrong = f"cannot be read ({error.strerror})"
     if wrong:
-        raise ModelError(f"{path} is {wrong}; copy or download the model's config.json again.")
+        raise ModelError(f"{path} {wrong}; copy or download the model's config.json again.")
+    for file in sorted(path.parent.iterdir()):
+        if file.suffix in (".json", ".safetensors") and file.exists() and not file.is_file():
+            raise ModelError(
+                f"{file} is no regular file, and reading it may never end; copy or download the "
+                "model again."
+            )
+
+
+def _wrong_size(config: dict[str, Any]) -> str:
+    """What is wrong with the sizes in a configuration, if anything."""
+    text = config.get("text_config")
+    for sizes in (config, *([text] if isinstance(text, dict) else [])):
+        for name, (least, most) in _SIZES.items():
+            value = sizes.get(name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                return f"says {name} = {str(value)[:40]}, which must be from {least} to {most:,}"
+    return ""
 
 
 def load(settings: ModelSettings) -> BoundedModel:
@@ -86,9 +121,9 @@ def load(settings: ModelSettings) -> BoundedModel:
             **placement,
             **common,
         )
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise MemoryError(f"while {settings.name} was loaded") from error
         raise _explained(settings, where, error) from error
     model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:

@@ -36,6 +36,7 @@ class _Block:
     chunk: Chunk
     estimate: int | None
     forced_cuts: int
+    broken: int
     shown: list[TextBlock]
 
 
@@ -53,7 +54,7 @@ def _run(
             rest = stream.read(stream._ready_tokens)
             ids = np.concatenate([first.ids, rest.ids])
             chunk = Chunk(ids, np.concatenate([first.starts, rest.starts]), rest.end)
-            block = _Block(chunk, stream.estimate(), stream.forced_cuts, shown[:])
+            block = _Block(chunk, stream.estimate(), stream.forced_cuts, stream.broken, shown[:])
             shown.clear()
             _put(block, blocks, closed)
             if not len(chunk):
@@ -92,6 +93,7 @@ class ReadAhead:
         self.paused = False
         """Sources of known size never pause."""
         self.forced_cuts = 0
+        self.broken = 0
         self._on_block = on_block
         self._queue: _Queue = queue.Queue(AHEAD)
         self._closed = threading.Event()
@@ -156,6 +158,7 @@ class ReadAhead:
             for block in item.shown:
                 self._on_block(block)
         self._estimate, self.forced_cuts = item.estimate, item.forced_cuts
+        self.broken = item.broken
         self._end = item.chunk.end
         self._ended = not len(item.chunk)
         if not self._ended:

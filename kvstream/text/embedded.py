@@ -11,6 +11,7 @@ import numpy as np
 from kvstream.text.tokenizer import (
     ByteDecoder,
     Decoder,
+    Spans,
     Tokenizer,
     any_crosses_words,
     without_surrogates,
@@ -60,10 +61,10 @@ class TiktokenTokenizer(Tokenizer):
         text: str = self._compiled.render(messages=messages, **self._names, **options)
         return text
 
-    def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def spans(self, text: str, *, continuing: bool = False) -> Spans:
         ids = np.array(self.encode(text), dtype=np.int32)
         ends = np.cumsum(self._lengths[ids])
-        return ids, ends - self._lengths[ids]
+        return Spans(ids, ends - self._lengths[ids])
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
         return self._encoding.encode_ordinary(without_surrogates(text))

@@ -11,11 +11,13 @@ import numpy as np
 
 from kvstream.text import metaspace_bpe, tiktoken_bpe
 from kvstream.text.blocks import utf8_starts
+from kvstream.text.control import Guard, frames, markers, text_of
 from kvstream.text.metaspace_bpe import MetaspaceBPE
 from kvstream.text.tiktoken_bpe import TiktokenBPE, byte_alphabet
 from kvstream.text.tokenizer import (
     ByteDecoder,
     Decoder,
+    Spans,
     Tokenizer,
     WindowDecoder,
     any_crosses_words,
@@ -25,6 +27,8 @@ from kvstream.text.tokenizer import (
 if TYPE_CHECKING:
     import tokenizers
 
+_NOWHERE = "\ue000\U000f0000\U0010fffd"
+"""Characters of private use."""
 WORTH = 1 << 22
 """Characters that took the library as long as it takes to look for a faster way."""
 
@@ -48,19 +52,44 @@ class HubTokenizer(Tokenizer):
         self.eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         template = str(getattr(wrapper, "chat_template", None) or "")
+        around = frames(template, self.render) if template else ()
         # Some role markers are added tokens that are not declared special; the template knows.
         control = {
             token.content
             for token in added.values()
-            if token.special or (token.content.strip() and token.content in template)
+            if token.special
+            or (
+                token.content.strip() and any(token.content in text for text in (template, *around))
+            )
         }
         self.special_strings = tuple(sorted(control))
         self._plain = _Pair(backend, control)
         self._control = _Pair(backend, set())
-        self._pieces = _byte_pieces(backend)
-        pieces = self._pieces or [token.encode() for token in backend.get_vocab()]
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.highest = max((i for i in vocabulary.values() if i not in added), default=-1)
+        self._pieces = _byte_pieces(backend, vocabulary)
+        self._guard = Guard(
+            text_of(
+                backend,
+                lambda part: _state(part, first=True) or {"type": ""},
+                vocabulary,
+                byte_alphabet(),
+            ),
+            self._plain.places,
+            self._control.places,
+            {
+                *(vocabulary[text] for text in control),
+                *self.eos_ids,
+                *([self.bos_id] if self.bos_id is not None else []),
+            },
+            # Those of single words are plain text where others touch them.
+            (markers(around, control) - control)
+            | {token.content for token in added.values() if token.single_word} & control,
+            self._unknown(backend),
+        )
+        pieces = self._pieces or [token.encode() for token in vocabulary]
         lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
-        self.longest = int(lengths.max(initial=1))
+        self.longest = max(int(lengths.max(initial=1)), self._guard.longest)
         self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
         self._lengths = lengths if self._pieces else None
         self._encoded = 0  # characters
@@ -77,12 +106,34 @@ class HubTokenizer(Tokenizer):
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
         text = without_surrogates(text)
         ids = self._quickly(text, continuing)
-        return self._plain.ids(text, continuing) if ids is None else ids.tolist()
+        if ids is None:
+            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+        if not self._guard.clean(text, ids):
+            ids = self._guard.mend(text, continuing)[0]
+        return ids.tolist()
 
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
         return self._control.ids(without_surrogates(text), continuing)
 
-    def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def controls(self, ids: Sequence[int]) -> int:
+        return self._guard.count(ids)
+
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+        return self._guard.between(before, behind)
+
+    @property
+    def reach(self) -> int:
+        return self._guard.reach
+
+    def spans(self, text: str, *, continuing: bool = False) -> Spans:
+        found = self._spans(text, continuing)
+        if self._guard.clean(text, found.ids):
+            return found
+        ids, chars, broken = self._guard.mend(text, continuing)
+        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
+
+    def _spans(self, text: str, continuing: bool) -> Spans:
+        """Those of ``text``, whatever ids it gives."""
         ids = self._quickly(text, continuing)
         if ids is None and self._pieces is not None and self._unchanged(text):
             ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
@@ -91,12 +142,21 @@ class HubTokenizer(Tokenizer):
             ends = np.cumsum(lengths)
             size = len(text) if text.isascii() else len(text.encode())
             if (int(ends[-1]) if len(ends) else 0) == size:
-                return ids, ends - lengths
+                return Spans(ids, ends - lengths)
         # A prefix, a normaliser or an unknown token: only the library knows what came from where.
-        ids, chars = self._plain.offsets(text, continuing)
-        if text.isascii():
-            return ids, chars
-        return ids, utf8_starts(text)[chars]
+        ids, chars, _ = self._plain.places(text, continuing)
+        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
+
+    def _unknown(self, backend: tokenizers.Tokenizer) -> int | None:
+        """The id of characters that the vocabulary has not; None where they become bytes."""
+        name = getattr(backend.model, "unk_token", None)
+        if name:
+            return backend.token_to_id(name)
+        for char in _NOWHERE:
+            ids = self._plain.ids(char, True)
+            if len(ids) == 1:
+                return ids[0]
+        return None
 
     def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
         """Ids by a stand-in; None where they may be others, or few were encoded so far."""
@@ -159,17 +219,18 @@ class _Pair:
     def ids(self, text: str, continuing: bool) -> list[int]:
         return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
 
-    def offsets(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray]:
-        """ids int32 [n], and the character at which each token begins, int64 [n]."""
+    def places(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ids int32 [n], and the characters at which each token begins and ends, int64 [n]."""
         ids: list[int] = []
-        begins = [np.empty(0, dtype=np.int64)]
+        offsets = [np.empty((0, 2), dtype=np.int64)]
         place = 0
         for backend, part in self._parts(text, continuing):
             encoding = backend.encode(part, add_special_tokens=False)
             ids += encoding.ids
-            begins.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0] + place)
+            offsets.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + place)
             place += len(part)
-        return np.array(ids, dtype=np.int32), np.concatenate(begins)
+        begins, ends = np.concatenate(offsets).T
+        return np.array(ids, dtype=np.int32), begins, ends
 
     def _parts(self, text: str, continuing: bool) -> list[tuple[tokenizers.Tokenizer, str]]:
         """Who encodes what. Behind an added token some tokenizers put a prefix again."""
@@ -258,7 +319,7 @@ def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
     return state
 
 
-def _byte_pieces(backend: tokenizers.Tokenizer) -> list[bytes] | None:
+def _byte_pieces(backend: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> list[bytes] | None:
     """The bytes of every token of a byte-level tokenizer, None for others."""
     pre_tokenizer = _state(backend.pre_tokenizer, first=True) or {"type": ""}
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
@@ -268,7 +329,6 @@ def _byte_pieces(backend: tokenizers.Tokenizer) -> list[bytes] | None:
     if decoder is None or decoder["type"] != "ByteLevel":
         return None
     back = byte_alphabet()
-    vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, number in vocabulary.items():

@@ -6,7 +6,9 @@ come cannot move it, and proven by doing it for the text around.  Before a space
 that hardly ever fails; text without spaces has no such places, but between tokens there are some.
 
 One thing cannot be had: between two ways of equal score a unigram model decides by the rounding of
-a sum over the whole word, so in a "word" longer than a block either may come out.
+a sum over the whole word, so in a "word" longer than a block either may come out.  And where a
+normalizer takes away so much text within a control sequence that its end is not in sight, it is
+broken apart at the cut, not at every character.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ class TokenStream:
         """The last read got less because the sources said that there is nothing now."""
         self.forced_cuts = 0
         """Cuts that could not be proven; 0 for all but made-up text."""
+        self.broken = 0
+        """Control sequences of the template that were broken apart."""
+        self._latest: list[int] = []  # ids in front of what waits
         self._tokenizer = tokenizer
         self._sources = sources
         self._blocks: Iterator[TextBlock] | None = iter(sources)
@@ -161,7 +166,7 @@ class TokenStream:
         offsets = [block.offsets() for block in self._waiting]
         places = np.concatenate([*(part[:-1] for part in offsets), offsets[-1][-1:]])
         utf8 = utf8_starts(text)
-        ids, starts = self._tokenizer.spans(text, continuing=self._begun)
+        ids, starts, broken = self._tokenizer.spans(text, continuing=self._begun)
         tokens, chars = len(ids), len(text)
         if not final:
             cut = self._cut(text, utf8, ids, starts)
@@ -176,8 +181,18 @@ class TokenStream:
             char = np.clip(char, 0, len(text) - 1)
             room = np.maximum(places[char + 1] - places[char] - 1, 0)
             starts = places[char] + np.minimum(starts - utf8[char], room)
+        self.broken += int((broken < tokens).sum())
+        reach = self._tokenizer.reach
+        if tokens and (between := self._tokenizer.between(self._latest, ids[:reach].tolist())):
+            # A sequence with more text in it than was looked ahead, or across a cut not proven.
+            ids = np.concatenate([np.array(between, dtype=ids.dtype), ids])
+            starts = np.concatenate([np.repeat(starts[:1], len(between)), starts])
+            tokens += len(between)
+            self.broken += 1
         if tokens:
             self._ready.append((ids, starts))
+            if reach:
+                self._latest = [*self._latest, *ids[-reach:].tolist()][-reach:]
         self._ready_tokens += tokens
         self._encoded_tokens += tokens
         self._encoded_to = int(places[chars])

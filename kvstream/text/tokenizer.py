@@ -6,11 +6,25 @@ import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _CROSSING = re.compile(r"[^\W_][ ▁]+[^\W_]")
+
+
+class Spans(NamedTuple):
+    """Tokens of a text, and where they are in it."""
+
+    ids: np.ndarray
+    """int32 [n]."""
+    starts: np.ndarray
+    """int64 [n]: where each token begins in the UTF-8 form of the text.
+
+    A token that is a part of a character may have the start of the character.
+    """
+    broken: np.ndarray = np.empty(0, dtype=np.int64)
+    """Which tokens are the first of a control sequence that was broken apart, int64 [m]."""
 
 
 class Tokenizer(ABC):
@@ -27,6 +41,8 @@ class Tokenizer(ABC):
     special_ids: frozenset[int]
     special_strings: tuple[str, ...]
     """Texts that ``encode_template`` reads as one control token."""
+    highest: int = -1
+    """The highest id that a text can give; -1 where that is known to fit the model."""
     longest: int
     """UTF-8 bytes of the longest token."""
     crosses_words: bool
@@ -42,17 +58,26 @@ class Tokenizer(ABC):
         """The chat template's text for ``messages``; raises what the template raises."""
 
     @abstractmethod
-    def spans(self, text: str, *, continuing: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """``encode``, and where each token begins in the UTF-8 form of ``text``.
-
-        Returns ids int32 [n] and starts int64 [n].  A token that is a part of a character may
-        have the start of the character.
-        """
+    def spans(self, text: str, *, continuing: bool = False) -> Spans:
+        """Tokens of plain text: control sequences of the template are broken apart."""
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        """Ids of plain text: control tokens written out in it are plain text, none is added."""
-        ids: list[int] = self.spans(text, continuing=continuing)[0].tolist()
+        """Ids of plain text: no control token is in them, and no control sequence."""
+        ids: list[int] = self.spans(text, continuing=continuing).ids.tolist()
         return ids
+
+    def controls(self, ids: Sequence[int]) -> int:
+        """Control sequences in ids of template text."""
+        return sum(token in self.special_ids for token in ids)
+
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+        """Ids to put between two that were encoded apart, lest they make a control sequence."""
+        return []
+
+    @property
+    def reach(self) -> int:
+        """How many ids on either side `between` looks at."""
+        return 0
 
     @abstractmethod
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:

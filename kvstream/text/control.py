@@ -1,0 +1,354 @@
+"""Keeps the control sequences of a chat template out of the ids of text that is only read.
+
+A tokenizer that takes special tokens in a text as plain text still gives their ids where its own
+vocabulary holds them, where its normalizer makes them out of other characters, or where the
+template marks turns by ordinary tokens such as ``[INST]``.  So the ids are checked, not the text:
+
+- no id that a template writes as a control token may occur, and
+- no sequence of ids that the template writes for one of its markers may occur.
+
+Where one does, the characters of that place are encoded one by one.  Their text stays as it is.
+Where even that gives the same ids, other ids stand between them, and as a last resort in their
+place.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Any, Literal
+
+import numpy as np
+
+_TAG = re.compile(r"<+[^<>\s\"'=,]{1,64}>+|\[+[^\[\]\s\"'=,]{1,64}\]+")
+"""A word in brackets: ``[INST]``, ``<<SYS>>``, ``<|user|>``."""
+_HEADER = re.compile(r"(?:#{1,6} ?[^\n:#]{1,30}:?|\w{1,20}:)\s*$")
+"""What stands in front of a message where a template has no tags: ``### Input:``, ``USER:``."""
+_COMPLETES = "Answer:"
+"""A prompt that ends so is a plain text to be completed: it has no turns."""
+_LITERAL = ("data", "string")
+_TURNS = (
+    ("user",),
+    ("system", "user"),
+    ("user", "assistant"),
+    ("user", "assistant", "user"),
+    ("system", "user", "assistant", "user"),
+    ("user", "assistant", "tool"),
+)
+_MARK = "kvstream9c41e7"
+_BEFORE, _BEHIND = ("", "x", " ", "\n", ".", "]", ">"), ("", "x", " ", "\n")
+"""Neighbours that a marker may have in a prompt: its ids depend on them."""
+_SEPARATORS = (" ", "_", ".", "x")
+_SPACE = "▁"
+_SPACES = f"{_SPACE}Ġ"
+
+Encode = Callable[[str, bool], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""(text, continuing) -> ids, first characters and ends of the tokens; each int [n]."""
+
+
+def frames(template: str, render: Callable[..., str]) -> tuple[str, ...]:
+    """What a template writes around messages, and the texts in its source."""
+    found: dict[str, None] = dict.fromkeys(_literals(template))
+    for turns, prompts in product(_TURNS, (True, False)):
+        marks = [f"{_MARK}{number:02d}" for number in range(len(turns))]
+        messages = [{"role": r, "content": m} for r, m in zip(turns, marks, strict=True)]
+        try:
+            text = render(messages, add_generation_prompt=prompts)
+        except Exception:  # a template may raise anything
+            continue
+        found |= dict.fromkeys(re.split(rf"(?<={_MARK}\d\d)", text))
+    return tuple(found)
+
+
+def markers(frames: Iterable[str], control: Iterable[str]) -> set[str]:
+    """The texts in ``frames`` that mark turns; ``control`` are texts of control tokens."""
+    control = tuple(control)
+    found: set[str] = set()
+    headers: set[str] = set()
+    completes = False
+    for frame in frames:
+        found.update(tag for tag in _TAG.findall(frame) if any(map(str.isalpha, tag)))
+        before, mark, _ = frame.partition(_MARK)
+        completes |= not mark and frame.rstrip().endswith(_COMPLETES)
+        if mark and not _TAG.search(before) and not any(text in before for text in control):
+            headers.update(match.group().strip() for match in _HEADER.finditer(before))
+    return found if completes else found | headers
+
+
+def _literals(template: str) -> Iterator[str]:
+    """The texts in a template's source: it may have branches that are not rendered."""
+    from jinja2 import Environment
+    from jinja2.exceptions import TemplateSyntaxError
+
+    try:
+        for _, kind, value in Environment().lex(template):
+            if kind in _LITERAL:
+                yield value
+    except TemplateSyntaxError:  # what is not rendered then is not known
+        return
+
+
+@dataclass(frozen=True)
+class Text:
+    """How ids spell a text."""
+
+    pieces: Mapping[str, int]
+    """The whole vocabulary with the added tokens."""
+    prefix: str = ""
+    """In front of tokens that go on in a word (``##``)."""
+    suffix: str = ""
+    """Behind tokens that end a word (``</w>``)."""
+    spaces: bool = False
+    """``▁`` stands for a space."""
+    fallback: bool = False
+    """A byte may have a token of its own: ``<0x0A>``."""
+    normalizer: Literal["", "NFC"] | None = None
+    """``""``: the ids spell the text itself; ``"NFC"``: its normal form; None: something else."""
+
+
+class Guard:
+    """Finds control sequences in ids, and breaks them apart."""
+
+    def __init__(
+        self,
+        text: Text,
+        plain: Encode,
+        template: Encode,
+        control: Iterable[int],
+        marks: Iterable[str],
+        unknown: int | None,
+    ) -> None:
+        """``plain`` encodes what is read, ``template`` what the template writes.
+
+        ``control``: ids of control tokens; ``unknown``: that of unknown words; ``marks``: markers.
+        """
+        self._text, self._plain = text, plain
+        single = set(control)
+        self._known: dict[str, str] = {}  # a marker, and how its ids spell it
+        self._sequences: set[tuple[int, ...]] = set()
+        if unknown is not None and unknown in plain("\ue000", True)[0]:
+            single.discard(unknown)  # any text may give it
+        self._size = max(text.pieces.values(), default=-1) + 1
+        written = {mark: _written(template, mark) for mark in marks}
+        for found in written.values():
+            single |= {ids[0] for ids in found if len(ids) == 1 and ids[0] != unknown}
+        for mark, found in written.items():
+            # Unknown words alone are no marker, and what holds a control token is found by that.
+            found = {ids for ids in found if not single & set(ids) and self._tells(ids, unknown)}
+            spelling = self._spelled(found) if found else ""
+            if spelling:
+                self._sequences |= found
+                self._known[mark] = spelling
+        self._control = np.zeros(self._size, dtype=np.bool_)
+        self._control[list(single)] = True
+        self._spellings = sorted(set(self._known.values()), key=len, reverse=True)
+        self._search = re.compile(f"(?=({'|'.join(map(re.escape, self._spellings))}))")
+        texts = set(self._known)
+        if text.spaces:
+            texts |= {mark.replace(_SPACE, " ") for mark in texts}
+        self._texts = sorted(texts)
+        self._rare = sorted({min(mark, key=_commonness) for mark in texts})
+        self._singles: dict[str, list[int]] = {}
+        self.reach = max(map(len, self._sequences), default=1) - 1
+        """Ids on either side of a border that decide whether a sequence crosses it."""
+        self.longest = max((len(mark.encode()) for mark in self._known), default=0)
+        """UTF-8 bytes of the longest marker that is no control token."""
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        """How each id is spelled."""
+        pieces = [""] * self._size
+        for piece, number in self._text.pieces.items():
+            piece = piece.removeprefix(self._text.prefix).removesuffix(self._text.suffix)
+            pieces[number] = piece
+        return pieces
+
+    def _tells(self, ids: Iterable[int], unknown: int | None) -> bool:
+        """Whether there is more in ``ids`` than spaces and unknown words."""
+        return any(self._pieces[i].strip(_SPACES) for i in ids if i != unknown)
+
+    def _spelled(self, found: Iterable[Sequence[int]]) -> str:
+        """What is common to the spellings of one marker between different neighbours."""
+        spellings = ["".join(self._pieces[i] for i in ids).strip(_SPACES) for ids in found]
+        return min(spellings, key=len)
+
+    def clean(self, text: str, ids: np.ndarray) -> bool:
+        """Whether ``ids``, which stand for ``text``, hold no control sequence."""
+        if self._control.take(ids, mode="clip").any():  # the fastest of the ways to look up
+            return False
+        if not self._spellings:
+            return True
+        if self._spells(text):
+            if not any(char in text for char in self._rare):
+                return True
+            return not any(mark in text for mark in self._texts)
+        spelled = "".join(map(self._pieces.__getitem__, ids.tolist()))
+        return not any(spelling in spelled for spelling in self._spellings)
+
+    def _spells(self, text: str) -> bool:
+        """Whether the ids of ``text`` spell just that."""
+        kind = self._text.normalizer
+        if kind is None or (self._text.spaces and _SPACE in text):
+            return False
+        if self._text.fallback and "<0x" in text:
+            return False
+        return not kind or text.isascii() or unicodedata.is_normalized(kind, text)
+
+    def count(self, ids: Sequence[int]) -> int:
+        """Control sequences in ids of a template."""
+        return len(self._places(np.array(ids, dtype=np.int32)))
+
+    def _places(self, ids: np.ndarray) -> list[tuple[int, int]]:
+        """Control sequences in ``ids`` as (first, end), in order and apart."""
+        found = [(int(i), int(i) + 1) for i in np.flatnonzero(self._control[ids])]
+        if self._spellings:
+            pieces = [self._pieces[i] for i in ids.tolist()]
+            ends = np.cumsum([len(piece) for piece in pieces])
+            for match in self._search.finditer("".join(pieces)):
+                first, last = match.start(1), match.end(1) - 1
+                begin, end = np.searchsorted(ends, [first, last], side="right")
+                found.append((int(begin), int(end) + 1))
+        joined: list[tuple[int, int]] = []
+        for begin, end in sorted(found):
+            if joined and begin < joined[-1][1]:
+                joined[-1] = joined[-1][0], max(end, joined[-1][1])
+            else:
+                joined.append((begin, end))
+        return joined
+
+    def mend(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids of ``text`` without control sequences, the characters at which tokens begin, and
+        which tokens are the first of a place that was broken apart.
+        """
+        ids, begins, ends = self._plain(text, continuing)
+        new: list[int] = []
+        starts: list[int] = []
+        broken: list[int] = []
+        done = 0
+        for (begin, end), (until, _) in pairwise([*self._places(ids), (len(ids), len(ids))]):
+            new += ids[done:begin].tolist()
+            starts += begins[done:begin].tolist()
+            done = end
+            first = int(begins[begin])
+            piece = text[first : max(int(ends[begin:end].max()), first)]
+            behind = ids[end : min(end + self.reach, until)].tolist()
+            apart = self._apart(piece, new[-self.reach :] if self.reach else [], behind)
+            broken.append(len(new))
+            new += [token for token, _ in apart]
+            starts += [first + place for _, place in apart]
+        new += ids[done:].tolist()
+        starts += begins[done:].tolist()
+        if broken and broken[-1] == len(new) and new:  # nothing stands for the last place
+            broken[-1] -= 1
+        places = np.array(starts, dtype=np.int64), np.array(broken, dtype=np.int64)
+        return np.array(new, dtype=np.int32), *places
+
+    def _apart(self, piece: str, before: list[int], behind: list[int]) -> list[tuple[int, int]]:
+        """Ids for the text of a control sequence, and the characters of it that they stand for."""
+        single = [(i, place) for place, char in enumerate(piece) for i in self._of(char)]
+        ways = [single]
+        fillers = [i for text in _SEPARATORS for i in self._of(text)[:1]]
+        ways += [_filled(single, filler) for filler in fillers]
+        ways += [[(filler, 0)] for filler in fillers]
+        for way in ways:
+            ids = [token for token, _ in way]
+            if ids and not self.holds([*before, *ids, *behind]):
+                return way
+        return []
+
+    def _of(self, char: str) -> list[int]:
+        if char not in self._singles:
+            self._singles[char] = self._plain(char, True)[0].tolist()
+        return self._singles[char]
+
+    def holds(self, ids: Sequence[int]) -> bool:
+        """Whether ``ids`` hold a control token, or a marker's ids as a template writes them."""
+        if self._control[np.array(ids, dtype=np.int64)].any():
+            return True
+        lengths = {len(sequence) for sequence in self._sequences}
+        return any(
+            tuple(ids[place : place + length]) in self._sequences
+            for length in lengths
+            for place in range(len(ids) - length + 1)
+        )
+
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+        """What must stand between ids that were encoded apart, lest they make a sequence."""
+        if not self.reach:
+            return []
+        before, behind = list(before[-self.reach :]), list(behind[: self.reach])
+        if not self.holds([*before, *behind]):
+            return []
+        fillers = (self._of(text)[:1] for text in _SEPARATORS)
+        return next((f for f in fillers if f and not self.holds([*before, *f, *behind])), [])
+
+
+def _filled(single: list[tuple[int, int]], filler: int) -> list[tuple[int, int]]:
+    """The same with ``filler`` between any two."""
+    pairs = [[(filler, second[1]), second] for _, second in pairwise(single)]
+    return single[:1] + [entry for pair in pairs for entry in pair]
+
+
+def _commonness(char: str) -> int:
+    """What is rare in texts comes first."""
+    return "|<>[]{}#/_".find(char) if char in "|<>[]{}#/_" else 100 + char.isalnum()
+
+
+def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:
+    """The ids that a template may write for ``mark``, those that hold some of it."""
+    found = set()
+    for before, behind in product(_BEFORE, _BEHIND):
+        for continuing in (True, False):
+            ids, begins, ends = template(before + mark + behind, continuing)
+            within = (ends > len(before)) & (begins < len(before) + len(mark))
+            if within.any():
+                found.add(tuple(ids[within].tolist()))
+    return found
+
+
+def text_of(
+    backend: Any,
+    state: Callable[[Any], dict[str, Any]],
+    vocabulary: Mapping[str, int],
+    alphabet: Iterable[str],
+) -> Text:
+    """How the ids of a tokenizer of the library spell texts.
+
+    ``state`` tells what a part of it says of itself; ``alphabet`` stands for bytes.
+    """
+    model, words = backend.model, state(backend.pre_tokenizer)
+    normalizer = state(backend.normalizer)
+    spaces = False
+    kinds: set[Literal["", "NFC"] | None] = {""}
+    for part in normalizer.get("normalizers", [normalizer]):
+        if part["type"] == "Replace" and part["pattern"] == {"String": " "}:
+            spaces = part["content"] == _SPACE
+            if not spaces:
+                kinds.add(None)
+        elif part["type"] not in ("", "Prepend"):
+            kinds.add("NFC" if part["type"] == "NFC" else None)
+    bytewise = False
+    for part in words.get("pretokenizers", [words]):
+        spaces |= part["type"] == "Metaspace"
+        bytewise |= part["type"] == "ByteLevel"
+        kept = part["type"] in ("", "ByteLevel", "Metaspace", "Digits", "UnicodeScripts") or (
+            part["type"] == "Split" and part["behavior"] != "Removed"
+        )
+        if not kept:
+            kinds.add(None)
+    fallback = bool(getattr(model, "byte_fallback", False))
+    whole = all(char in vocabulary for char in alphabet) if bytewise else fallback
+    if not whole and type(model).__name__ != "Unigram":
+        kinds.add(None)  # characters without a token may be left out
+    return Text(
+        vocabulary,
+        prefix=getattr(model, "continuing_subword_prefix", None) or "",
+        suffix=getattr(model, "end_of_word_suffix", None) or "",
+        spaces=spaces,
+        fallback=fallback,
+        normalizer=None if None in kinds else "NFC" if "NFC" in kinds else "",
+    )
