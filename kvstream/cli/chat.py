@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import ReadingOptions, SectionedCommand, memory_file, reading_options
 from kvstream.cli.reading import (
     WITHHELD,
+    check_files,
     drained,
     open_checkpoint,
     open_session,
@@ -59,6 +61,9 @@ def command(
             "--dry-run tells what a reading would take; remember, which reads the same, has it.",
             ctx,
         )
+    if sys.stdin is None:
+        raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
+    check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))
         kind = None
@@ -118,6 +123,8 @@ def turns(budget: int) -> int:
 def questions() -> Iterator[str]:
     """The lines of standard input that are not empty; a terminal is shown a prompt on stderr."""
     asked = sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text must not end the chat
+        sys.stdin.reconfigure(errors="replace")
     while True:
         if asked:
             sys.stderr.write("> ")

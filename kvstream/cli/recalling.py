@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream.cli.options import ReadingOptions
-from kvstream.cli.reading import WITHHELD, open_session, plainly, prepared
+from kvstream.cli.reading import WITHHELD, check_files, open_session, plainly, prepared
 from kvstream.errors import UsageError
 from kvstream.events import Answered, Event
 from kvstream.reporters import Reporter
@@ -31,6 +31,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     if options.dry_run:
         raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
     code = 0
+    check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
         _, memory, kind = open_memory(ctx, path, options, reporter)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory import header
+from kvstream.text import places
 
 ASIDE = "evidence."
 """Tensors whose names begin so were measured of the memory and are no part of it."""
@@ -101,14 +102,17 @@ def write(
 
 def check_writable(path: Path) -> None:
     """Find out before the long work. Raises KvstreamError."""
-    target = Path(os.path.realpath(path))
     problem = None
-    if target.is_dir():
-        problem = "it is a directory"
-    elif not target.parent.is_dir():
-        problem = f"there is no directory {target.parent}"
-    elif not os.access(target if target.exists() else target.parent, os.W_OK):
-        problem = "permission denied"
+    try:
+        target = places.replaceable(path)
+        if target is not None and not target.parent.is_dir():
+            problem = f"there is no directory {target.parent}"
+        elif target is not None and not os.access(target.parent, os.W_OK):
+            problem = f"the directory {target.parent} is read-only"
+        elif path.exists() and not os.access(path, os.W_OK):
+            problem = "permission denied"
+    except OSError as error:
+        problem = error.strerror or str(error)
     if problem:
         raise KvstreamError(f"Cannot write {path}: {problem}. Choose another file.")
 
@@ -205,13 +209,13 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _replace(path: Path, fill: Any) -> None:
     """Write beside the file, bring it to the disk, give it its name. Raises OSError."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():  # a device or a pipe has no other name
-        with target.open("wb") as file:
+    target = places.replaceable(path)
+    if target is None:
+        with path.open("wb") as file:
             fill(file)
         return
     # Always the same name, so that what a killed process left is written over.
-    partial = target.with_name(f".{target.name[:80]}.partial")
+    partial = target.with_name(f"{places.hidden_name(target)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(partial, flags, 0o666), "wb") as file:
