@@ -428,7 +428,7 @@ def used(path: Path, folder: Path) -> None:
     if kind.position is not None:
         run = RunSettings(Budget(tokens=150), max_tokens=8)
         setting = session.settle([], run, asked_later=True)
-        source = open_sources([str(EARLIER / "story.txt")])
+        source = open_sources([str(EARLIER / "story.sample")])
         for _ in session.read(source, setting, run, extract=True, checkpoint=Checkpoint(path)):
             pass
 

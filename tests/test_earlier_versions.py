@@ -64,7 +64,7 @@ def test_a_checkpoint_of_0_1_is_taken_up(session: Session, tmp_path: Path) -> No
     checkpoint = Checkpoint(saved)
     assert checkpoint.tokens == 375
     setting = session.settle([], RUN, asked_later=True)
-    source = open_sources([str(FIRST / "story.txt")])
+    source = open_sources([str(FIRST / "story.sample")])
     memory = returned(session.read(source, setting, RUN, extract=True, checkpoint=checkpoint))
     assert memory.trace.read == 738
     assert answers(memory) == ["not in the text", "not in the text", "Basil Wendigan"]
