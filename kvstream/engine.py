@@ -124,6 +124,11 @@ class Reader:
         return self.compactor.seen
 
     @property
+    def begun(self) -> bool:
+        """Whether the prompt went through the model."""
+        return not self._due
+
+    @property
     def first_candidate(self) -> int:
         """Entries at the beginning that never leave: the prompt and the source's sinks."""
         return self.compactor.first_candidate
@@ -310,7 +315,7 @@ class Reader:
             "steps": self.steps,
             "sinks": self.compactor.sinks,
             "ratios": self.compactor.ratios,
-            "begun": not self._due,
+            "begun": self.begun,
             "planned": self.planned,
             "schedule": self.schedule.state(),
         }
@@ -320,12 +325,23 @@ class Reader:
         return numbers, tensors
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`; the cache is filled apart. Raises ValueError, KeyError."""
+        """Go on from a `state`; the cache is filled apart. Raises ValueError, KeyError,
+        RuntimeError.
+        """
         self.schedule.restore(numbers["schedule"])
         for name in ("seen", "steps", "sinks"):
             value = numbers[name]
             if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
                 raise ValueError(f"{name} cannot be {value!r}")
+        held, ratios = self.schedule.held, numbers["ratios"]
+        if any(h > numbers["seen"] for h in held):
+            raise ValueError(f"its layers hold more than the {numbers['seen']} tokens it has seen")
+        if (numbers["sinks"] or 0) > min(self.method.sinks, *held):
+            raise ValueError(f"{numbers['sinks']} sinks cannot be among what its layers hold")
+        if ratios is not None and len(ratios) != len(held):
+            raise ValueError(f"it has {len(ratios)} ratios, and {len(held)} layers are compressed")
+        if numbers["begun"] is not True and (numbers["begun"] is not False or numbers["seen"]):
+            raise ValueError("it cannot have seen the text before the prompt")
         self.compactor.seen, self.steps = numbers["seen"], numbers["steps"]
         self.compactor.sinks, self.compactor.ratios = numbers["sinks"], numbers["ratios"]
         self._due = [] if numbers["begun"] else list(self.head)
@@ -334,7 +350,11 @@ class Reader:
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"its random numbers cannot go on: {error}") from error
         before = tensors.get("before")
+        if before is not None and (before.dim(), len(before)) != (2, 1):
+            raise ValueError(f"what stood before has the shape {list(before.shape)}")
         self._before = None if before is None else before.to(self.model.device)
+        if self._before is not None:
+            self.model.logits(self._before)  # a RuntimeError where it is not of this model
 
     def reopen(self, length: int | None) -> None:
         """Read on though the source had ended; `length` is that of both, as far as expected.

@@ -305,13 +305,34 @@ class Schedule:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state` of a schedule that was made alike. Raises ValueError."""
-        for name in _STATE:
+        if set(state) != set(_STATE):
+            raise ValueError("the schedule has other fields than a schedule")
+        held = held_in(state["held"], self.layers, self.free)
+        for name, (least, most) in self._ranges().items():
             value = state[name]
-            if name == "held":
-                value = held_in(value, self.layers, self.free)
-            elif not isinstance(value, (int, float, type(None))) or not 0 <= (value or 0) < 2**53:
+            kind = (int, float) if name in ("_position", "_uneven") else int
+            absent = value is None and getattr(self, name) is None
+            if name == "length":
+                absent = value is None
+            right = isinstance(value, kind) and not isinstance(value, bool)
+            if not absent and not (right and least <= value <= most):
                 raise ValueError(f"the schedule's {name} cannot be {value!r}")
-            setattr(self, name, value)
+        if type(state["_fresh"]) is not bool:
+            raise ValueError(f"the schedule's _fresh cannot be {state['_fresh']!r}")
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.held = held
+        if self.chunk() < 0:
+            raise ValueError(f"{max(held)} entries are more than its first chunk")
+
+    def _ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the most of each number of a `state`."""
+        free, most = self.free, 2**53
+        inside = dict.fromkeys(("smallest", "_average", "_fixed", "_first"), (1, free))
+        memory = dict.fromkeys(("m_max", "_limit", "_m_0"), (0, min(free, self.final)))
+        counts = dict.fromkeys(("length", "seen", "done", "_left"), (0, most))
+        shares: dict[str, tuple[float, float]] = {"_position": (0, 1), "_uneven": (0, free)}
+        return {**inside, **memory, **counts, **shares, "_attention": (0, free)}
 
     # Solving.
 

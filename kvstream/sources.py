@@ -72,14 +72,16 @@ def open_sources(
     max_bytes: int | None = None,
     follow: Follow | None = None,
     copies: Mapping[str, str] | None = None,
+    opener: Callable[[Path], io.RawIOBase] | None = None,
 ) -> SourceSet:
     """Look at every source and prepare to read them in order.
 
     ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
     files and HTML as they are, ``max_bytes`` stops what decompresses without end, ``follow`` waits
     for more at the end of the last file.  ``copies`` are files to read in place of sources that can
-    be read only once, whose names they keep.  Raises UsageError for what cannot be followed, and
-    SourceError for what is missing, unreadable, binary, or a directory without text.
+    be read only once, whose names they keep; ``opener`` opens pipes and devices.
+    Raises UsageError for what cannot be followed, and SourceError for what is missing, unreadable,
+    binary, or a directory without text.
     """
     if not paths:
         raise SourceError("Nothing to read: name a file or a directory, or - for standard input.")
@@ -114,7 +116,9 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         sources[-1].followed, sources[-1].size = True, None
-    return SourceSet(sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow)
+    return SourceSet(
+        sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow, opener=opener
+    )
 
 
 def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
@@ -207,6 +211,7 @@ class SourceSet:
         stdin: BinaryIO | io.RawIOBase | None,
         max_bytes: int | None,
         follow: Follow | None = None,
+        opener: Callable[[Path], io.RawIOBase] | None = None,
     ) -> None:
         self.warnings = warnings
         """What the user should know; complete when all has been read."""
@@ -215,6 +220,7 @@ class SourceSet:
         self._stdin = stdin
         self._max_bytes = max_bytes
         self._follow = follow
+        self._opener = opener
         self._bases: list[int] = []
         self._position = 0
         self._head: Head | None = None
@@ -395,10 +401,12 @@ class SourceSet:
                 )
             yield data
 
-    def _open(self, source: _Source) -> IO[bytes] | _Borrowed | FollowedFile:
+    def _open(self, source: _Source) -> IO[bytes] | io.RawIOBase:
         if source.followed and source.path is not None and self._follow is not None:
             return FollowedFile(source.path, self._follow)
         if source.path is not None:
+            if self._opener is not None and not source.path.is_file():
+                return self._opener(source.path)
             return source.path.open("rb")
         if self._stdin is not None:
             return _Borrowed(self._stdin)

@@ -8,7 +8,9 @@ import io
 import json
 import lzma
 import random
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +23,12 @@ import torch
 from kvstream import config
 from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.options import method_settings
+from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.evaluation.datasets import load
+from kvstream.events import Answered
 from kvstream.memory import file as memory_file
+from kvstream.memory.checkpoint import Checkpoint
+from kvstream.memory.saving import look
 from kvstream.methods.registry import available
 from kvstream.passages import Passages
 from kvstream.prompt import build_prompt
@@ -262,38 +268,169 @@ def records(rng: random.Random, folder: Path) -> None:
     list(load([str(path)]))
 
 
-@cache
-def _good_memory() -> bytes:
-    """A small file in the layout of memory files."""
-    import tempfile
+EARLIER = Path(__file__).with_name("fixtures") / "0.1"
+"""Real memory files, of the pocket model in float32."""
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "good.kvs"
-        tensors = {"keys": torch.arange(60.0).view(3, 20), "origin": torch.arange(20)}
-        memory_file.write(path, {"format": memory_file.FORMAT, "x": [1, 2]}, {}, tensors)
-        return path.read_bytes()
+
+@cache
+def _memory(name: str) -> tuple[bytes, memory_file.Content]:
+    path = EARLIER / name
+    return path.read_bytes(), memory_file.read(path)
 
 
 def memory_files(rng: random.Random, folder: Path) -> None:
     """Memory files that were cut, altered or made up: refused, or exactly what was written."""
-    good = _good_memory()
+    good, content = _memory("reading.kvs")
     data = altered(rng, good)
     if rng.random() < 0.4:  # a header that lies
         size = rng.choice([0, 1, 8, 2**31, 2**63, 2**64 - 1, len(good)])
         data = size.to_bytes(8, "little") + data[8:]
     elif rng.random() < 0.3:
         head = json.loads(good[8 : 8 + int.from_bytes(good[:8], "little")])
-        entry = head[rng.choice(["keys", "origin"])]
+        entry = head[rng.choice(["entries.0.keys", "reader.generator", "__metadata__"])]
         entry[rng.choice(["shape", "data_offsets", "dtype"])] = rng.choice(
-            [[2**40, 2**40], [-1, 5], [], "F32", [0, 2**62], None, [[1]], {}]
+            [[2**40, 2**40], [-1, 5], [], "F32", "C64", "F8_E5M2", [0, 2**62], None, [[1]], {}]
         )
         packed = json.dumps(head).encode()
         data = len(packed).to_bytes(8, "little") + packed + b"\0" * rng.randrange(500)
     path = folder / "memory.kvs"
     path.write_bytes(data)
-    content = memory_file.read(path)
-    assert content.tensors["keys"].tolist() == torch.arange(60.0).view(3, 20).tolist()
-    assert content.state["x"] == [1, 2]
+    assert memory_file.read(path).digest == content.digest
+
+
+NESTED: Any = json.loads("[" * 200 + "]" * 200)
+WRONG: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 5, 127, 10**6, 2**31, 2**53, 2**63, 10**30, 10**400, 0.5, -0.0,
+    1e308, float("nan"), float("inf"), "", "x", "fixed", "h2o", "truncate", "\ud800", "a" * 5000,
+    [], [[]], [1], [-1], ["x"], [None] * 7, [10**9] * 6, {}, {"a": 1}, {"held": []}, NESTED,
+)  # fmt: skip
+"""What a field of a header may be changed to."""
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to every field of a JSON value."""
+    inner = value.items() if isinstance(value, dict) else []
+    if isinstance(value, list):
+        inner = list(enumerate(value))[:2]
+    return [path] * bool(path) + [p for k, v in inner for p in places(v, (*path, k))]
+
+
+def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """A copy of a JSON value with another value in one place; LEFT_OUT takes it away."""
+    value = json.loads(json.dumps(value))
+    *way, last = place
+    inner = value
+    for key in way:
+        inner = inner[key]
+    if new is LEFT_OUT:
+        del inner[last]
+    else:
+        inner[last] = new
+    return value
+
+
+LEFT_OUT = object()
+ROWS: tuple[Any, ...] = (
+    [], [[]], [[0] * 7], [[0, 0, 9, 1, 1, 0, "text"]], [[0, 9, 0, 1, 1, 0, "x"]], {}, None, "x",
+    [[0, 0, 2**63, 1, 1, 0, "x"]], [[9, 0, 1, 1, 1, 0, "x"]], [[0, 0, 9, -1, 1, 0, "x"]], NESTED,
+    [[0, 0, 1, 1, 1, 0, "x"]] * 5000,
+)  # fmt: skip
+
+
+@cache
+def _session() -> Any:
+    """The pocket model, as it made the files."""
+    from kvstream.session import Session
+    from kvstream.settings import ModelSettings
+
+    torch.set_num_threads(1)
+    return Session.open(ModelSettings(dtype="float32"))
+
+
+def memory_headers(rng: random.Random, folder: Path) -> None:
+    """Memory files with right digests and wrong content: refused with code 3, or they can be used.
+
+    What is accepted is asked and read on, in its budget.
+    """
+    name = rng.choice(["any-question.kvs", "one-question.kvs", "reading.kvs"])
+    _, content = _memory(name)
+    state, notes, tensors = content.state, content.notes, dict(content.tensors)
+    for _ in range(rng.choice([1, 1, 1, 2])):
+        kind = rng.random()
+        if kind < 0.6:
+            place, new = rng.choice(places(state)), rng.choice([*WRONG, LEFT_OUT])
+            with suppress(LookupError, TypeError):  # the first change took the place away
+                state = changed(state, place, new)
+        elif kind < 0.75:
+            place, new = rng.choice(places(notes)), rng.choice([*WRONG, LEFT_OUT])
+            with suppress(LookupError, TypeError):
+                notes = changed(notes, place, new)
+        else:
+            _change_tensor(rng, tensors)
+    path = folder / "headers.kvs"
+    memory_file.write(path, state, notes, tensors)
+    try:
+        used(path, folder)
+    except KvstreamError as error:
+        # Another model, method or setting is no damage; what is too long for a budget is none.
+        told = isinstance(error, (ModelError, UsageError, BudgetError))
+        if not told and error.exit_code != 3:
+            raise RuntimeError(f"the exit code is {error.exit_code}") from error
+
+
+def _change_tensor(rng: random.Random, tensors: dict[str, torch.Tensor]) -> None:
+    name = rng.choice(sorted(tensors))
+    tensor = tensors[name].clone()
+    if name == "trace.passages" and rng.random() < 0.7:
+        data = zlib.compress(json.dumps(rng.choice(ROWS)).encode())
+        tensors[name] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return
+    match rng.randrange(6):
+        case 0:
+            del tensors[name]
+        case 1:
+            tensors[name] = tensor[..., :-1].contiguous()
+        case 2:
+            tensors[name] = tensor.double()
+        case 3:
+            tensors[name] = tensor.flatten()
+        case 4:
+            tensors[f"{name}.{rng.randrange(9)}"] = tensor
+        case _ if tensor.is_floating_point():
+            worst = rng.choice([float("nan"), float("inf"), 3e38, -1e13, 1e11, 0.0])
+            tensor.view(-1)[rng.randrange(tensor.numel()) :: rng.choice([1, 10**9])] = worst
+            tensors[name] = tensor
+        case _:
+            tensor.view(-1)[rng.randrange(tensor.numel())] = rng.choice([0, 1, 255, 127])
+            tensors[name] = tensor
+
+
+def used(path: Path, folder: Path) -> None:
+    """Ask a memory file, read a text into it, and go on from it if it is a checkpoint."""
+    run = RunSettings(max_tokens=2)
+    kind = look(path)
+    kind.told()
+    json.dumps(kind.to_json(), allow_nan=False)
+    session = _session()
+    memory = session.recall(kind, run)
+    extract = 2 if memory.trace.passages is not None else 0
+    for how in (0, extract):
+        for event in memory.answer("Who?", extract=how):
+            if isinstance(event, Answered):
+                json.dumps(event.result.to_json(), allow_nan=False)
+    more = folder / "more.txt"
+    more.write_text("It rained for a week, and the road to the mill was wet. " * 20)
+    memory = session.recall(kind, run)
+    source = open_sources([str(more)])
+    for _ in session.read(source, memory.setting, memory.run, extract=True, after=memory):
+        pass
+    assert memory.reader.cache.peak.tokens <= memory.reader.sizes.budget
+    if kind.position is not None:
+        run = RunSettings(Budget(tokens=150), max_tokens=8)
+        setting = session.settle([], run, asked_later=True)
+        source = open_sources([str(EARLIER / "story.sample")])
+        for _ in session.read(source, setting, run, extract=True, checkpoint=Checkpoint(path)):
+            pass
 
 
 Target = Callable[[random.Random, Path], None]
@@ -309,4 +446,5 @@ PARSERS: dict[str, Target] = {
     "questions": questions,
     "records": records,
     "memory-files": memory_files,
+    "memory-headers": memory_headers,
 }

@@ -131,6 +131,36 @@ def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
     assert not saved.exists()
 
 
+def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
+    cli, memory, story, tmp_path, monkeypatch
+) -> None:
+    from kvstream.memory.checkpoint import Checkpoint
+
+    saved = tmp_path / "c.kvs"
+    reading = ("remember", "--memory", memory, str(story), "--checkpoint", str(saved))
+    with monkeypatch.context() as kept:
+        kept.setattr(Checkpoint, "remove", lambda self: None)
+        assert cli(*reading, "-q").code == 0
+    written, left = Path(memory).read_bytes(), saved.read_bytes()
+    ran = cli(*reading)
+    assert ran.code == 0, ran.stderr
+    assert "is complete" in ran.stderr
+    assert Path(memory).read_bytes() == written
+    assert not saved.exists()
+    saved.write_bytes(left)
+    other = tmp_path / "other.txt"
+    other.write_text("Another text.\n")
+    ran = cli("remember", "--memory", memory, str(other), "--checkpoint", str(saved))
+    assert ran.code == 3
+    assert "the sources are others now" in ran.stderr
+
+
+def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:
+    ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=b"Who \xff\xfe is ill?\nWho?\n")
+    assert ran.code == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

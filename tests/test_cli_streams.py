@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.text import places
+
 PROGRAM = [sys.executable, str(Path(__file__).with_name("fake_main.py"))]
 
 
@@ -342,3 +344,154 @@ def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=15, check=False
     )
     assert ran.stdout == "imported\n", ran.stderr
+
+
+# What is written to ---------------------------------------------------------------------------
+
+
+def in_shell(command: str, **more: object) -> subprocess.CompletedProcess[str]:
+    program = shlex.join(PROGRAM)
+    return subprocess.run(
+        ["bash", "-c", command.replace("kvstream", program, 1)],
+        capture_output=True, text=True, timeout=60, env=environment(), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kvstream ask {book} Q? -q -o >(cat)",
+        "kvstream ask {book} Q? -q -o /dev/stdout | cat",
+        "kvstream ask {book} Q? -q --stats >(cat >/dev/null)",
+    ],
+)
+def test_pipes_of_the_shell_are_written_directly(book, command) -> None:
+    ran = in_shell(f"set -o pipefail; {command.format(book=book)}; code=$?; sleep 0.5; exit $code")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "It is 51234.\n"
+
+
+def test_a_file_name_may_be_as_long_as_the_system_allows(cli, fake_session, book, tmp_path) -> None:
+    out = tmp_path / ("\N{GRINNING FACE}" * 62 + ".txt")
+    assert cli("ask", book, "Q?", "-o", str(out)).code == 0
+    assert out.read_text() == "It is 51234.\n"
+
+
+def test_names_that_begin_alike_have_other_temporary_names(tmp_path) -> None:
+    names = [places.hidden_name(tmp_path / ("a" * 200 + end)) for end in ("b", "c")]
+    assert names[0] != names[1]
+    assert all(len(name.encode()) < 100 for name in names)
+
+
+@pytest.mark.parametrize("option", ["-o", "--stats", "--checkpoint"])
+def test_an_empty_file_name_is_refused(cli, fake_session, book, option) -> None:
+    ran = cli("ask", book, "Q?", option, "")
+    assert ran.code == 2
+    assert "The name is empty" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-o", "{new}", "--stats", "{new}"],
+        ["-o", "{new}", "--checkpoint", "{link}"],
+        ["--checkpoint", "{new}", "--stats", "{new}"],
+        ["--stats", "{book}"],
+        ["--stats", "{hard}"],
+        ["--checkpoint", "{book}"],
+    ],
+)
+def test_files_that_would_destroy_each_other_are_refused(
+    cli, fake_session, book, tmp_path, options
+) -> None:
+    names = {"book": book, "new": tmp_path / "new", "link": tmp_path / "l", "hard": tmp_path / "h"}
+    names["link"].symlink_to(names["new"])
+    os.link(book, names["hard"])
+    before = Path(book).read_text()
+    ran = cli("ask", book, "Q?", *(o.format(**names) for o in options))
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+    assert Path(book).read_text() == before
+    assert not names["new"].exists()
+
+
+@pytest.mark.parametrize("command", ["ask", "remember"])
+def test_a_memory_is_not_written_over_by_what_reads_it(cli, fake_session, book, command) -> None:
+    first = ["--memory", book, "Q?"] if command == "ask" else [book]
+    ran = cli(command, *first, "-o", book)
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+
+
+def test_remember_does_not_write_its_checkpoint_over_its_memory(cli, fake_session, book) -> None:
+    ran = cli("remember", book, "-o", "same.kvs", "--checkpoint", "./same.kvs")
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+
+
+def test_an_answer_that_cannot_get_its_name_is_printed(
+    cli, fake_session, book, tmp_path, monkeypatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("kvstream.cli.output.os.replace", refused)
+    ran = cli("ask", book, "Q?", "-o", str(tmp_path / "answer.txt"))
+    assert ran.code == 1
+    assert ran.stdout == "It is 51234.\n"
+    assert "Cannot write" in ran.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+# What is read from ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("kvstream chat {book} <&-", 2),
+        ("kvstream compare - Q? --method h2o,tova <&-", 3),
+        ("kvstream sample --into - <&-", 3),
+    ],
+)
+def test_standard_input_that_is_closed_is_told(book, command, code) -> None:
+    ran = in_shell(command.format(book=book))
+    assert ran.returncode == code, ran.stderr
+    assert "Standard input is closed" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
+)
+def test_a_named_pipe_without_a_writer_can_be_left(tmp_path, number, code, says) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = start("ask", str(pipe), "Q?", FAKE="reads=True")
+    wait_for(process, "budget")
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert says in err
+
+
+def test_a_named_pipe_is_waited_for_and_read(tmp_path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = start("ask", str(pipe), "Q?", FAKE="reads=True\ntokens=1024")
+    wait_for(process, "budget")
+    time.sleep(0.3)
+    pipe.write_text("A short story.\n" * 5000)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "It is 51234.\n"), err
+
+
+def test_a_terminal_that_is_closed_leaves_no_file_behind(book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    process = start("ask", book, "Q?", "-o", str(out), FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 129
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]

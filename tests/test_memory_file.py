@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import struct
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +244,93 @@ def test_a_file_that_says_what_cannot_be_is_refused(
     forged(written, change, path)
     with pytest.raises(KvstreamError):
         session.recall(saving.look(path), run_of())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (set_in("sizes", "budget", "many"), "sizes.budget"),
+        (set_in("method", []), "method"),
+        (set_in("run", "seed", "one"), "run.seed"),
+        (set_in("run", "seed", 2**64), "64 bits"),
+        (set_in("system", 3), "system"),
+        (set_in("model", "dtype", ["float32"]), "model.dtype"),
+        (set_in("trace", "read", 10**400), "trace.read"),
+        (set_in("catalysts", [[10**6]]), "token 1000000"),
+        (set_in("sizes", "catalyst", 1), "prompt and catalysts"),
+        (set_in("reader", "begun", None), "reader.begun"),
+        (set_in("reader", "begun", False), "before the prompt"),
+        (set_in("reader", "seen", 0), "layers hold more"),
+        (set_in("reader", "sinks", 200), "200 sinks"),
+        (set_in("reader", "ratios", [0.5]), "1 ratios"),
+        (set_in("reader", "schedule", "_first", 10**6), "_first"),
+        (set_in("reader", "schedule", "_attention", None), "_attention"),
+        (set_in("more", 1), "unknown field"),
+        (lambda state, tensors: tensors["entries.0.keys"].fill_(float("nan")), "entries.0.keys"),
+        (lambda state, tensors: tensors["entries.0.values"].fill_(torch.inf), "entries.0.values"),
+        (lambda state, tensors: tensors["entries.2.keys"].fill_(3e38), "which no model makes"),
+        (lambda state, tensors: tensors["reader.before"].resize_(1, 7), "mat1 and mat2|size"),
+    ],
+)
+def test_every_field_has_a_type_and_a_range(
+    session: Session, written: bytes, tmp_path: Path, change: Any, why: str
+) -> None:
+    """One remedy and one exit code, that of a source that cannot be read."""
+    path = tmp_path / "m.kvs"
+    forged(written, change, path)
+    with pytest.raises(SourceError, match=why) as caught:
+        session.recall(saving.look(path), run_of())
+    assert "copy it again, or read the sources again" in str(caught.value)
+
+
+def test_metadata_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    deep = "[" * 100_000
+    for key in ("state", "notes"):
+        said = {"state": '{"format":1}', "notes": "{}", key: f'{{"format":{deep}'}
+        digest = hashlib.sha256(said["state"].encode()).hexdigest()
+        seal = hashlib.sha256((digest + said["notes"]).encode()).hexdigest()
+        head = json.dumps({"__metadata__": {**said, "memory": digest, "file": seal}}).encode()
+        path = tmp_path / "deep.kvs"
+        path.write_bytes(len(head).to_bytes(8, "little") + head)
+        with pytest.raises(SourceError, match="cannot be used"):
+            saving.look(path)
+
+
+def test_passages_that_unpack_to_very_much_take_no_memory(
+    session: Session, written: bytes, tmp_path: Path
+) -> None:
+    """240 MB of `[]` would be gigabytes of lists."""
+    packer = zlib.compressobj()
+    packed = b"".join(packer.compress(b"[]," * 2**20) for _ in range(80)) + packer.flush()
+    data = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    path = tmp_path / "m.kvs"
+    forged(written, lambda state, tensors: tensors.update({"trace.passages": data}), path)
+    kind = saving.look(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="passages unpack to more than"):
+            session.recall(kind, run_of())
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("how", ["cut", "overwritten"])
+def test_a_file_that_changes_after_it_was_read_changes_nothing(
+    session: Session, written: bytes, tmp_path: Path, how: str
+) -> None:
+    """A file that is mapped and cut in place ends the process with SIGBUS."""
+    path = tmp_path / "m.kvs"
+    path.write_bytes(written)
+    said = result(session.recall(saving.look(path), run_of())).answer
+    kind = saving.look(path)
+    if how == "cut":
+        os.truncate(path, 100)
+    else:
+        with path.open("r+b") as opened:
+            opened.seek(len(written) // 2)
+            opened.write(bytes(len(written) // 2))
+    assert result(session.recall(kind, run_of())).answer == said
 
 
 def test_another_model_dtype_or_method_is_told(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from kvstream.cli.options import (
 from kvstream.cli.reading import (
     WITHHELD,
     announce,
+    check_files,
     drained,
     open_session,
     open_sources,
@@ -81,6 +83,9 @@ def command(
             ctx,
         )
     early.check(options)
+    if sys.stdin is None:
+        raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
+    check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))
         kind = None
@@ -144,6 +149,8 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
     A terminal is shown a prompt on stderr. Help and unknown commands are answered by `tell`.
     """
     asked = sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text must not end the chat
+        sys.stdin.reconfigure(errors="replace")
     while True:
         if asked:
             sys.stderr.write("> ")

@@ -31,6 +31,7 @@ from kvstream.cli.reading import (
     announce,
     answer_events,
     can_be_read_again,
+    check_files,
     open_session,
     open_sources,
     prepared,
@@ -107,6 +108,7 @@ def compare(
     if baseline and options.extract:
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     early.check(options, by_words=baseline is not None)
+    check_files(options, reading.paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:
@@ -254,6 +256,8 @@ def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[st
         for path in paths:
             if path != "-" and not os.path.exists(path):
                 continue  # which is said where sources are opened
+            if path == "-" and sys.stdin is None:
+                raise SourceError("Standard input is closed; name a file instead.")
             spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))
             source = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
             try:

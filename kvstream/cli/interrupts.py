@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -43,6 +44,8 @@ class Interrupts:
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
             # So that the terminal gets its cursor back and no temporary file is left.
             self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+                self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._terminate)
         return self
 
     def __exit__(
@@ -68,6 +71,7 @@ class Interrupts:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if not (self.gentle and self.reading) or self.pressed:
+            self.tell("Terminated.")
             raise SystemExit(128 + number)
         self.pressed = True
         self.tell(f"Terminated: {self.then}.")
@@ -83,18 +87,25 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 class InterruptibleInput(io.RawIOBase):
-    """Standard input that ends when the user interrupts, though its writer says nothing.
+    """Standard input, or a pipe or device by its path, that ends when the user interrupts.
 
-    A blocked read is started anew after a signal, so it would never see the flag. While ``due``
-    says so, a read of an idle pipe gives None.
+    Its writer may say nothing. A blocked read is started anew after a signal, so it would never
+    see the flag. While ``due`` says so, a read of an idle pipe gives None.
     """
 
     def __init__(
-        self, interrupted: Callable[[], bool], due: Callable[[], bool] = lambda: False
+        self,
+        interrupted: Callable[[], bool],
+        due: Callable[[], bool] = lambda: False,
+        path: Path | None = None,
     ) -> None:
-        if sys.stdin is None:
+        if path is None and sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
-        self.descriptor = sys.stdin.fileno()
+        # Without waiting: the first writer of a named pipe may never come.
+        self.descriptor = (
+            sys.stdin.fileno() if path is None else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        )
+        self._own = path is not None
         self.interrupted, self.due = interrupted, due
 
     def readable(self) -> bool:
@@ -106,12 +117,20 @@ class InterruptibleInput(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         while not self.interrupted():
             if self._ready():
-                data = os.read(self.descriptor, len(buffer))
+                try:
+                    data = os.read(self.descriptor, len(buffer))
+                except BlockingIOError:  # somebody else took what was there
+                    continue
                 buffer[: len(data)] = data
                 return len(data)
             if self.due():
                 return None
         return 0
+
+    def close(self) -> None:
+        if self._own and not self.closed:
+            os.close(self.descriptor)
+        super().close()
 
     def _ready(self) -> bool:
         try:

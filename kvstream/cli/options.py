@@ -207,6 +207,18 @@ def complete_files(
     return [CompletionItem(incomplete, type="file")]
 
 
+class FileType(click.Path):
+    """A file by its path, which may still be to come; an empty one is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("The name is empty; name a file, or leave the option out.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Option(click.Option):
     """An option that belongs to a section of the help page and has its environment variable."""
 
@@ -525,12 +537,12 @@ output_options = stack(
         help="A compressed source that unpacks to more is refused.",
     ),
     option(
-        "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        "-o", "--output", type=FileType(), metavar="FILE",
         section="Input and output", help="Write the answer there instead of to stdout.",
     ),
     option(
-        "--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        advanced=True, section="Input and output",
+        "--checkpoint", type=FileType(), metavar="FILE", advanced=True,
+        section="Input and output",
         help="Save the reading there; the same command goes on from it after a crash.",
     ),
     option(
@@ -542,8 +554,8 @@ output_options = stack(
         help="One JSON object an answer.",
     ),
     option(
-        "--stats", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        advanced=True, section="Input and output", help="Write every event as one line of JSON.",
+        "--stats", type=FileType(), metavar="FILE", advanced=True,
+        section="Input and output", help="Write every event as one line of JSON.",
     ),
     option(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
@@ -567,7 +579,7 @@ output_options = stack(
 
 
 memory_file = option(
-    "--memory", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", envvar=(),
+    "--memory", type=FileType(), metavar="FILE", envvar=(),
     section="Questions", help="Ask the memory in this file, which kvstream remember wrote.",
 )  # fmt: skip
 

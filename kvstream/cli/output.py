@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, UsageError
+from kvstream.text import places
 
 
 class OutputFile:
@@ -23,7 +26,8 @@ class OutputFile:
         self.path = path
         self.option = option
         self.in_place = in_place
-        self.target = Path(os.path.realpath(path))
+        self.target: Path | None = None
+        """What is replaced in the end; None where the path itself is written."""
         self.temporary: Path | None = None
         self.wrote = False
         try:
@@ -32,15 +36,15 @@ class OutputFile:
             raise self.failure(error) from error
 
     def _open(self) -> TextIO:
-        if self.target.is_dir():
-            raise IsADirectoryError(21, "Is a directory")
-        if self.in_place or (self.target.exists() and not self.target.is_file()):
-            return open(self.target, "w", encoding="utf-8", errors="backslashreplace")
-        if self.target.exists() and not os.access(self.target, os.W_OK):
+        self.target = target = places.replaceable(self.path)
+        if self.in_place or target is None:
+            return open(self.path, "w", encoding="utf-8", errors="backslashreplace")
+        if target.exists() and not os.access(target, os.W_OK):
             raise PermissionError(13, "Permission denied")
-        handle, name = tempfile.mkstemp(prefix=f".{self.target.name[:80]}.", dir=self.target.parent)
+        prefix = f"{places.hidden_name(target)}."
+        handle, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)
         self.temporary = Path(name)
-        mode = self.target.stat().st_mode & 0o777 if self.target.exists() else 0o666 & ~_umask()
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         os.chmod(name, mode)
         return open(handle, "w", encoding="utf-8", errors="backslashreplace")
 
@@ -75,20 +79,28 @@ class OutputFile:
         """Every write is flushed already."""
 
     def close(self) -> None:
-        """Give the file its name if anything was written, else leave no trace."""
+        """Give the file its name if anything was written, else leave no trace.
+
+        Where it cannot get its name, what was written goes to stdout. Raises KvstreamError.
+        """
         with suppress(OSError):  # what a failed write left in the buffer fails here once more
             self.stream.close()
-        if self.temporary is None:
+        if self.temporary is None or self.target is None:
             return
+        temporary, self.temporary = self.temporary, None
         try:
             if self.wrote:
-                os.replace(self.temporary, self.target)
+                os.replace(temporary, self.target)
             else:
-                self.temporary.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
         except OSError as error:
+            if self.wrote:
+                with suppress(OSError):
+                    sys.stdout.write(temporary.read_text(encoding="utf-8"))
+                    sys.stdout.flush()
+            with suppress(OSError):
+                temporary.unlink()
             raise self.failure(error) from error
-        finally:
-            self.temporary = None
 
     def discard(self) -> None:
         """Leave no trace, whatever was written."""
@@ -100,3 +112,29 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def refuse_clashes(
+    outputs: Mapping[str, Path | None],
+    inputs: Mapping[str, Path | None],
+    sources: Sequence[str] = (),
+    replaced: Sequence[str] = (),
+) -> None:
+    """Find files that would destroy each other, before anything is read. Raises UsageError.
+
+    `outputs` and `inputs` are paths by option. What is written by an option of `replaced` may be a
+    source: it takes its name when all has been read.
+    """
+    named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
+    read = [(option, path) for option, path in inputs.items() if path is not None]
+    texts = [("a source", Path(source)) for source in sources if source != "-"]
+    for number, (option, path) in enumerate(named):
+        others = named[number + 1 :] + read + ([] if option in replaced else texts)
+        for other, place in others:
+            assert path is not None
+            assert place is not None
+            if places.same(path, place):
+                raise UsageError(
+                    f"{option} {path} and {other} {place} are the same file, and one would "
+                    f"destroy the other; name another file for {option}."
+                )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from kvstream.cli import early
 from kvstream.cli.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.options import ReadingOptions
-from kvstream.cli.output import OutputFile
+from kvstream.cli.output import OutputFile, refuse_clashes
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -72,6 +72,16 @@ def prepared(
     return output, reporter, stack.enter_context(Interrupts(progress.tell))
 
 
+def check_files(
+    options: ReadingOptions, sources: Sequence[str] = (), memory: Path | None = None
+) -> None:
+    """Refuse outputs that would destroy each other or what is read. Raises UsageError."""
+    outputs = {
+        "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
+    }  # fmt: skip
+    refuse_clashes(outputs, {"--memory": memory}, sources, replaced=("--output",))
+
+
 def read(reading: Reading, options: ReadingOptions) -> int:
     """Read the sources, answer the questions, report on the way; returns the exit code."""
     code = 0
@@ -80,6 +90,7 @@ def read(reading: Reading, options: ReadingOptions) -> int:
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")
     early.check(options)
+    check_files(options, reading.paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
         interrupts.gentle = reading.follow
@@ -277,6 +288,7 @@ def open_sources(
         max_bytes=options.max_unpacked,
         follow=following,
         copies=copies,
+        opener=lambda path: InterruptibleInput(stop, due, path),
     )
 
 

@@ -13,7 +13,14 @@ from click.core import ParameterSource
 
 from kvstream.cli import early
 from kvstream.cli.options import ReadingOptions
-from kvstream.cli.reading import WITHHELD, announce, open_session, plainly, prepared
+from kvstream.cli.reading import (
+    WITHHELD,
+    announce,
+    check_files,
+    open_session,
+    plainly,
+    prepared,
+)
 from kvstream.errors import UsageError
 from kvstream.events import Answered, Event
 from kvstream.reporters import Reporter
@@ -33,6 +40,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
     early.check(options)
     code = 0
+    check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
         _, memory, kind = open_memory(ctx, path, options, reporter)

@@ -13,12 +13,14 @@ import click
 from kvstream.cli import early
 from kvstream.cli.arguments import sources_or_usage
 from kvstream.cli.options import (
+    FileType,
     ReadingOptions,
     SectionedCommand,
     complete_files,
     option,
     reading_options,
 )
+from kvstream.cli.output import refuse_clashes
 from kvstream.cli.reading import (
     announce,
     drained,
@@ -30,10 +32,12 @@ from kvstream.cli.reading import (
     show_plan,
 )
 from kvstream.cli.recalling import open_memory
+from kvstream.errors import SourceError
 from kvstream.reporters.format import size
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory
+    from kvstream.sources import SourceSet
 
 
 ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
@@ -50,7 +54,7 @@ WITHOUT = dict.fromkeys(
     help="A question that will be asked: memory is chosen for it. May be given many times.",
 )  # fmt: skip
 @option(
-    "--memory", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", envvar=(),
+    "--memory", type=FileType(), metavar="FILE", envvar=(),
     section="Questions", help="Read on into the memory of this file.",
 )  # fmt: skip
 @reading_options
@@ -105,6 +109,9 @@ def remember(
     from kvstream.memory.file import check_writable
     from kvstream.memory.saving import save
 
+    others = {"--checkpoint": options.checkpoint, "--stats": options.stats}
+    refuse_clashes({"-o": target, **others}, {}, paths)
+    refuse_clashes(others, {"--memory": base})
     check_writable(target)
     early.check(options)
     with ExitStack() as stack:
@@ -126,6 +133,14 @@ def remember(
             run, after = options.run, None
             setting = session.settle(list(questions), run, system=options.system, asked_later=True)
         else:
+            if _finished(base, target, options, sources):
+                reporter.close()
+                if not options.quiet:
+                    reporter.tell(
+                        f"{target} is complete: an earlier run wrote it and was ended before it "
+                        f"removed {options.checkpoint}, which is removed now. Nothing was read."
+                    )
+                return
             session, after, kind = open_memory(ctx, base, options, reporter)
             checkpoint = open_checkpoint(options, reporter, kind.content.digest)
             run, setting = after.run, after.setting
@@ -152,6 +167,35 @@ def remember(
             asked = ", ".join(f'"{q}"' for q in setting.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
             reporter.tell(reading_line(memory))
+
+
+def _finished(base: Path, target: Path, options: ReadingOptions, sources: SourceSet) -> bool:
+    """Whether a run was ended after it wrote `target`, before it removed its checkpoint.
+
+    Removes it then. Raises SourceError where the sources are others by now.
+    """
+    path = options.checkpoint
+    if path is None or not (path.exists() and target.exists() and base.exists()):
+        return False
+    from kvstream.memory.saving import look
+
+    left, there = look(path), look(target)
+    position = left.position
+    if position is None or not position.complete or position.base is None:
+        return False
+    if left.content.digest != there.content.digest:
+        return False
+    for _ in sources:
+        pass
+    read = [(r.bytes, r.sha256) for r in sources.records]
+    kept = [(r["bytes"], r["sha256"]) for r in left.content.state["trace"]["sources"]]
+    if kept[-len(read) :] != read:
+        raise SourceError(
+            f"{path} is left from a run that was finished, and the sources are others now. Remove "
+            "the file to read them."
+        )
+    path.unlink()
+    return True
 
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import TextIO
 
 import click
 
-from kvstream.cli.options import CountType, SectionedCommand, SeedType, option
-from kvstream.cli.output import OutputFile
-from kvstream.errors import UsageError
+from kvstream.cli.options import CountType, FileType, SectionedCommand, SeedType, option
+from kvstream.cli.output import OutputFile, refuse_clashes
+from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.format import for_terminal
 
 BUFFER = 64 * 1024
@@ -57,13 +57,13 @@ SPOOLED_BYTES = 16 * 1024**2
 @option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=FileType(),
     metavar="FILE",
     section="Output",
     help="Write the text there instead of to stdout.",
 )
 @option(
-    "--questions", type=click.Path(path_type=Path), metavar="FILE", section="Output",
+    "--questions", type=FileType(), metavar="FILE", section="Output",
     help="Write the questions there, one JSON object a line, with their answers.",
 )  # fmt: skip
 def command(
@@ -88,6 +88,7 @@ def command(
 
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
+    refuse_clashes({"--output": output, "--questions": questions}, {})
     with _file(questions, "--questions") as asked, _file(output, "--output") as text:
         if into is None:
             count = facts or sample.default_facts(tokens)
@@ -107,6 +108,8 @@ def _text_of(name: str) -> tuple[int, Iterator[str]]:
     """How many characters a text has, and its blocks; it is read twice, never held whole."""
     if name != "-":
         return sum(map(len, _blocks(name, None))), _blocks(name, None)
+    if sys.stdin is None:
+        raise SourceError("Standard input is closed; name a file instead.")
     spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  lives as long as the blocks
     while data := sys.stdin.buffer.read(BUFFER):
         spool.write(data)

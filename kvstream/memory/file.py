@@ -16,16 +16,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from kvstream.errors import KvstreamError, SourceError
+from kvstream.memory import header
+from kvstream.text import places
 
 ASIDE = "evidence."
 """Tensors whose names begin so were measured of the memory and are no part of it."""
 FORMAT = 1
 """Raised when a file can no longer be read by what was written before."""
+LARGEST = 2.0**40
+"""Numbers of a memory are smaller: squares of them, and sums of those, are finite in float32."""
+REMEDY = (
+    "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
+    "again with `kvstream remember`."
+)
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8",
@@ -61,18 +71,18 @@ def write(
     digest = _digest(said, tensors, aside=False)
     seal = _digest(digest + noted, tensors, aside=True)
     metadata = {"state": said, "notes": noted, "memory": digest, "file": seal}
-    header: dict[str, Any] = {"__metadata__": metadata}
+    table: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     # Wide numbers first: then each lies at a multiple of its size.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     for name in order:
         start, end = end, end + tensors[name].nbytes
-        header[name] = {
+        table[name] = {
             "dtype": DTYPES[tensors[name].dtype],
             "shape": list(tensors[name].shape),
             "data_offsets": [start, end],
         }
-    head = json.dumps(header).encode()
+    head = json.dumps(table).encode()
     head += b" " * (-len(head) % 8)
 
     def fill(file: BinaryIO) -> None:
@@ -92,72 +102,95 @@ def write(
 
 def check_writable(path: Path) -> None:
     """Find out before the long work. Raises KvstreamError."""
-    target = Path(os.path.realpath(path))
     problem = None
-    if target.is_dir():
-        problem = "it is a directory"
-    elif not target.parent.is_dir():
-        problem = f"there is no directory {target.parent}"
-    elif not os.access(target if target.exists() else target.parent, os.W_OK):
-        problem = "permission denied"
+    try:
+        target = places.replaceable(path)
+        if target is not None and not target.parent.is_dir():
+            problem = f"there is no directory {target.parent}"
+        elif target is not None and not os.access(target.parent, os.W_OK):
+            problem = f"the directory {target.parent} is read-only"
+        elif path.exists() and not os.access(path, os.W_OK):
+            problem = "permission denied"
+    except OSError as error:
+        problem = error.strerror or str(error)
     if problem:
         raise KvstreamError(f"Cannot write {path}: {problem}. Choose another file.")
 
 
 def read(path: Path) -> Content:
-    """What a file holds, all of it checked against its digest. Raises SourceError."""
-    if path.exists() and not path.is_file():
-        raise SourceError(f"{path} is no file; name a memory file.")
+    """What a file holds, all of it checked: digests, schema, finite numbers. Raises SourceError.
+
+    The file is read whole before anything is checked: whoever cuts or writes it meanwhile cannot
+    change what was checked.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        data = _whole(path)
     except FileNotFoundError:
         raise SourceError(f"There is no memory file {path}; check the path.") from None
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (SafetensorError, ValueError, RuntimeError, OverflowError) as error:
+    try:
+        tensors = load(data)
+        size = int.from_bytes(data[:8], "little")
+        metadata = header.metadata_of(data[8 : 8 + size])
+    except (SafetensorError, ValueError, RuntimeError, OverflowError, KeyError, TypeError) as error:
         raise SourceError(
-            f"{path} is no memory file, or only a part of one ({error}). Copy it again, or read "
-            "the sources again with `kvstream remember`."
+            f"{path} is no memory file, or only a part of one ({error}). {REMEDY}"
         ) from error
+    del data
     if not {"state", "notes", "memory", "file"} <= set(metadata):
-        raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream.")
-    state, notes = _parsed(path, metadata["state"]), _parsed(path, metadata["notes"])
-    if state.get("format") != FORMAT:
-        raise SourceError(
-            f"{path} has the format {state.get('format')!r}, and this version reads {FORMAT}; it "
-            f"was written by kvstream {notes.get('version', '(unknown)')}. Use that version, or "
-            "read the sources again."
-        )
+        raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream. {REMEDY}")
     if any(tensor.dtype not in DTYPES for tensor in tensors.values()):
-        raise _damaged(path, "it holds numbers of a kind that no memory has")
+        raise unusable(path, "it holds numbers of a kind that no memory has")
     digest = _digest(metadata["state"], tensors, aside=False)
     seal = _digest(digest + metadata["notes"], tensors, aside=True)
     if (digest, seal) != (metadata["memory"], metadata["file"]):
-        raise _damaged(path, "its content does not match its digest")
+        raise unusable(path, "its content does not match its digest")
+    try:
+        written = header.format_of(metadata["state"])
+        if written != FORMAT:
+            raise SourceError(
+                f"{path} has the format {written}, and this version reads {FORMAT}. Use the "
+                "version that wrote it, or read the sources again with `kvstream remember`."
+            )
+        header.checked(metadata["state"], header.State, "state")
+        header.checked(metadata["notes"], header.Notes, "notes")
+        for name, tensor in tensors.items():
+            _check_numbers(name, tensor)
+    except ValueError as error:
+        raise unusable(path, str(error)) from error
+    state, notes = json.loads(metadata["state"]), json.loads(metadata["notes"])
     return Content(state, notes, tensors, digest)
 
 
-def _damaged(path: Path, why: str) -> SourceError:
-    return SourceError(
-        f"{path} is damaged: {why}. It was cut short or altered; copy it again, or read the "
-        "sources again."
-    )
+def unusable(path: Path, why: str) -> SourceError:
+    """The error for a file that is damaged, or was made by something else."""
+    return SourceError(f"{path} cannot be used: {why}. {REMEDY}")
+
+
+def _whole(path: Path) -> bytes:
+    """All bytes of a file. Raises OSError, SourceError for what is no file or too large."""
+    if path.exists() and not path.is_file():
+        raise SourceError(f"{path} is no file; name a memory file.")
+    size, free = path.stat().st_size, psutil.virtual_memory().available
+    if size > free:
+        raise SourceError(
+            f"{path} has {size:,} bytes, and only {free:,} of memory are free; end other programs, "
+            "or read the sources again with a smaller --budget."
+        )
+    return path.read_bytes()
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """Raises ValueError for NaN and infinity, and for what overflows where it is multiplied."""
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = (float(t) for t in tensor.aminmax())
+        if not -LARGEST <= low <= high <= LARGEST:
+            raise ValueError(f"{name} has numbers from {low:g} to {high:g}, which no model makes")
 
 
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, "its metadata is no JSON") from error
-    if not isinstance(value, dict):
-        raise _damaged(path, "its metadata is no object")
-    return value
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor], *, aside: bool) -> str:
@@ -176,13 +209,13 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _replace(path: Path, fill: Any) -> None:
     """Write beside the file, bring it to the disk, give it its name. Raises OSError."""
-    target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file():  # a device or a pipe has no other name
-        with target.open("wb") as file:
+    target = places.replaceable(path)
+    if target is None:
+        with path.open("wb") as file:
             fill(file)
         return
     # Always the same name, so that what a killed process left is written over.
-    partial = target.with_name(f".{target.name[:80]}.partial")
+    partial = target.with_name(f"{places.hidden_name(target)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(partial, flags, 0o666), "wb") as file:

@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from kvstream.engine import Reader
-from kvstream.errors import KvstreamError, ModelError, SourceError, UsageError
+from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.file import Content
+from kvstream.memory.header import passages as passages_of
 from kvstream.memory.state import cache_state, fill
+from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
@@ -30,13 +33,21 @@ from kvstream.prompt import Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.sizes import Sizes
 from kvstream.sources import SourceRecord
+from kvstream.text.sentences import MOST_CHARS
 from kvstream.tokens import Tokenizer, WordForms
 from kvstream.version import __version__
 
 ROOM = 1.1
 """The file is at most so many times the bytes of a full cache; passages have what is left."""
-LARGEST_TEXT = 1 << 28
+LARGEST_TEXT = 1 << 27
 """Passages of a file that unpack to more bytes are refused."""
+LARGEST_ROW = 12 * MOST_CHARS + 256
+"""Bytes of a passage in JSON: of its characters, of which one takes twelve at most, and numbers."""
+WRONG = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError,
+    ArithmeticError,
+)  # fmt: skip
+"""What a file whose fields are right by themselves but not together may still raise."""
 READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed")
 """Settings of a run that decide what memory becomes; the others are of an answer."""
 
@@ -76,7 +87,7 @@ class Kind:
     def position(self) -> Position | None:
         """Where the reading was, if this is a checkpoint."""
         found = self.content.notes.get("position")
-        return None if found is None else Position(**{**found, "tokens": _count(found["tokens"])})
+        return None if found is None else Position(**found)
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` tells of the memory that was asked."""
@@ -109,16 +120,7 @@ class Kind:
 
 def look(path: Path) -> Kind:
     """Read and check a memory file. Raises SourceError."""
-    kind = Kind(path, file.read(path))
-    try:
-        kind.told()
-        if not all(isinstance(q, str) for q in kind.questions):
-            raise TypeError("a question is no text")
-        _ = kind.model["name"], kind.model["fingerprint"], kind.model["dtype"]
-        json.dumps(kind.to_json())
-    except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(path, error) from error
-    return kind
+    return Kind(path, file.read(path))
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
@@ -226,15 +228,12 @@ def recall(
                 f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
                 "files that made it."
             )
-        sizes = Sizes(**{name: _count(n) for name, n in state["sizes"].items()})
-        catalysts = tuple(tuple(_count(i) for i in c) for c in state["catalysts"])
+        sizes = Sizes(**state["sizes"])
+        catalysts = tuple(tuple(c) for c in state["catalysts"])
+        _check_sizes(sizes, state, method, model)
         setting = Setting(method, prompt, kind.questions, catalysts, sizes, state["system"])
-        planned = state["reader"]["planned"]
         reader = setting.reader(
-            model,
-            run,
-            None if planned is None else _count(planned),
-            measure_always=bool(state["measure_always"]),
+            model, run, state["reader"]["planned"], measure_always=state["measure_always"]
         )
         made, here = state["method"].get("trained"), _trained(reader)
         if made != here:
@@ -248,11 +247,29 @@ def recall(
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")
+    except BudgetError as error:  # sizes that cannot be had together, so no memory has them
+        raise file.unusable(kind.path, str(error).rstrip(".")) from error
     except KvstreamError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except WRONG as error:
         raise _wrong(kind.path, error) from error
     return memory
+
+
+def _check_sizes(
+    sizes: Sizes, state: Mapping[str, Any], method: Method, model: BoundedModel
+) -> None:
+    """Raises ValueError where the sizes are not those of the prompt and the catalysts."""
+    ids = [i for c in state["catalysts"] for i in c]
+    vocabulary = model.model.get_input_embeddings().num_embeddings
+    if any(i >= vocabulary for i in ids):
+        raise ValueError(f"a catalyst has the token {max(ids)}, and the model knows {vocabulary}")
+    taken = len(ids) if method.evicts else 0
+    if (sizes.prompt, sizes.catalyst) != (len(state["head"]), taken):
+        raise ValueError(
+            f"its prompt and catalysts take {len(state['head'])} and {taken} entries, not "
+            f"{sizes.prompt} and {sizes.catalyst}"
+        )
 
 
 def _trained(reader: Reader) -> str | None:
@@ -269,11 +286,13 @@ def restored(kind: Kind, memory: Memory) -> None:
     reader = memory.reader
     try:
         reader.restore(state["reader"], own)
-        fill(reader, state["cache"], tensors, _count(state["trace"]["read"]))
-        reader.cache.peak = Peak(**{name: int(n) for name, n in notes["peak"].items()})
+        fill(reader, state["cache"], tensors, state["trace"]["read"])
+        reader.cache.peak = Peak(**notes["peak"])
+        if reader.cache.peak.tokens > reader.sizes.budget:
+            raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
         memory.prefill_s = float(notes["read_s"])
         reader.select_seconds = float(notes["select_s"])
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+    except WRONG as error:
         raise _wrong(kind.path, error) from error
 
 
@@ -296,19 +315,18 @@ def check_model(kind: Kind, model: BoundedModel) -> None:
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
     run = {name: state["run"][name] for name in READING}
-    return replace(
-        answer,
-        budget=Budget(tokens=_count(state["sizes"]["budget"])),
-        method=str(state["method"]["name"]),
-        method_settings={str(k): str(v) for k, v in state["method"]["typed"].items()},
-        **run,
-    )
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**31:
-        raise ValueError(f"{value!r} is no number of tokens")
-    return value
+    if run["seed"] >= 2**64:
+        raise ValueError(f"the seed {run['seed']} has more than 64 bits")
+    try:
+        return replace(
+            answer,
+            budget=Budget(tokens=state["sizes"]["budget"]),
+            method=state["method"]["name"],
+            method_settings=state["method"]["typed"],
+            **run,
+        )
+    except UsageError as error:
+        raise ValueError(str(error).rstrip(".")) from error
 
 
 def _shown(settings: Mapping[str, Any]) -> str:
@@ -317,9 +335,7 @@ def _shown(settings: Mapping[str, Any]) -> str:
 
 def _wrong(path: Path, error: Exception) -> SourceError:
     told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-    return SourceError(
-        f"{path} cannot be used: {told}. It was not written by kvstream, or was altered."
-    )
+    return file.unusable(path, told)
 
 
 # Where the entries came from.
@@ -345,7 +361,7 @@ def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, 
 
 
 def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
-    read = _count(state["read"])
+    read = state["read"]
     ordinals, starts = (tensors[f"trace.{n}"].numpy() for n in ("ordinals", "starts"))
     if not (ordinals.dtype == starts.dtype == np.int64 and ordinals.shape == starts.shape):
         raise ValueError("its tokens have no places")
@@ -353,27 +369,16 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         (np.diff(ordinals) > 0).all() and ordinals[0] >= 0 and ordinals[-1] < read
     ):
         raise ValueError("its tokens are not in order")
-    records = [
-        SourceRecord(str(r["name"]), int(r["bytes"]), str(r["sha256"])) for r in state["sources"]
-    ]
-    bases = np.cumsum([0, *(r.bytes for r in records)])[:-1].tolist()
+    if len(starts) and not (
+        (np.diff(starts) >= 0).all() and starts[0] >= 0 and starts[-1] <= state["end"]
+    ):
+        raise ValueError("its tokens are not where its text is")
+    records = [SourceRecord(**record) for record in state["sources"]]
+    bases = list(accumulate((r.bytes for r in records), initial=0))[:-1]
     origins, passages = TokenOrigins(), None
     origins.restore(ordinals, starts, read)
     if "trace.passages" in tensors:
-        unpacked = zlib.decompressobj()
-        try:
-            text = unpacked.decompress(tensors["trace.passages"].numpy().tobytes(), LARGEST_TEXT)
-        except zlib.error as error:
-            raise ValueError(f"its passages cannot be unpacked: {error}") from error
-        if unpacked.unconsumed_tail:
-            raise ValueError(f"its passages unpack to more than {LARGEST_TEXT:,} bytes")
-        rows = json.loads(text)
-        passages = Passages()
-        passages.restore(
-            [Passage(_source(s, records), int(a), int(b), int(l0), int(l1), str(text))
-             for s, a, b, l0, l1, _, text in rows],
-            [int(row[5]) for row in rows],
-        )  # fmt: skip
+        passages = _unpacked(tensors["trace.passages"], len(ordinals), len(records))
     words = None
     if "trace.words" in tensors:  # files of earlier versions have none
         words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
@@ -384,13 +389,35 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         passages,
         words,
         read,
-        int(state["end"]),
+        state["end"],
         tuple(records),
-        bool(state["ended_line"]),
+        state["ended_line"],
     )
 
 
-def _source(index: Any, records: list[SourceRecord]) -> int:
-    if type(index) is not int or not 0 <= index < len(records):
-        raise ValueError(f"there is no source {index!r}")
-    return index
+def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
+    """The passages that so many tokens lie in, each in one. Raises ValueError."""
+    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(packed.numpy().tobytes(), most)
+    except zlib.error as error:
+        raise ValueError(f"its passages cannot be unpacked: {error}") from error
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"its passages unpack to more than {most:,} bytes")
+    rows = passages_of(text)
+    if len(rows) > tokens:
+        raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
+    end = 0
+    for source, start, stop, *_ in rows:
+        if source >= sources:
+            raise ValueError(f"there is no source {source}")
+        if not end <= start <= stop:
+            raise ValueError("its passages are not in order")
+        end = stop
+    passages = Passages()
+    passages.restore(
+        [Passage(s, a, b, l0, l1, text) for s, a, b, l0, l1, _, text in rows],
+        [row[5] for row in rows],
+    )
+    return passages

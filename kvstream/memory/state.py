@@ -65,8 +65,10 @@ def fill(
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):
         _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors)
-    full = [s.used - len(reader.head) for s in reader.compressible]
-    if reader.seen and full != list(reader.schedule.held):
+    head = len(reader.head) if reader.begun else 0
+    full = [s.used - head for s in reader.compressible]
+    fronts = {int((s.origin[0, : s.used] == PROMPT).sum()) for s in reader.compressible}
+    if full != list(reader.schedule.held) or not fronts <= {head}:
         raise ValueError("its layers do not hold what its schedule says")
     longest = max(s.raw for s in cache.stores)
     if numbers["base"] != longest:

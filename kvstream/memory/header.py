@@ -1,0 +1,198 @@
+"""The schema of what a memory file says in JSON, checked before anything is built from it.
+
+msgspec checks while it parses: a wrong type ends the parsing, so nothing large is built from it.
+An unknown field is an error, too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+"""Of tokens or entries."""
+Some = Annotated[int, Meta(ge=1, lt=2**31)]
+Size = Annotated[int, Meta(ge=0, lt=2**53)]
+"""Of bytes, or a place in a text."""
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Seconds = Annotated[float, Meta(ge=0, le=1e300)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Model(Struct, forbid_unknown_fields=True):
+    """The model that made the memory."""
+
+    name: str
+    revision: str | None
+    fingerprint: str
+    dtype: Literal["float64", "float32", "bfloat16", "float16"]
+
+
+class Method(Struct, forbid_unknown_fields=True):
+    """The method, its settings as typed and as they were settled."""
+
+    name: str
+    typed: dict[str, str]
+    settings: dict[str, bool | int | Number | str | None]
+    trained: str | None
+
+
+class Run(Struct, forbid_unknown_fields=True):
+    """Settings of the reading; RunSettings knows which words there are."""
+
+    keep: Some | None
+    start: Some | None
+    growth: str
+    chunk: str
+    chunk_size: Some | None
+    seed: Annotated[int, Meta(ge=-(2**63))]
+
+
+class Sizes(Struct, forbid_unknown_fields=True):
+    """How the budget is shared out."""
+
+    budget: Some
+    prompt: Count
+    catalyst: Count
+    question: Count
+    answer: Count
+
+
+class Reader(Struct, forbid_unknown_fields=True):
+    """How far the reading had come. The schedule checks its own numbers."""
+
+    seen: Count
+    steps: Count
+    sinks: Count | None
+    ratios: list[Share] | None
+    begun: bool
+    planned: Count | None
+    schedule: dict[str, bool | Size | Number | list[Count] | None]
+
+
+class Layer(Struct, forbid_unknown_fields=True):
+    """Entries of a layer."""
+
+    used: Count
+    raw: Count
+    prefix: Count
+
+
+class Cache(Struct, forbid_unknown_fields=True):
+    """Entries of all layers."""
+
+    base: Count
+    layers: Annotated[list[Layer], Meta(min_length=1)]
+
+
+class Source(Struct, forbid_unknown_fields=True):
+    """A source that was read."""
+
+    name: str
+    bytes: Size
+    sha256: str
+
+
+class Trace(Struct, forbid_unknown_fields=True):
+    """Where the entries came from."""
+
+    sources: list[Source]
+    ended_line: bool
+    read: Count
+    end: Size
+    passages_left_out: Count
+
+
+class State(Struct, forbid_unknown_fields=True):
+    """What the memory is."""
+
+    format: int
+    model: Model
+    method: Method
+    run: Run
+    sizes: Sizes
+    system: str | None
+    task: Literal["ask", "summarize"]
+    questions: list[str]
+    head: list[Count]
+    catalysts: list[list[Count]]
+    measure_always: bool
+    reader: Reader
+    cache: Cache
+    trace: Trace
+
+
+class Position(Struct, forbid_unknown_fields=True):
+    """How far the reading had come, in a checkpoint."""
+
+    tokens: Count
+    sha256: str
+    complete: bool
+    base: str | None
+
+
+class Peak(Struct, forbid_unknown_fields=True):
+    """The most that the cache ever held."""
+
+    tokens: Count
+    bytes: Size
+    scratch: Size
+
+
+class Notes(Struct, forbid_unknown_fields=True):
+    """What it took to make the memory."""
+
+    version: str
+    written: Size
+    read_s: Seconds
+    select_s: Seconds
+    peak: Peak
+    warnings: list[str]
+    position: Position | None = None
+
+
+class _Format(Struct):
+    format: int
+
+
+class _Metadata(Struct):
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
+
+
+Row = tuple[Size, Size, Size, Size, Size, Size, str]
+"""A passage: source, first byte, byte behind the last, first line, last line, byte behind the
+passage before, text."""
+
+
+def metadata_of(data: bytes) -> dict[str, str]:
+    """The metadata in the header of a safetensors file. Raises ValueError."""
+    try:
+        return msgspec.json.decode(data, type=_Metadata).metadata
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"its header is wrong ({error})") from error
+
+
+def format_of(state: str) -> int:
+    """The format of a memory, whatever else its state says. Raises ValueError."""
+    try:
+        return msgspec.json.decode(state, type=_Format).format
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"its state is wrong ({error})") from error
+
+
+def checked(text: str, schema: type[Any], title: str) -> None:
+    """Raises ValueError where `text` is no JSON of the `schema`; `title` says what it is."""
+    try:
+        msgspec.json.decode(text, type=schema)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"its {title} is wrong ({error})") from error
+
+
+def passages(data: bytes) -> list[Row]:
+    """The passages of a memory. Raises ValueError."""
+    try:
+        return msgspec.json.decode(data, type=list[Row])
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"its passages are wrong ({error})") from error
