@@ -167,9 +167,6 @@ def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
     assert text_of(open_sources([str(path)], text=True)) == "abc\0def"
     with pytest.raises(SourceError, match="standard input is binary"):
         text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
-    path.write_bytes("hello".encode("utf-16"))
-    with pytest.raises(SourceError, match="UTF-16"):
-        open_sources([str(path)])
 
 
 def test_missing_and_empty(tmp_path: Path) -> None:
@@ -246,7 +243,7 @@ def test_a_named_pipe_as_source(tmp_path: Path) -> None:
 
 
 def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("bs4")
+    pytest.importorskip("lxml")
     page = tmp_path / "a.html"
     page.write_text(
         "<html><head><style>p{}</style></head><p>One\n two</p><p>Three &amp; <b>4</b></p>"
@@ -258,20 +255,25 @@ def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         open_sources([str(page)])
 
 
-def test_html_shows_no_comments_and_keeps_what_is_preformatted() -> None:
-    pytest.importorskip("bs4")
+def html_text(folder: Path, page: bytes) -> str:
+    (folder / "a.html").write_bytes(page)
+    return text_of(open_sources([str(folder / "a.html")]))
+
+
+def test_html_shows_no_comments_and_keeps_what_is_preformatted(tmp_path: Path) -> None:
+    pytest.importorskip("lxml")
     page = b"<p>It  <!-- not\n this -->rained.<pre>a  b \n  c</pre><svg><p>x</p></svg>"
-    assert documents.html_text(page) == "It rained.\na  b\nc\n"
+    assert html_text(tmp_path, page) == "It rained.\na  b\nc\n"
 
 
 @pytest.mark.parametrize(
-    "page", [b"<div>x" * 20_000, b"<p>x</p>" * 20_000, b"<pre>" + b" " * 10**5]
+    "page", [b"<div>x" * 20_000, b"<p>x</p>" * 20_000, b"x<pre>" + b" " * 10**5]
 )
-def test_html_takes_time_that_grows_with_the_page_alone(page: bytes) -> None:
+def test_html_takes_time_that_grows_with_the_page_alone(tmp_path: Path, page: bytes) -> None:
     """Fuzzing by hand found minutes where there are tenths of a second."""
-    pytest.importorskip("bs4")
+    pytest.importorskip("lxml")
     began = time.process_time()
-    assert documents.html_text(page).count("x") == page.count(b"x")
+    assert html_text(tmp_path, page).count("x") == page.count(b"x")
     assert time.process_time() - began < 10
 
 
@@ -281,7 +283,7 @@ def test_documents_from_a_pipe_are_refused() -> None:
 
 
 def test_damaged_pdf(tmp_path: Path) -> None:
-    pytest.importorskip("pypdf")
+    pytest.importorskip("pypdfium2")
     path = tmp_path / "a"
     path.write_bytes(b"%PDF-1.7\nnothing")
     with pytest.raises(SourceError, match="PDF"):
@@ -327,18 +329,6 @@ def test_read_once(tmp_path: Path) -> None:
     assert text_of(sources) == "x"
     with pytest.raises(RuntimeError, match="once"):
         iter(sources)
-
-
-def test_an_epub_that_would_unpack_without_end_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "bomb.epub"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)
-        archive.writestr("text.xhtml", b"a" * 300_000)
-    monkeypatch.setattr(documents, "MAX_BYTES", 100_000)
-    with pytest.raises(SourceError, match="unpacks to 300,020 bytes"):
-        next(documents.text_of("epub", path))
 
 
 def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> None:

@@ -330,7 +330,7 @@ def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, 
     every = len(rows)
     while True:
         columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
-                   for _, p, r in rows]  # fmt: skip
+                   + ([] if p.place is None else [p.place]) for _, p, r in rows]  # fmt: skip
         packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
         if len(packed) <= room or not rows:
             return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
@@ -366,8 +366,9 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         rows = json.loads(text)
         passages = Passages()
         passages.restore(
-            [Passage(_source(s, records), int(a), int(b), int(l0), int(l1), str(text))
-             for s, a, b, l0, l1, _, text in rows],
+            [Passage(_source(s, records), int(a), int(b), int(l0), int(l1), str(text),
+                     place=_place(place))
+             for s, a, b, l0, l1, _, text, *place in rows],
             [int(row[5]) for row in rows],
         )  # fmt: skip
     return Trace(
@@ -380,6 +381,16 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         tuple(records),
         bool(state["ended_line"]),
     )
+
+
+def _place(place: list[Any]) -> int | str | None:
+    """Where a passage of a document stands: the last field of its row, or nothing."""
+    if not place:
+        return None
+    if len(place) > 1 or type(place[0]) not in (int, str):
+        raise ValueError(f"{place!r} is no place in a document")
+    found: int | str = place[0]
+    return found
 
 
 def _source(index: Any, records: list[SourceRecord]) -> int:
