@@ -99,8 +99,12 @@ class _Page:
             self._dropped += 1
         if self._dropped:
             return
-        if tag in _BLOCKS or tag == "br":
-            self.lines.add("\n\n" if tag in _APART else "\n")
+        if tag in _APART:
+            self.lines.add("\n\n")
+        elif tag in _BLOCKS:
+            self.lines.end_line()
+        elif tag == "br":
+            self.lines.add("\n")
         if tag in _HEADINGS:
             self._heading = []
         self._pre += tag == "pre"
@@ -113,7 +117,7 @@ class _Page:
         if tag in _HEADINGS:
             self._name()
         if tag in _BLOCKS:
-            self.lines.add("\n")
+            self.lines.end_line()
         self._pre -= tag == "pre"
 
     def data(self, text: str) -> None:
@@ -155,9 +159,17 @@ class Lines:
         self._empty = 0
         self._begun = False
         self._cut = False
+        self._open = False
 
     def add(self, text: str) -> None:
         self._new.append(text)
+        line = text.rpartition("\n")[2]
+        self._open = bool(line.strip()) or (self._open and len(line) == len(text))
+
+    def end_line(self) -> None:
+        """Begin a new line, unless one has just begun."""
+        if self._open:
+            self.add("\n")
 
     def name(self, heading: str) -> None:
         """What was added last, after the last empty line, is a heading."""
@@ -168,6 +180,7 @@ class Lines:
         self._finish()
         self.heading = heading
         self._new = [own]
+        self._open = True
 
     def take(self, *, final: bool = False) -> Iterator[Piece]:
         """The pieces that are certain by now."""

@@ -20,6 +20,8 @@ MAX_BYTES = 256 * 1024**2
 """What the members that are read may unpack to, together."""
 LARGEST_INDEX = 16 * 1024**2
 """Bytes of a list of members."""
+LARGEST_SAMPLE = 4 * 1024**2
+"""Bytes of markup at the beginning of a DOCX by which its text is estimated."""
 BLOCK = 64 * 1024
 SAMPLES = 8
 SAMPLE = 64 * 1024
@@ -181,7 +183,7 @@ class Docx(Packed):
         for part in self.parts():
             text += len(part.text.encode("utf-8", "replace"))
             last = part.share
-            if last * self.size >= SAMPLES * SAMPLE:
+            if last * self.size >= LARGEST_SAMPLE:
                 break
         return round(text / last) if last else 0
 
@@ -201,12 +203,12 @@ class _Document:
         if name == "del":  # deleted, but not yet accepted
             self._dropped += 1
         elif name == "p":
-            self.lines.add("\n")
+            self.lines.end_line()
             self._is_heading, self._heading = False, []
         elif name == "pStyle":
             style = str(attributes.get(f"{_WORD}val", "")).lower()
             self._is_heading = style.startswith(("heading", "title"))
-            self.lines.add("\n" * self._is_heading)
+            self.lines.add("\n\n" * self._is_heading)
         elif name in ("tab", "br", "cr"):
             self._data("\n" if name != "tab" else " ")
         self._text = name == "t"
@@ -219,7 +221,7 @@ class _Document:
             words = " ".join("".join(self._heading).split())
             if self._is_heading and words:
                 self.lines.name(words)
-            self.lines.add("\n")
+            self.lines.end_line()
 
     def data(self, text: str) -> None:
         if self._text:
