@@ -492,7 +492,7 @@ class SourceSet:
         """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
-        position = 0
+        position, marked = 0, False
         while True:
             try:
                 data = read(BLOCK)
@@ -509,7 +509,8 @@ class SourceSet:
                 raise SourceError(_damaged(name, kind, position, error)) from error
             if not data:
                 return
-            if position < SNIFF and not self._text:
+            marked = marked or (not position and by_mark(data) is not None)
+            if position < SNIFF and not self._text and not marked:
                 problem = _not_text(data[: SNIFF - position], name)
                 if problem:
                     raise SourceError(problem)

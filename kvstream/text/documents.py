@@ -80,15 +80,15 @@ def _parts(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
 
 def page_parts(head: Head, name: str) -> Iterator[Part | None]:
     """The text of an HTML page as its bytes come from a stream; None where the stream pauses."""
-    from kvstream.text.markup import html_parts
+    from kvstream.text.markup import html_parts, parts
 
     patience = Patience(name)
-    for piece in html_parts(head.read, patience):
-        if piece is None:
+    for block in html_parts(head.read, patience):
+        if block is None:
             yield None
         else:
             patience.grow(head.taken)
-            yield Part(piece[0], piece[1], 0.0)
+            yield from parts(block, 0.0, 0.0)
 
 
 def estimate(kind: str, path: Path) -> int:
@@ -116,10 +116,10 @@ def _packed(kind: str, path: Path) -> Packed:
 
 
 def _html_file(path: Path) -> Iterator[Part]:
-    from kvstream.text.markup import html_parts
+    from kvstream.text.markup import html_parts, parts
 
-    size = path.stat().st_size
+    share, size = 0.0, path.stat().st_size
     with path.open("rb") as file:
-        for piece in html_parts(file.read, Patience(str(path), size)):
-            if piece is not None:
-                yield Part(piece[0], piece[1], min(1.0, file.tell() / max(size, 1)))
+        for block in html_parts(file.read, Patience(str(path), size)):
+            before, share = share, min(1.0, file.tell() / max(size, 1))
+            yield from parts(block or (), before, share)

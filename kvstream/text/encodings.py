@@ -149,23 +149,30 @@ class OtherDecoder:
         """Bytes of each character of ``text``, which ``data`` became: int64 [len(text)]."""
         if len(text) == len(data):
             return np.ones(len(text), dtype=np.int64)
+        if self.encoding.startswith("utf-"):
+            unit = 4 if "32" in self.encoding else 2
+            codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+            found = np.where(codes > 0xFFFF, 4, unit).astype(np.int64)
+            found[-1] += len(data) - found.sum()  # the file may end inside a character
+            if found[-1] >= 0:
+                return found
         sizes = {char: len(char.encode(self.encoding, "replace")) for char in set(text)}
         widths = np.array([sizes[char] for char in text], dtype=np.int64)
         if "\ufffd" not in sizes and widths.sum() == len(data):
             return widths
         # Damaged, or bytes of more than one form: byte by byte.
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
-        found: list[int] = []
+        each: list[int] = []
         waiting = 0
         for at in range(len(data)):
             waiting += 1
             new = len(decoder.decode(data[at : at + 1], final and at + 1 == len(data)))
             if new:
                 # Where bytes are given up, those after them may be characters at once.
-                found += [max(waiting - new + 1, 1), *[1] * (new - 1)][:waiting]
-                found += [0] * (new - waiting)
+                each += [max(waiting - new + 1, 1), *[1] * (new - 1)][:waiting]
+                each += [0] * (new - waiting)
                 waiting = 0
-        if len(found) == len(text):
-            return np.array(found, dtype=np.int64)
+        if len(each) == len(text) and sum(each) == len(data):
+            return np.array(each, dtype=np.int64)
         # A codec that gives up other bytes where it sees more of them: spread evenly.
         return np.diff(np.arange(len(text) + 1) * len(data) // len(text))

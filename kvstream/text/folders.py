@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,10 +111,12 @@ def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
 
     RE2 takes time that grows with the name alone, whatever the pattern.
     """
-    try:
-        return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
-    except (ValueError, re.error, re2.error):
-        return pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines), backend="re2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # re has doubts about some patterns; RE2 decides
+        try:
+            return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
+        except (ValueError, re.error, re2.error):
+            return pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines), backend="re2")
 
 
 def _is_pattern(line: str) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from lxml import etree
 
+from kvstream.text.blocks import Part
 from kvstream.text.encodings import html_decoder
 from kvstream.text.limits import Patience
 
@@ -40,8 +41,8 @@ Piece = tuple[str, str]
 
 def html_parts(
     read: Read, patience: Patience, heading: str = "", encoding: str | None = None
-) -> Iterator[Piece | None]:
-    """The text of a page in pieces; None where ``read`` gives None, for nothing now.
+) -> Iterator[list[Piece] | None]:
+    """The pieces of a page's text, block by block; None where ``read`` has nothing now.
 
     ``heading`` counts until there is one on the page.  Raises SourceError when it takes too long.
     """
@@ -64,15 +65,23 @@ def html_parts(
             if close:
                 parser.close()
                 parser = _parser(target)
-        yield from target.take(final=not data)
+        yield target.lines.take(final=not data)
         if not data:
             return
 
 
+def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part]:
+    """The pieces of one block, which took the conversion from one share to another."""
+    done, every = 0, sum(len(text) for text, _ in pieces)
+    for text, heading in pieces:
+        done += len(text)
+        yield Part(text, heading, before + (after - before) * done / every)
+
+
 def text_bytes(markup: bytes) -> int:
     """Bytes of the text in a piece of HTML."""
-    pieces = html_parts(io.BytesIO(markup).read, Patience("a sample"))
-    return sum(len(piece[0].encode("utf-8", "replace")) for piece in pieces if piece)
+    blocks = html_parts(io.BytesIO(markup).read, Patience("a sample"))
+    return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
 
 def _parser(target: _Page) -> etree.HTMLParser:
@@ -89,9 +98,6 @@ class _Page:
         self._dropped = 0
         self._pre = 0
         self._heading: list[str] | None = None
-
-    def take(self, *, final: bool) -> Iterator[Piece]:
-        yield from self.lines.take(final=final)
 
     def start(self, tag: str, attributes: object) -> None:
         self.depth += 1
@@ -182,14 +188,14 @@ class Lines:
         self._new = [own]
         self._open = True
 
-    def take(self, *, final: bool = False) -> Iterator[Piece]:
+    def take(self, *, final: bool = False) -> list[Piece]:
         """The pieces that are certain by now."""
         self._settle(final=final)
         if final and self._begun:
             self._done.append("\n")
         self._finish()
         found, self._pieces = self._pieces, []
-        yield from found
+        return found
 
     def _finish(self) -> None:
         text = "".join(self._done)

@@ -21,6 +21,8 @@ from kvstream.text.limits import Patience
 
 SAMPLES = 24
 """Pages by which the text of all is estimated."""
+BATCH = 50
+"""Pages that are asked for at a time."""
 NEAR = 4
 """Pages before and after that are looked at for the same line."""
 REPEATED = 2
@@ -36,8 +38,13 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def page(self, path: Path, number: int, patience: Patience) -> tuple[int, str]:
-        """Pages of a document, and the text of page ``number`` from 0. Raises SourceError."""
+    def pages(
+        self, path: Path, number: int, patience: Patience, most: int = 1
+    ) -> tuple[int, list[str]]:
+        """How many pages there are, and the text of some, from ``number`` (from 0) on.
+
+        At most ``most`` of them, and one at least, unless that is the end.  Raises SourceError.
+        """
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -47,7 +54,7 @@ class _Worker:
             late.start()
             began = time.perf_counter()
             try:
-                request = json.dumps([str(path.absolute()), number])
+                request = json.dumps([str(path.absolute()), number, most])
                 process.stdin.write(request.encode() + b"\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
@@ -69,12 +76,12 @@ class _Worker:
                 )
         if not patience.left:
             raise patience.error()
-        pages, text = json.loads(line)
-        if pages is None:
-            if "password" in text.lower():
+        count, told = json.loads(line)
+        if count is None:
+            if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
-            raise SourceError(f"{path} cannot be read as PDF: {text}")
-        return pages, text
+            raise SourceError(f"{path} cannot be read as PDF: {told}")
+        return count, [_plain(text) for text in told]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -108,10 +115,10 @@ _worker = _Worker()
 def estimated_bytes(path: Path) -> int:
     """Bytes of text, from the number of pages and the text of some. Raises SourceError."""
     patience = Patience(str(path), path.stat().st_size)
-    pages, text = _worker.page(path, 0, patience)
-    numbers = range(pages) if pages <= SAMPLES else _spread(pages)
-    sampled = [text if n == 0 else _worker.page(path, n, patience)[1] for n in numbers]
-    return round(sum(len(_plain(t).encode()) for t in sampled) * pages / max(len(sampled), 1))
+    count, texts = _worker.pages(path, 0, patience)
+    numbers = range(1, count) if count <= SAMPLES else _spread(count)
+    texts = [*texts, *(_worker.pages(path, n, patience)[1][0] for n in numbers)]
+    return round(sum(len(text.encode()) for text in texts) * count / max(len(texts), 1))
 
 
 def _spread(pages: int) -> list[int]:
@@ -124,18 +131,28 @@ def pages(path: Path, notices: list[str]) -> Iterator[Part]:
     near: deque[_Page] = deque()
     """The pages around the one that is handed out next."""
     left_out: Counter[str] = Counter()
-    count, _ = _worker.page(path, 0, patience)
-    read = 0
-    for number in range(count):
+    ahead: deque[str] = deque()
+    count, read = 1, 0
+    number = 0
+    while number < count:
         while read < count and read <= number + NEAR:
-            near.append(_Page(_plain(_worker.page(path, read, patience)[1])))
-            read += 1
+            if not ahead:
+                count, texts = _worker.pages(path, read, patience, BATCH)
+                ahead.extend(texts)
+            if ahead:
+                near.append(_Page(ahead.popleft()))
+                read += 1
+        if not near:
+            return
         at = min(number, NEAR)
         others = Counter(line for i, page in enumerate(near) if i != at for line in page.edges)
+        for line in set().union(*(page.within for page in near)):
+            others.pop(line, None)  # what looks so in the middle of a page is text
         text = near[at].without(others, left_out)
         yield Part(text + "\n", number + 1, (number + 1) / count)
         if number >= NEAR:
             near.popleft()
+        number += 1
     if left_out:
         lines = left_out.total()
         notices.append(
@@ -150,6 +167,8 @@ class _Page:
         ends = {*self._filled[:EDGE], *self._filled[-EDGE:]}
         self.edges = {_shape(self.lines[i]) for i in ends}
         """How the lines at top and bottom look, whatever numbers are in them."""
+        self.within = {_shape(self.lines[i]) for i in self._filled[EDGE:-EDGE]}
+        """How the lines between them look."""
 
     def without(self, others: Counter[str], left_out: Counter[str]) -> str:
         """The text without the lines at its edges that ``others`` have often enough."""
@@ -159,9 +178,10 @@ class _Page:
                 shape = _shape(self.lines[index])
                 if others[shape] < REPEATED:
                     break
-                if index not in dropped:
-                    left_out[shape] += 1
                 dropped.add(index)
+        if len(dropped) == len(self._filled):  # nothing else is on the page
+            return "\n".join(self.lines)
+        left_out.update(_shape(self.lines[index]) for index in dropped)
         return "\n".join(line for i, line in enumerate(self.lines) if i not in dropped)
 
 

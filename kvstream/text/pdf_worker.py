@@ -1,8 +1,9 @@
 """The process that PDFs are converted in, so that one that never ends can be ended.
 
 A program of its own, which knows nothing of kvstream: each line of its standard input asks, as
-JSON ``[path, page]`` with pages from 0; each line of its output answers, as ``[pages, text]``,
-or ``[null, message]``.
+JSON ``[path, page, most]`` with pages from 0; each line of its output answers, with the number of
+pages and the text of that page and some behind it, as ``[pages, [text, ...]]``, or with ``[null,
+message]``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 MEMORY = 4 * 1024**3
 """Bytes of address space."""
+ENOUGH = 64 * 1024
+"""Characters of text in one answer."""
 PROCESSOR = 3600
 """Seconds: whoever asked may be gone."""
 
@@ -39,7 +42,7 @@ def main() -> None:
 
     opened: tuple[str, Any] | None = None
     for line in sys.stdin:
-        path, number = json.loads(line)
+        path, number, most = json.loads(line)
         try:
             if opened is None or opened[0] != path:
                 if opened is not None:
@@ -47,14 +50,16 @@ def main() -> None:
                     opened = None
                 opened = path, pypdfium2.PdfDocument(path)
             document = opened[1]
-            pages, text = len(document), ""
-            if number < pages:
-                page = document[number]
+            texts: list[str] = []
+            while number + len(texts) < len(document) and len(texts) < most:
+                page = document[number + len(texts)]
                 words = page.get_textpage()
-                text = words.get_text_bounded()
+                texts.append(words.get_text_bounded())
                 words.close()
                 page.close()
-            answer: list[Any] = [pages, text]
+                if sum(map(len, texts)) > ENOUGH:
+                    break
+            answer: list[Any] = [len(document), texts]
         except Exception as error:  # whatever is wrong with the file
             answer = [None, f"{type(error).__name__}: {error}"]
         out.write(json.dumps(answer) + "\n")

@@ -14,7 +14,7 @@ from lxml import etree
 from kvstream.errors import SourceError
 from kvstream.text.blocks import Part
 from kvstream.text.limits import Patience
-from kvstream.text.markup import Lines, Piece, html_parts, text_bytes
+from kvstream.text.markup import Lines, Piece, html_parts, parts, text_bytes
 
 MAX_BYTES = 256 * 1024**2
 """What the members that are read may unpack to, together."""
@@ -62,8 +62,8 @@ class Packed:
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[Piece]:
-        """The text of one member, with the headings above."""
+    ) -> Iterator[list[Piece]]:
+        """The text of one member, with the headings above, block by block."""
         raise NotImplementedError
 
     def estimate(self) -> int:
@@ -87,9 +87,11 @@ class Packed:
                             raise self._too_large(taken)
                         return data
 
-                    above = heading
-                    for text, heading in self.pieces(read, patience, above):
-                        yield Part(text, heading, min(1.0, taken / max(self.size, 1)))
+                    share = taken / max(self.size, 1)
+                    for block in self.pieces(read, patience, heading):
+                        before, share = share, min(1.0, taken / max(self.size, 1))
+                        yield from parts(block, before, share)
+                        heading = block[-1][1] if block else heading
 
     def read(self, name: str) -> bytes:
         """A small member, whole."""
@@ -135,7 +137,7 @@ class Epub(Packed):
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[list[Piece]]:
         for piece in html_parts(read, patience, heading):
             if piece is not None:
                 yield piece
@@ -168,15 +170,15 @@ class Docx(Packed):
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
-    ) -> Iterator[Piece]:
+    ) -> Iterator[list[Piece]]:
         target = _Document(heading)
         parser = etree.XMLParser(target=target, resolve_entities=False, no_network=True)
         while data := read(BLOCK):
             with patience.counting():
                 parser.feed(data)
-            yield from target.lines.take()
+            yield target.lines.take()
         parser.close()
-        yield from target.lines.take(final=True)
+        yield target.lines.take(final=True)
 
     def estimate(self) -> int:
         text, last = 0, 0.0
