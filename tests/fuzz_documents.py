@@ -1,4 +1,4 @@
-"""The target of tests/fuzz.py that parses PDF, EPUB, DOCX and HTML; needs the extra ``documents``."""
+"""Fuzzing of PDF, EPUB, DOCX and HTML, for tests/fuzz.py; needs the extra ``documents``."""
 
 from __future__ import annotations
 

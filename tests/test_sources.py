@@ -290,20 +290,6 @@ def test_damaged_pdf(tmp_path: Path) -> None:
         text_of(open_sources([str(path)]))
 
 
-def test_epub(tmp_path: Path) -> None:
-    epub = pytest.importorskip("ebooklib.epub")
-    book = epub.EpubBook()
-    book.set_identifier("id")
-    book.set_title("T")
-    chapter = epub.EpubHtml(title="C", file_name="c.xhtml")
-    chapter.content = "<h1>Head</h1><p>Body text.</p>"
-    book.add_item(chapter)
-    book.spine = [chapter]
-    book.add_item(epub.EpubNcx())
-    epub.write_epub(str(tmp_path / "book"), book)
-    assert "Body text." in text_of(open_sources([str(tmp_path / "book")]))
-
-
 def test_a_bomb_is_stopped(tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(gzip.compress(b"a" * 5_000_000))
