@@ -129,7 +129,7 @@ def _attention() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     for name, module, what in (
         ("zstd", "zstandard", ".zst files"),
-        ("documents", "pypdf", "PDF, EPUB and HTML"),
+        ("documents", "pypdfium2", "PDF, EPUB, DOCX and HTML"),
     ):
         found = util.find_spec(module) is not None
         yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")

@@ -7,10 +7,11 @@ between two calls there is only what was read since.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,6 +44,25 @@ class Passage:
     text: str
     weight: float = 0.0
     """Sum over the retained tokens that lie in it."""
+    place: int | str | None = None
+    """In a document: the page of the first character, or the heading above it (empty: none)."""
+
+    @property
+    def spot(self) -> str:
+        """The line, page or chapter in short; a document without headings has none of them."""
+        if self.place is None:
+            return str(self.line_start)
+        return f"p. {self.place}" if isinstance(self.place, int) else self.place or "text"
+
+    def where(self) -> dict[str, Any]:
+        """Lines in a plain text, page or chapter in a document; what does not apply is None."""
+        plain = self.place is None
+        return {
+            "line_start": self.line_start if plain else None,
+            "line_end": self.line_end if plain else None,
+            "page": self.place if isinstance(self.place, int) else None,
+            "chapter": self.place or None if isinstance(self.place, str) else None,
+        }
 
 
 class Passages:
@@ -60,6 +80,9 @@ class Passages:
         self._line = 1
         self._behind = 0
         self._cut: Cutter | None = None
+        # Where places of a document begin in what waits.
+        self._marks: list[int] = []
+        self._places: list[int | str | None] = []
 
     def __len__(self) -> int:
         """Passages held."""
@@ -75,6 +98,10 @@ class Passages:
         if block.source != self._source:
             self._settle(final=True)
             self._source, self._line, self._cut = block.source, 1, None
+            self._marks, self._places = [], []
+        if not self._places or self._places[-1] != block.place:
+            self._marks.append(block.start)
+            self._places.append(block.place)
         self._blocks.append(block)
         self._chars += len(block.text)
         if self._chars >= max(self._wanted, SAMPLE if self._cut is None else 0):
@@ -156,6 +183,8 @@ class Passages:
         rest = text[used:]
         self._blocks = [TextBlock(rest, int(offsets[used]), self._source, widths)] if rest else []
         self._chars = len(rest)
+        passed = max(bisect_right(self._marks, self._behind) - 1, 0)
+        self._marks, self._places = self._marks[passed:], self._places[passed:]
         self._wanted = self._chars + BATCH
 
     def _waiting(self) -> tuple[str, np.ndarray]:
@@ -178,7 +207,9 @@ class Passages:
             first = line + text.count("\n", counted, start)
             line, counted = first + text.count("\n", start, end), end
             begin, stop = int(offsets[start]), int(offsets[end])
-            yield Passage(self._source, begin, stop, first, line, text[start:end]), behind, end
+            place = self._places[max(bisect_right(self._marks, begin) - 1, 0)]
+            found = Passage(self._source, begin, stop, first, line, text[start:end], place=place)
+            yield found, behind, end
             behind = stop
 
 

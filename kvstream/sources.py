@@ -23,18 +23,31 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.text import documents
-from kvstream.text.blocks import BlockDecoder, TextBlock
+from kvstream.text import documents, pseudo
+from kvstream.text.blocks import BlockDecoder, Part, TextBlock
+from kvstream.text.encodings import OtherDecoder, by_mark, encoding_of
 from kvstream.text.folders import files_in
 from kvstream.text.following import Follow, FollowedFile
-from kvstream.text.opening import COMPRESSED, SNIFF, Head, damage_errors, decompressed, kind_of
+from kvstream.text.opening import (
+    COMPRESSED,
+    MAGIC,
+    SNIFF,
+    Head,
+    damage_errors,
+    decompressed,
+    kind_of,
+)
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
 BLOCK = 64 * 1024
 """Bytes asked for in one read."""
 # Text bytes for each byte of a file, until some of it has been read.
-EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0, "pdf": 0.1, "epub": 2.0, "html": 0.5}
+EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0}
+SAMPLED = 100
+"""Documents of one kind whose text is estimated each by itself; others are taken to be alike."""
+TOLD = 3
+"""Files that notices of one kind name one by one; more are counted."""
 
 
 @dataclass
@@ -49,6 +62,16 @@ class _Source:
     """Decoded bytes, once all have been read."""
     followed: bool = False
     """Others write to it, and more is waited for."""
+    folder: str = ""
+    """The directory that was named, where it was not the file itself."""
+    pseudo: str | None = None
+    """What kind of file it is that no disk holds."""
+    expected: int | None = None
+    """Bytes of text of a document, from its structure and a sample."""
+    share: float = 0.0
+    """Of a document that has been converted: 0 to 1."""
+    converted: int = 0
+    """Bytes of text that it gave."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
 
@@ -131,13 +154,17 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
             raise error
         skipped["unreadable directory"] += 1
 
-    for path in files_in(folder, unreadable):
+    def no_disk(kind: str, what: str) -> None:
+        skipped[f"{what} on no disk ({kind})"] += 1
+
+    for path in files_in(folder, unreadable, no_disk):
         try:
             source, problem = _look(path, str(path), text=text)
         except OSError:
             skipped["unreadable file"] += 1
             continue
         if not problem:
+            source.folder = str(folder)
             found.append(source)
         elif "kvstream[" in problem:
             skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
@@ -158,12 +185,16 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
 def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
     """What a file is, and the reason if it cannot be read as text. Raises OSError."""
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        return _Source(name, path), None
+    made_up = pseudo.kind(status)
+    if made_up is not None or not stat.S_ISREG(status.st_mode):
+        return _Source(name, path, pseudo=made_up), None
     source = _Source(name, path, size=status.st_size)
     with path.open("rb") as file:
         beginning = Head(file)
-        source.kind = kind_of(beginning.look())
+        head = beginning.look()
+        source.kind = kind_of(head)
+        if head.startswith(MAGIC["zip"]):
+            source.kind = documents.kind_of_zip(path)
         if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
             source.kind = "html"
         if text and source.kind not in COMPRESSED:
@@ -182,10 +213,8 @@ def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
 
 
 def _not_text(start: bytes, name: str) -> str | None:
-    if b"\0" not in start:
+    if b"\0" not in start or by_mark(start):
         return None
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return f"{name} is UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
     return (
         f"{name} is binary (a NUL at byte {start.index(0):,}); "
         "convert it to text first, or read it as it is with --text."
@@ -213,8 +242,7 @@ class SourceSet:
         follow: Follow | None = None,
         opener: Callable[[Path], io.RawIOBase] | None = None,
     ) -> None:
-        self.warnings = warnings
-        """What the user should know; complete when all has been read."""
+        self._warnings = warnings
         self._sources = sources
         self._text = text
         self._stdin = stdin
@@ -227,6 +255,32 @@ class SourceSet:
         self._started = False
         self._earlier: list[SourceRecord] = []
         self._last = ""
+        self._encodings: list[tuple[str, str]] = []
+        self._damaged: list[tuple[str, SourceError]] = []
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know; complete when all has been read."""
+        return [*self._warnings, *self._about_encodings(), *self._about_damage()]
+
+    def _about_encodings(self) -> list[str]:
+        """Which files were not in UTF-8, one by one or counted."""
+        if len(self._encodings) <= TOLD:
+            return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
+        counts = Counter(encoding for _, encoding in self._encodings).most_common()
+        told = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
+        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
+
+    def _about_damage(self) -> list[str]:
+        """The documents in folders whose reading failed."""
+        failed: dict[str, list[SourceError]] = {}
+        for folder, error in self._damaged:
+            failed.setdefault(folder, []).append(error)
+        return [
+            f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
+            f"(the first: {errors[0]})"
+            for folder, errors in failed.items()
+        ]
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
         """Count from behind sources that were read before: offsets, indices, names.
@@ -282,6 +336,8 @@ class SourceSet:
                 total += source.length
             elif source.size is None:
                 return None
+            elif source.kind in documents.LIBRARIES:
+                total += self._document_size(source)
             elif index == len(self._bases) - 1:
                 total += self._expected(source)
             else:
@@ -294,10 +350,24 @@ class SourceSet:
         done = self._position - self._bases[-1]
         if source.kind == "plain":
             return max(source.size, done)
-        ratio = EXPANSION[source.kind]
-        if source.kind in COMPRESSED and self._head is not None and self._head.taken and done:
+        ratio = EXPANSION[source.kind]  # of a compressed file
+        if self._head is not None and self._head.taken and done:
             ratio = done / self._head.taken
         return max(round(source.size * ratio), done)
+
+    def _document_size(self, source: _Source) -> int:
+        """Bytes of text of a document: what it gave so far, and a share of what was expected."""
+        assert source.size is not None
+        assert source.path is not None
+        if source.expected is None:
+            alike = [s for s in self._sources if s.kind == source.kind and s.expected is not None]
+            if len(alike) < SAMPLED:
+                source.expected = documents.estimate(source.kind, source.path)
+            else:
+                known = alike[:SAMPLED]
+                ratio = sum(s.expected or 0 for s in known) / sum(s.size or 1 for s in known)
+                source.expected = round(source.size * ratio)
+        return source.converted + round((1 - source.share) * source.expected)
 
     def __iter__(self) -> Iterator[TextBlock]:
         if self._started:
@@ -322,36 +392,68 @@ class SourceSet:
         if empty:
             names = ", ".join(_shown(name) for name in self.names[:3])
             more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
-            raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.")
+            why = "".join(f" {line}" for line in self._about_damage())
+            raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.{why}")
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
-        decoder = BlockDecoder(index, self._position)
+        decoder: BlockDecoder | OtherDecoder | None = None
         with closing(self._pieces(source)) as pieces:
-            for data in pieces:
-                if not data:  # nothing now, and something else to do
+            for piece in pieces:
+                if isinstance(piece, Part):
+                    yield from self._part(index, source, piece)
+                    continue
+                if not piece:  # nothing now, and something else to do
                     yield TextBlock("", self._position, index)
                     continue
-                self._position += len(data)
-                source.digest.update(data)
-                block = decoder.decode(data)
+                decoder = decoder or self._decoder(index, source, piece)
+                self._position += len(piece)
+                source.digest.update(piece)
+                block = decoder.decode(piece)
                 if block is not None:
                     yield block
+        if decoder is None:
+            return
         block = decoder.decode(b"", final=True)
         if block is not None:
             yield block
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
-            self.warnings.append(
-                f"{_shown(source.name)}: {decoder.replaced:,} bytes are not UTF-8 and were "
-                f"replaced, the first at byte {place:,}."
+            self._warnings.append(
+                f"{_shown(source.name)}: {decoder.replaced:,} bytes are not "
+                f"{decoder.encoding.upper()} and were replaced, the first at byte {place:,}."
             )
 
-    def _pieces(self, source: _Source) -> Generator[bytes, None, None]:
-        """The decoded bytes of a source, at most BLOCK at a time; empty where it pauses."""
+    def _part(self, index: int, source: _Source, part: Part) -> Iterator[TextBlock]:
+        """A part of a document as blocks."""
+        source.share = part.share
+        for begin in range(0, len(part.text), BLOCK):
+            data = part.text[begin : begin + BLOCK].encode("utf-8", "replace")
+            start = self._position
+            self._position += len(data)
+            source.converted += len(data)
+            source.digest.update(data)
+            yield TextBlock(data.decode(), start, index, place=part.place)
+
+    def _decoder(self, index: int, source: _Source, beginning: bytes) -> Any:
+        """What decodes a source that begins so."""
+        encoding = "utf-8" if self._text else encoding_of(beginning)
+        if encoding == "utf-8":
+            return BlockDecoder(index, self._position)
+        self._encodings.append((_shown(source.name), encoding))
+        return OtherDecoder(index, self._position, encoding)
+
+    def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
+        """The decoded bytes of a source, at most BLOCK at a time, or the parts of a document.
+
+        Empty bytes where it pauses.
+        """
         if source.kind in documents.LIBRARIES and source.path is not None:
-            for piece in documents.text_of(source.kind, source.path):
-                data = piece.encode("utf-8", "replace")
-                yield from (data[i : i + BLOCK] for i in range(0, len(data), BLOCK))
+            try:
+                yield from documents.parts_of(source.kind, source.path, self._warnings)
+            except SourceError as error:
+                if not source.folder:
+                    raise
+                self._damaged.append((source.folder, error))
             return
         name = _shown(source.name)
         try:
@@ -362,17 +464,41 @@ class SourceSet:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )
+                if kind == "html" and not self._text:
+                    problem = documents.missing_extra(kind, name)
+                    if problem:
+                        raise SourceError(problem)
+                    head.may_pause = True
+                    for part in documents.page_parts(head, name):
+                        yield part or b""
+                    return
                 yield from self._plain(head, kind, name)
+                self._given_up(source)
         except OSError as error:
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
         finally:
             self._head = None
 
+    def _given_up(self, source: _Source) -> None:
+        """Tell where a file that no disk holds had to be given up. Raises SourceError."""
+        opened = self._head.stream if self._head is not None else None
+        if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
+            return
+        told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
+        if not opened.given:
+            raise SourceError(
+                f"{told}: it is no document, but a file on no disk ({source.pseudo}). Name "
+                "another file, or pipe what it gives to kvstream."
+            )
+        self._warnings.append(
+            f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
+        )
+
     def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
         """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
-        position = 0
+        position, marked = 0, False
         while True:
             try:
                 data = read(BLOCK)
@@ -380,7 +506,7 @@ class SourceSet:
                     yield b""
                     continue
             except EOFError:
-                self.warnings.append(
+                self._warnings.append(
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
                     "text; what there was has been read."
                 )
@@ -389,7 +515,8 @@ class SourceSet:
                 raise SourceError(_damaged(name, kind, position, error)) from error
             if not data:
                 return
-            if position < SNIFF and not self._text:
+            marked = marked or (not position and by_mark(data) is not None)
+            if position < SNIFF and not self._text and not marked:
                 problem = _not_text(data[: SNIFF - position], name)
                 if problem:
                     raise SourceError(problem)
@@ -404,6 +531,8 @@ class SourceSet:
     def _open(self, source: _Source) -> IO[bytes] | io.RawIOBase:
         if source.followed and source.path is not None and self._follow is not None:
             return FollowedFile(source.path, self._follow)
+        if source.path is not None and source.pseudo is not None:
+            return pseudo.PseudoFile(source.path)
         if source.path is not None:
             if self._opener is not None and not source.path.is_file():
                 return self._opener(source.path)

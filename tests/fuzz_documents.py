@@ -1,16 +1,15 @@
-"""The target of tests/fuzz.py that parses PDF, EPUB and HTML; needs the extra ``documents``."""
+"""Fuzzing of PDF, EPUB, DOCX and HTML, for tests/fuzz.py; needs the extra ``documents``."""
 
 from __future__ import annotations
 
-import io
 import random
 import warnings
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from fuzz_parsers import altered, some_text
+from make_documents import docx, epub, pdf_of
 
 from kvstream.sources import open_sources
 from kvstream.text.documents import LIBRARIES, missing_extra
@@ -49,53 +48,35 @@ def _pdf(rng: random.Random) -> bytes:
     ]
     if rng.random() < 0.1:  # pages that are their own children
         objects[1] = b"<< /Type /Pages /Kids [2 0 R 3 0 R] /Count 1 >>"
-    data, places = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        places.append(len(data))
-        data += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    return data + b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R >>\n" % (
-        len(objects) + 1, table, len(objects) + 1,
-    ) + b"startxref\n%d\n%%%%EOF" % len(data)  # fmt: skip
-
-
-def epub(chapter: bytes, damaged: Callable[[bytes], bytes] = bytes) -> bytes:
-    """A book of one chapter; every member may be damaged before it is packed."""
-    package = (
-        b'<package xmlns="http://www.idpf.org/2007/opf" version="3.0" unique-identifier="id">'
-        b'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:identifier id="id">1'
-        b"</dc:identifier><dc:title>Rain</dc:title><dc:language>en</dc:language></metadata>"
-        b'<manifest><item id="a" href="a.xhtml" media-type="application/xhtml+xml"/></manifest>'
-        b'<spine><itemref idref="a"/></spine></package>'
-    )
-    container = (
-        b'<container version="1.0" xmlns="urn:oasis:names:tc:opendocument:xmlns:container">'
-        b'<rootfiles><rootfile full-path="p.opf" media-type="application/oebps-package+xml"/>'
-        b"</rootfiles></container>"
-    )
-    members = {"META-INF/container.xml": container, "p.opf": package, "a.xhtml": chapter}
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("mimetype", "application/epub+zip", zipfile.ZIP_STORED)
-        for name, data in members.items():
-            archive.writestr(name, damaged(data))
-    return out.getvalue()
+    return pdf_of(objects)
 
 
 def _epub(rng: random.Random) -> bytes:
-    return epub(_html(rng), lambda data: altered(rng, data) if rng.random() < 0.2 else data)
+    chapters = [_html(rng) for _ in range(rng.randrange(1, 4))]
+    sometimes = lambda data: altered(rng, data) if rng.random() < 0.2 else data  # noqa: E731
+    return epub(chapters, sometimes, repeat=rng.choice([1, 1, 3]))
+
+
+def _docx(rng: random.Random) -> bytes:
+    lines = [(rng.choice(["Heading1", "Title", ""]), some_text(rng, 20)) for _ in range(3)]
+    clean = [(style, "".join(c for c in text if c.isprintable())) for style, text in lines]
+    return docx(clean, lambda data: altered(rng, data) if rng.random() < 0.3 else data)
 
 
 def documents(rng: random.Random, folder: Path) -> None:
-    """PDF, EPUB and HTML, whole and damaged: their text, or a refusal."""
-    kind, make = rng.choice([("pdf", _pdf), ("epub", _epub), ("html", _html)])
+    """PDF, EPUB, DOCX and HTML, whole and damaged: their text, or a refusal."""
+    kind, make = rng.choice([("pdf", _pdf), ("epub", _epub), ("docx", _docx), ("html", _html)])
     data = make(rng)
     path = folder / f"document.{kind}"
     path.write_bytes(altered(rng, data) if rng.random() < 0.6 else data)
     total = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for block in open_sources([str(path)]):
+        sources = open_sources([str(path)])
+        hint = sources.size_hint()
+        assert hint is not None
+        assert 0 <= hint <= 100 * LARGEST
+        for block in sources:
             total += len(block.text)
             assert total <= LARGEST
             assert len(block.offsets()) == len(block.text) + 1

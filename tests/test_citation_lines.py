@@ -22,6 +22,18 @@ def test_source_lines_weight_and_text() -> None:
     assert len(shown) == 2 + 3 * 2
 
 
+def test_pages_and_chapters_instead_of_lines() -> None:
+    nothing = {"line_start": None, "line_end": None, "page": None, "chapter": None}
+
+    def head(**place: object) -> str:
+        return citation_lines([cited("It was late.") | nothing | place], 80)[2]
+
+    assert head(page=212) == "[1] book.txt p. 212 (50%)"
+    assert head(chapter="The\nGate") == "[1] book.txt, The Gate (50%)"
+    assert head(chapter="x" * 60) == f"[1] book.txt, {'x' * 21}... (50%)"
+    assert head() == "[1] book.txt (50%)"
+
+
 @given(st.text(max_size=400), st.text(min_size=1, max_size=120), st.integers(40, 120))
 def test_no_line_is_wider_than_the_terminal(text: str, source: str, width: int) -> None:
     shown = citation_lines([cited(text, source)], width)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from fuzz import GROUPS, fuzz
-from fuzz_documents import MISSING, epub
+from fuzz_documents import MISSING
 from fuzz_parsers import altered
+from make_documents import epub
 from models import bounded, tokens
 
 from kvstream.engine import Piece, Reader
@@ -96,5 +97,5 @@ def test_a_temperature_that_is_no_number() -> None:
 @pytest.mark.skipif(MISSING is not None, reason="needs kvstream[documents]")
 def test_a_chapter_in_utf_16_is_not_left_out(tmp_path: Path) -> None:
     path = tmp_path / "book.epub"
-    path.write_bytes(epub("<html><body><p>It rained.</p></body></html>".encode("utf-16")))
+    path.write_bytes(epub(["<html><body><p>It rained.</p></body></html>".encode("utf-16")]))
     assert "".join(block.text for block in open_sources([str(path)])).strip() == "It rained."

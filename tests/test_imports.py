@@ -16,7 +16,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "kvstream"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors"),
+    ("version", "errors", "files"),
     ("settings", "events", "schedule", "sizes", "text"),
     ("sources", "sample", "methods", "pocket", "rolling"),
     ("tokens", "passages", "prompt"),

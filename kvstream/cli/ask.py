@@ -44,8 +44,8 @@ def command(
     """Stream texts of any length through the model under the budget, and answer.
 
     A SOURCE is a file, a directory, or - for standard input; without one, text is read from a
-    pipe. Files may be compressed (gzip, bzip2, xz). The last argument is the QUESTION, unless -Q
-    is used.
+    pipe. Plain text, HTML, PDF, EPUB and DOCX are read; plain text may be compressed (gzip, bzip2,
+    xz, zstd). The last argument is the QUESTION, unless -Q is used.
 
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k

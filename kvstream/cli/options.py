@@ -529,7 +529,8 @@ answer_options = stack(
 output_options = stack(
     option(
         "--text", is_flag=True, advanced=True, section="Input and output",
-        help="Read binary files too; bytes that are no text are replaced.",
+        help="Read every file as plain UTF-8 text, HTML and binary files too; bytes that are no "
+        "text are replaced.",
     ),
     option(
         "--max-unpacked", type=BytesType(), default="16GB", show_default=True, metavar="SIZE",

@@ -351,7 +351,7 @@ def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
     """One passage a line behind its line number, and its source's name where there are several."""
     several = len(names) > 1
     return "\n".join(
-        f"{names[p.source] + ':' if several else ''}{p.line_start}: {' '.join(p.text.split())}"
+        f"{names[p.source] + ':' if several else ''}{p.spot}: {' '.join(p.text.split())}"
         for p in passages
     )
 

@@ -130,8 +130,7 @@ def as_json(passage: Passage, names: Sequence[str], bases: Sequence[int]) -> dic
         "source": names[passage.source],
         "byte_start": passage.start - base,
         "byte_end": passage.end - base,
-        "line_start": passage.line_start,
-        "line_end": passage.line_end,
+        **passage.where(),
         "text": passage.text,
         "weight": round(passage.weight, 4),
     }

@@ -43,7 +43,7 @@ class Run(Struct, forbid_unknown_fields=True):
     """Settings of the reading; RunSettings knows which words there are."""
 
     keep: Some | None
-    start: Some | None
+    start: Some | Literal["paper"] | None
     growth: str
     chunk: str
     chunk_size: Some | None
@@ -161,9 +161,21 @@ class _Metadata(Struct):
     metadata: dict[str, str] = msgspec.field(name="__metadata__", default_factory=dict)
 
 
-Row = tuple[Size, Size, Size, Size, Size, Size, str]
-"""A passage: source, first byte, byte behind the last, first line, last line, byte behind the
-passage before, text."""
+class Row(Struct, array_like=True, forbid_unknown_fields=True):
+    """A passage."""
+
+    source: Size
+    start: Size
+    """First byte."""
+    end: Size
+    """The byte behind the last."""
+    line_start: Size
+    line_end: Size
+    reach: Size
+    """The byte behind the passage before."""
+    text: str
+    place: Count | str | None = None
+    """Page or chapter of a document. Files of 0.1 have none."""
 
 
 def metadata_of(data: bytes) -> dict[str, str]:

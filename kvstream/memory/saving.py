@@ -350,7 +350,7 @@ def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, 
     every = len(rows)
     while True:
         columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
-                   for _, p, r in rows]  # fmt: skip
+                   + ([] if p.place is None else [p.place]) for _, p, r in rows]  # fmt: skip
         packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
         if len(packed) <= room or not rows:
             return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
@@ -409,15 +409,18 @@ def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
     if len(rows) > tokens:
         raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
     end = 0
-    for source, start, stop, *_ in rows:
-        if source >= sources:
-            raise ValueError(f"there is no source {source}")
-        if not end <= start <= stop:
+    for row in rows:
+        if row.source >= sources:
+            raise ValueError(f"there is no source {row.source}")
+        if not end <= row.start <= row.end:
             raise ValueError("its passages are not in order")
-        end = stop
+        end = row.end
     passages = Passages()
     passages.restore(
-        [Passage(s, a, b, l0, l1, text) for s, a, b, l0, l1, _, text in rows],
-        [row[5] for row in rows],
+        [
+            Passage(r.source, r.start, r.end, r.line_start, r.line_end, r.text, place=r.place)
+            for r in rows
+        ],
+        [row.reach for row in rows],
     )
     return passages

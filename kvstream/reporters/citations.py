@@ -12,20 +12,23 @@ SHOWN = 3
 """Passages under an answer; the JSON has them all."""
 LINES = 2
 """Lines that the text of each may take."""
+CHAPTER = 24
+"""Cells of the heading of a chapter."""
 MAP = 36
 """Places of the map of a document."""
 INDENT = "    "
 
 
 def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Source, lines, weight and text of the heaviest passages, for a terminal `width` wide."""
+    """Source, lines (or page, or chapter), weight and text of the heaviest passages.
+
+    No line is wider than `width` cells.
+    """
     if not citations:
         return []
     lines = ["", "Where the model looked:"]
     for number, cited in enumerate(citations[:SHOWN], 1):
-        first, last = cited["line_start"], cited["line_end"]
-        place = f":{first}" if first == last else f":{first}-{last}"
-        tail = f"{place} ({share(cited['weight'], 1.0)})"
+        tail = f"{_place(cited)} ({share(cited['weight'], 1.0)})"
         head = f"[{number}] "
         name = _end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
         lines.append(head + name + tail)
@@ -58,6 +61,24 @@ def support_line(result: Result) -> str | None:
     }
     told = [f"{w} {share(result.support[k], 1.0)}" for k, w in words.items() if k in result.support]
     return " · ".join(told)
+
+
+def _place(cited: Mapping[str, Any]) -> str:
+    """Where in its source a passage stands; what is not known is not shown."""
+    if cited.get("page") is not None:
+        return f" p. {cited['page']}"
+    if cited.get("chapter") is not None:
+        return f", {_beginning(_one_line(cited['chapter']), CHAPTER)}"
+    first, last = cited["line_start"], cited["line_end"]
+    if first is None:
+        return ""
+    return f":{first}" if first == last else f":{first}-{last}"
+
+
+def _beginning(text: str, width: int) -> str:
+    from rich.cells import cell_len
+
+    return text if cell_len(text) <= width else _cells(text, width - 3).rstrip() + "..."
 
 
 def _one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,8 +126,7 @@ class Excerpts:
                 "source": self.names[piece.passages[0].source],
                 "byte_start": piece.start - self.bases[piece.passages[0].source],
                 "byte_end": piece.end - self.bases[piece.passages[0].source],
-                "line_start": piece.passages[0].line_start,
-                "line_end": piece.passages[-1].line_end,
+                **replace(piece.passages[0], line_end=piece.passages[-1].line_end).where(),
             }
             for piece in self._chosen
         ]

@@ -36,11 +36,25 @@ class TextBlock:
     widths: np.ndarray | None = field(default=None, repr=False, compare=False)
     """Source bytes of each character, int64 [len(text)]; None: those of its UTF-8 form."""
 
+    place: int | str | None = None
+    """The page (from 1) or the heading above (empty: none) in a document; None: plain text."""
+
     def offsets(self) -> np.ndarray:
         """Global byte offset of every character and of the end, int64 [len(text) + 1]."""
         if self.widths is not None:
             return self.start + np.concatenate([[0], np.cumsum(self.widths)])
         return self.start + utf8_starts(self.text)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of the text of a document."""
+
+    text: str
+    place: int | str
+    """As in TextBlock."""
+    share: float
+    """Of the document that has been converted, this part included: 0 to 1."""
 
 
 def utf8_starts(text: str) -> np.ndarray:
@@ -53,6 +67,8 @@ def utf8_starts(text: str) -> np.ndarray:
 
 class BlockDecoder:
     """Turns the bytes of one source into blocks; characters cut by a read wait for the rest."""
+
+    encoding = "utf-8"
 
     def __init__(self, source: int, start: int) -> None:
         self.source = source

@@ -1,34 +1,28 @@
-"""PDF, EPUB and HTML to plain text, through the libraries of the extra ``documents``.
+"""PDF, EPUB, DOCX and HTML to plain text in parts, through the libraries of ``documents``.
 
-Only here a whole document is held in memory (a PDF: one page); its offsets are those of the
-extracted text.
+No document is ever in memory whole: a PDF comes page by page, the others in blocks of their
+markup.  Byte offsets of a document are those of the extracted text.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
-import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
+from kvstream.text.blocks import Part
+from kvstream.text.limits import Patience
+from kvstream.text.opening import Head
 
-LIBRARIES = {"pdf": ("pypdf",), "epub": ("ebooklib", "bs4"), "html": ("bs4",)}
-MAX_BYTES = 256 * 1024**2
-_DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
-_APART = frozenset(["p", "h1", "h2", "h3", "h4"])
-_BLOCKS = frozenset([
-    "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption",
-    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
-    "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
-])  # fmt: skip
+if TYPE_CHECKING:
+    from kvstream.text.zipped import Packed
 
-# What these libraries say of a broken file goes to whoever wants it, and not to stderr.
-for _library in ("pypdf", "bs4", "ebooklib"):
-    logging.getLogger(_library).addHandler(logging.NullHandler())
+LIBRARIES = {"pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",)}
+SAMPLE = 256 * 1024
+"""Bytes of HTML at the beginning of a page by which its text is estimated."""
 
 
 def missing_extra(kind: str, name: str) -> str | None:
@@ -42,100 +36,90 @@ def missing_extra(kind: str, name: str) -> str | None:
     )
 
 
-def text_of(kind: str, path: Path) -> Iterator[str]:
-    """The plain text of a document in pieces: pages, chapters or all at once.
+def kind_of_zip(path: Path) -> str:
+    """``epub``, ``docx`` or ``plain``, by the members of a ZIP file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.NameToInfo
+            if "META-INF/container.xml" in members:
+                return "epub"
+            return "docx" if "word/document.xml" in members else "plain"
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
+        return "plain"
 
-    Raises SourceError where it is too large, encrypted, damaged, or holds no text.
+
+def parts_of(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
+    """The text of a document, part after part; what was left out is added to ``notices``.
+
+    Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
     """
-    size = path.stat().st_size
-    if size > MAX_BYTES and kind != "pdf":
-        raise SourceError(
-            f"{path} is {size:,} bytes of {kind.upper()}, and such a file is converted as a whole "
-            f"(at most {MAX_BYTES:,} bytes): convert it to text first."
-        )
-    if kind == "epub" and (unpacked := _unpacked(path)) > MAX_BYTES:
-        raise SourceError(
-            f"{path} unpacks to {unpacked:,} bytes, and an EPUB is converted as a whole (at most "
-            f"{MAX_BYTES:,} bytes): convert it to text first."
-        )
-    pieces = {"pdf": _pdf, "epub": _epub, "html": _html}[kind](path)
     found = False
     try:
-        for piece in pieces:
-            found = found or bool(piece.strip())
-            yield piece
+        for part in _parts(kind, path, notices):
+            found = found or bool(part.text.strip())
+            yield part
     except SourceError:
         raise
     except Exception as error:  # whatever a parser raises on a file that it does not understand
         raise SourceError(f"{path} cannot be read as {kind.upper()}: {error}") from error
     if not found:
         raise SourceError(
-            f"{path} holds no text that can be extracted (scanned pages?): run it through OCR."
+            f"{path} has no text that can be extracted (scanned pages?): run it through OCR."
         )
 
 
-def _unpacked(path: Path) -> int:
-    """Bytes that the members of a zip say they have; no more than that is ever unpacked of one."""
+def _parts(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
+    if kind == "pdf":
+        from kvstream.text.pdf import pages
+
+        return pages(path, notices)
+    if kind == "html":
+        return _html_file(path)
+    return _packed(kind, path).parts()
+
+
+def page_parts(head: Head, name: str) -> Iterator[Part | None]:
+    """The text of an HTML page as its bytes come from a stream; None where the stream pauses."""
+    from kvstream.text.markup import html_parts, parts
+
+    patience = Patience(name)
+    for block in html_parts(head.read, patience):
+        if block is None:
+            yield None
+        else:
+            patience.grow(head.taken)
+            yield from parts(block, 0.0, 0.0)
+
+
+def estimate(kind: str, path: Path) -> int:
+    """Bytes of text in a document, from its structure and a sample; 0 where that fails."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise SourceError(f"{path} cannot be read as EPUB: {error}") from error
+        if kind == "pdf":
+            from kvstream.text.pdf import estimated_bytes
+
+            return estimated_bytes(path)
+        if kind != "html":
+            return _packed(kind, path).estimate()
+        from kvstream.text.markup import text_bytes
+
+        with path.open("rb") as file:
+            sample = file.read(SAMPLE)
+        return round(text_bytes(sample) * path.stat().st_size / max(len(sample), 1))
+    except Exception:  # the reading itself tells what is wrong
+        return 0
 
 
-def html_text(markup: bytes) -> str:
-    """The visible text of a page; blocks become lines, white space within them one space.
+def _packed(kind: str, path: Path) -> Packed:
+    from kvstream.text.zipped import Docx, Epub
 
-    One walk, whose time grows with the page alone: pages may be as deep or as wide as they like.
-    """
-    from bs4 import BeautifulSoup
-    from bs4.element import CData, NavigableString, Tag
-
-    found: list[str] = []
-    pre = 0
-    soup = BeautifulSoup(markup, "html.parser")
-    open_tags: list[tuple[Tag, Iterator[Any]]] = [(soup, iter(soup.contents))]
-    while open_tags:
-        tag, rest = open_tags[-1]
-        node = next(rest, None)
-        if node is None:
-            open_tags.pop()
-            pre -= tag.name == "pre"
-            found.append("\n" if tag.name in _BLOCKS else "")
-        elif isinstance(node, Tag):
-            if node.name in _DROPPED:
-                continue
-            if node.name in _BLOCKS:
-                found.append("\n\n" if node.name in _APART else "\n")
-            pre += node.name == "pre"
-            open_tags.append((node, iter(node.contents)))
-        elif type(node) in (NavigableString, CData):  # no comments and the like
-            found.append(str(node) if pre else re.sub(r"\s+", " ", node))
-    lines = "".join(found).split("\n")
-    text = "\n".join(line.strip(" \t") for line in lines)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return (Epub if kind == "epub" else Docx)(path)
 
 
-def _html(path: Path) -> Iterator[str]:
-    yield html_text(path.read_bytes())
+def _html_file(path: Path) -> Iterator[Part]:
+    from kvstream.text.markup import html_parts, parts
 
-
-def _epub(path: Path) -> Iterator[str]:
-    import ebooklib
-    from ebooklib import epub
-
-    book = epub.read_epub(str(path), options={"ignore_ncx": True})
-    for entry in book.spine:
-        item = book.get_item_with_id(entry[0] if isinstance(entry, tuple) else entry)
-        if item is not None and item.get_type() == ebooklib.ITEM_DOCUMENT:
-            yield html_text(item.content) + "\n"
-
-
-def _pdf(path: Path) -> Iterator[str]:
-    import pypdf
-
-    reader = pypdf.PdfReader(path)
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise SourceError(f"{path} is encrypted: remove its password first.")
-    for page in reader.pages:
-        yield page.extract_text() + "\n"
+    share, size = 0.0, path.stat().st_size
+    with path.open("rb") as file:
+        for block in html_parts(file.read, Patience(str(path), size)):
+            before, share = share, min(1.0, file.tell() / max(size, 1))
+            yield from parts(block or (), before, share)

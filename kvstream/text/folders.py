@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pathspec
+import re2
+
+from kvstream.text import pseudo
 
 # Those of git, Mercurial, Subversion and others begin with a dot and are hidden already.
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
 
 
-def files_in(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[Path]:
+def files_in(
+    folder: Path,
+    unreadable: Callable[[OSError], None],
+    no_disk: Callable[[str, str], None],
+) -> Iterator[Path]:
     """Regular files in ``folder``, depth first by name, ``.gitignore`` obeyed.
 
     Links to directories are not followed, so a loop of links cannot hold us; FIFOs, sockets and
-    devices are left alone.  A directory that cannot be listed goes to ``unreadable``.
+    devices are left alone.  A directory that cannot be listed goes to ``unreadable``; what lies
+    on no disk goes to ``no_disk``, with its file system and ``file`` or ``directory``.
     """
-    yield from _walk(folder, _ignores_above(folder), unreadable)
+    kind = pseudo.kind(folder.stat())
+    if kind is not None:
+        no_disk(kind, "directory")
+        return
+    yield from _walk(folder, _ignores_above(folder), unreadable, no_disk)
 
 
 def _walk(
-    folder: Path, ignores: list[_Ignore], unreadable: Callable[[OSError], None]
+    folder: Path,
+    ignores: list[_Ignore],
+    unreadable: Callable[[OSError], None],
+    no_disk: Callable[[str, str], None],
 ) -> Iterator[Path]:
     # Without recursion: folders can be nested deeper than Python's calls.
     waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
@@ -45,11 +62,25 @@ def _walk(
                 continue
             path = Path(entry.path)
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in VCS_FOLDERS and not _ignored(path, ignores, is_folder=True):
-                    found.append((path, ignores))
+                if entry.name in VCS_FOLDERS or _ignored(path, ignores, is_folder=True):
+                    continue
+                if (kind := _pseudo(entry)) is not None:
+                    no_disk(kind, "directory")
+                    continue
+                found.append((path, ignores))
             elif entry.is_file() and not _ignored(path, ignores, is_folder=False):
+                if (kind := _pseudo(entry)) is not None:
+                    no_disk(kind, "file")
+                    continue
                 found.append((entry, ignores))
         waiting += reversed(found)
+
+
+def _pseudo(entry: os.DirEntry[str]) -> str | None:
+    try:
+        return pseudo.kind(entry.stat())
+    except OSError:  # gone, or not ours to see: whoever opens it is told
+        return None
 
 
 class _Ignore:
@@ -57,7 +88,7 @@ class _Ignore:
 
     def __init__(self, folder: Path, lines: list[str]) -> None:
         self.folder = folder
-        self.spec = pathspec.GitIgnoreSpec.from_lines(lines)
+        self.spec = _spec(lines)
 
     @classmethod
     def of(cls, folder: Path) -> _Ignore | None:
@@ -73,6 +104,27 @@ class _Ignore:
     def verdict(self, path: Path, *, is_folder: bool) -> bool | None:
         name = path.absolute().relative_to(self.folder).as_posix() + ("/" if is_folder else "")
         return self.spec.check_file(name).include
+
+
+def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
+    """The patterns, without those that are none: ``[z-a]`` ignores nothing, as in git.
+
+    RE2 takes time that grows with the name alone, whatever the pattern.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # re has doubts about some patterns; RE2 decides
+        try:
+            return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
+        except (ValueError, re.error, re2.error):
+            return pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines), backend="re2")
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line], backend="re2")
+    except (ValueError, re.error, re2.error):
+        return False
+    return True
 
 
 def _ignores_above(folder: Path) -> list[_Ignore]:

@@ -97,6 +97,8 @@ def _undecided(head: bytes) -> bool:
         return True
     if head.startswith(MAGIC["zip"]):
         return True
+    if head[:1] in (b"\xff", b"\xfe") and len(head) < 4:  # a byte order mark?
+        return True
     return any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
 
 

@@ -1,0 +1,70 @@
+"""The process that PDFs are converted in, so that one that never ends can be ended.
+
+A program of its own, which knows nothing of kvstream: each line of its standard input asks, as
+JSON ``[path, page, most]`` with pages from 0; each line of its output answers, with the number of
+pages and the text of that page and some behind it, as ``[pages, [text, ...]]``, or with ``[null,
+message]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+MEMORY = 4 * 1024**3
+"""Bytes of address space."""
+ENOUGH = 64 * 1024
+"""Characters of text in one answer."""
+PROCESSOR = 3600
+"""Seconds: whoever asked may be gone."""
+
+
+def _limited() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, PROCESSOR)):
+        with contextlib.suppress(ValueError, OSError):  # less is allowed already
+            resource.setrlimit(what, (limit, limit))
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    # What a library prints must not come between the answers.
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    _limited()
+    import pypdfium2
+
+    opened: tuple[str, Any] | None = None
+    for line in sys.stdin:
+        path, number, most = json.loads(line)
+        try:
+            if opened is None or opened[0] != path:
+                if opened is not None:
+                    opened[1].close()
+                    opened = None
+                opened = path, pypdfium2.PdfDocument(path)
+            document = opened[1]
+            texts: list[str] = []
+            while number + len(texts) < len(document) and len(texts) < most:
+                page = document[number + len(texts)]
+                words = page.get_textpage()
+                texts.append(words.get_text_bounded())
+                words.close()
+                page.close()
+                if sum(map(len, texts)) > ENOUGH:
+                    break
+            answer: list[Any] = [len(document), texts]
+        except Exception as error:  # whatever is wrong with the file
+            answer = [None, f"{type(error).__name__}: {error}"]
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Files that are no documents: what the kernel or a device makes up while it is read."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import stat
+import threading
+from functools import cache
+from pathlib import Path
+
+PATIENCE = 5.0
+"""Seconds that such a file may give nothing before it counts as ended."""
+PSEUDO = frozenset([
+    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
+    "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
+])  # fmt: skip
+"""File systems of Linux that lie on no disk."""
+
+
+def kind(status: os.stat_result) -> str | None:
+    """What kind of made-up file or folder this is, or None for others, pipes and terminals."""
+    if stat.S_ISCHR(status.st_mode):
+        return None if _terminal(status.st_rdev) else "device"
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        return None
+    return _mounted().get(status.st_dev)
+
+
+def _terminal(device: int) -> bool:
+    """Whether a person may sit there: /dev/tty, consoles, serial lines, pseudo terminals."""
+    return os.major(device) in (4, 5, *range(136, 144), 204)
+
+
+@cache
+def _mounted() -> dict[int, str]:
+    """The made-up file systems, by device."""
+    found = {}
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:  # not Linux
+        return {}
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        kind = after.split(" ", 1)[0]
+        if kind in PSEUDO:
+            major, _, minor = before.split()[2].partition(":")
+            found[os.makedev(int(major), int(minor))] = kind
+    return found
+
+
+class PseudoFile(io.RawIOBase):
+    """A made-up file that is read in a thread, so that one which waits for ever can be given up."""
+
+    def __init__(self, path: Path) -> None:
+        self.gave_up = False
+        """It gave nothing for so long that its end was taken to be there."""
+        self.given = 0
+        """Bytes so far."""
+        self._wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._data: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(path,), daemon=True).start()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """What there is, empty at the end and after PATIENCE. Raises OSError."""
+        if self.gave_up:
+            return b""
+        self._wanted.put(size)
+        try:
+            data = self._data.get(timeout=PATIENCE)
+        except queue.Empty:
+            self.gave_up = True
+            return b""
+        if isinstance(data, OSError):
+            raise data
+        self.given += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._wanted.put(0)
+        super().close()
+
+    def _read(self, path: Path) -> None:
+        try:
+            with path.open("rb", buffering=0) as file:
+                while size := self._wanted.get():
+                    self._data.put(file.read(size) or b"")
+        except OSError as error:
+            self._data.put(error)
