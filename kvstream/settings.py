@@ -90,6 +90,8 @@ class ModelSettings:
     """Most bytes of weights on a device; what is over goes to the CPU, and then stays on disk."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless you ask for it."""
+    quiet: bool = False
+    """Say nothing on stderr while a GGUF file is converted."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 
 from kvstream import pocket
 from kvstream.errors import ModelError
+from kvstream.gguf_file import is_gguf
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -34,6 +35,8 @@ def folder(settings: ModelSettings) -> str:
     if settings.name == POCKET:
         return str(pocket.path())
     path = Path(settings.name).expanduser()
+    if path.is_file():
+        return str(_converted(path, settings))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(
@@ -44,6 +47,15 @@ def folder(settings: ModelSettings) -> str:
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         raise ModelError(f"There is no model folder {path}; check the path.")
     return settings.name
+
+
+def _converted(path: Path, settings: ModelSettings) -> Path:
+    """The folder of a GGUF file. Raises ModelError."""
+    if not is_gguf(path):
+        raise ModelError(f"{path} is no model: give a folder, a GGUF file or a hub id.")
+    from kvstream.model.gguf import converted
+
+    return converted(path, settings.quiet)
 
 
 def _check_config(path: Path) -> None:
