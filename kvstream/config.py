@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError, meant
+from kvstream.offered import OFFERS
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -72,7 +73,7 @@ def model_name(name: str) -> str:
     Raises UsageError for what is almost a name that there is: the hub, where the few names without
     an owner are old ones, would be asked for it several times.
     """
-    known = {EMBEDDED: EMBEDDED, **aliases()}
+    known = {name: name for name in (EMBEDDED, *OFFERS)} | aliases()
     if name not in known and "/" not in name and not Path(name).exists():
         close = meant(name, known, 0.8)
         if close:

@@ -26,7 +26,7 @@ SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 """How the parts of a file that was split are named."""
 AGAIN = "download or copy it again"
 
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # fmt: skip
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 
 
@@ -164,7 +164,9 @@ class _Reader:
         except struct.error:
             raise _cut_short(path) from None
         except UnicodeDecodeError as error:
-            raise ModelError(f"{path} is damaged: a text of its header is no UTF-8; {AGAIN}.") from error
+            raise ModelError(
+                f"{path} is damaged: a text of its header is no UTF-8; {AGAIN}."
+            ) from error
         return keys, self._places(table, keys.get("general.alignment", ALIGNMENT))
 
     def _start(self) -> tuple[int, int]:
@@ -212,7 +214,9 @@ class _Reader:
         if kind == _STRING:
             return self._text()
         if kind != _ARRAY or depth > 2:
-            raise ModelError(f"{self._path} is damaged: its header has a value of kind {kind}; {AGAIN}.")
+            raise ModelError(
+                f"{self._path} is damaged: its header has a value of kind {kind}; {AGAIN}."
+            )
         inner, count = self._number("I"), self._number("Q")
         if count > len(self._data):
             raise struct.error
@@ -229,16 +233,22 @@ class _Reader:
         """Name, shape, kind and place behind the header."""
         name, dimensions = self._text(), self._number("I")
         if dimensions > 8:
-            raise ModelError(f"{self._path} is damaged: {name!r} has {dimensions} dimensions; {AGAIN}.")
+            raise ModelError(
+                f"{self._path} is damaged: {name!r} has {dimensions} dimensions; {AGAIN}."
+            )
         shape = tuple(self._number("Q") for _ in range(dimensions))
         return name, shape[::-1], self._number("I"), self._number("Q")
 
-    def _places(self, table: Sequence[tuple[str, tuple[int, ...], int, int]], step: Any) -> list[Place]:
+    def _places(
+        self, table: Sequence[tuple[str, tuple[int, ...], int, int]], step: Any
+    ) -> list[Place]:
         if not isinstance(step, int) or step < 1 or step & (step - 1):
             raise ModelError(f"{self._path} is damaged: it has an alignment of {step!r}; {AGAIN}.")
         start = -(-self._at // step) * step
         found = [
-            Place(name, shape, kind, self._path, start + offset, _size(self._path, name, shape, kind))
+            Place(
+                name, shape, kind, self._path, start + offset, _size(self._path, name, shape, kind)
+            )
             for name, shape, kind, offset in table
         ]
         end = max((place.start + place.bytes for place in found), default=0)
@@ -260,7 +270,7 @@ def _size(path: Path, name: str, shape: tuple[int, ...], kind: int) -> int:
         ) from None
     if shape and shape[-1] % block:
         raise ModelError(
-            f"{path} is damaged: rows of {name} have {shape[-1]} numbers, which are no whole blocks "
-            f"of {block}; {AGAIN}."
+            f"{path} is damaged: rows of {name} have {shape[-1]} numbers, no whole blocks of "
+            f"{block}; {AGAIN}."
         )
     return math.prod(shape) // block * size

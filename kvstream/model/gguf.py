@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -186,7 +187,11 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def _write_weights(
-    file: GGUF, names: Plan, folder: Path, half: torch.dtype | None, progress: Callable[[float], None]
+    file: GGUF,
+    names: Plan,
+    folder: Path,
+    half: torch.dtype | None,
+    progress: Callable[[float], None],
 ) -> None:
     """``model.safetensors``, tensor by tensor. Raises OverflowError for numbers beyond float16."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -209,7 +214,7 @@ def _write_weights(
         for target in names.targets:
             progress(done / max(whole, 1))
             dtype = dtypes[target.name]
-            tensor = names.made(target, lambda place, d=dtype: _unpacked(place, d))
+            tensor = names.made(target, partial(_unpacked, dtype=dtype))
             if tuple(tensor.shape) != target.shape:
                 raise ModelError(
                     f"{target.sources[0].name} of {file.paths[0]} has the shape "
@@ -259,7 +264,9 @@ def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
             if data.size != count * row_bytes:
                 raise ModelError(f"{place.path} ends within {place.name}; {gguf_file.AGAIN}.")
             try:
-                values = torch.from_numpy(_numbers(data.reshape(count, row_bytes), kind, dequantize))
+                values = torch.from_numpy(
+                    _numbers(data.reshape(count, row_bytes), kind, dequantize)
+                )
             except NotImplementedError as error:
                 raise ModelError(
                     f"{place.path} stores {place.name} as {kind.name}, which the package gguf "
@@ -280,4 +287,4 @@ def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray])
 
 
 def _write(out: BinaryIO, tensor: Tensor) -> None:
-    out.write(memoryview(tensor.contiguous().view(torch.uint8).reshape(-1).numpy()))
+    out.write(tensor.contiguous().view(torch.uint8).reshape(-1).numpy().data)

@@ -40,7 +40,7 @@ def refuse_architecture(file: GGUF, path: Path) -> None:
 
 
 def architecture_problem(file: GGUF) -> str | None:
-    """Why a model cannot be read under a budget, from its header alone; None if nothing is known."""
+    """Why a model cannot be read under a budget, from its header; None if nothing is known."""
     architecture = file.architecture
     if architecture in ENCODERS:
         return "is no decoder-only language model, so it has no KV cache to bound"
@@ -111,7 +111,8 @@ def _class_name(config: Any, path: Path) -> str:
     from transformers import AutoModelForCausalLM
 
     try:
-        return str(AutoModelForCausalLM._model_mapping[type(config)].__name__)
+        found: Any = AutoModelForCausalLM._model_mapping[type(config)]
+        return str(found.__name__)
     except KeyError:
         raise UnboundedError(
             f"{path} ({config.model_type}) is no decoder-only language model, so it has no KV "

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kvstream import pocket
+from kvstream import offered, pocket, stores
 from kvstream.errors import ModelError
 from kvstream.gguf_file import is_gguf
 from kvstream.model.attention import resolve
@@ -34,7 +34,9 @@ def folder(settings: ModelSettings) -> str:
     """What transformers is to load: a folder or a hub id. Raises ModelError if it is not there."""
     if settings.name == POCKET:
         return str(pocket.path())
-    path = Path(settings.name).expanduser()
+    path = stores.find(settings.name) or Path(settings.name).expanduser()
+    if not path.exists():
+        path = offered.fetched(settings.name) or path
     if path.is_file():
         return str(_converted(path, settings))
     if path.is_dir():

@@ -8,7 +8,6 @@ and a model that reads other tokens than in training answers worse without a wor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -64,7 +63,9 @@ SPLITS: dict[str, tuple[str, ...]] = {
     ),
     "tekken": (_words(r"\p{N}", _by_case(""), _CASED_SIGNS, ""),),
     "gpt-4o": (_words(r"\p{N}{1,3}", _by_case(f"{_SHORT}?"), _CASED_SIGNS, ""),),
-    "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "deepseek-coder": (
+        "[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"(?:(?!\s)[一-龥ࠀ-一가-퟿])+", r"\p{N}",
+    ),
     "deepseek-v3": (r"\p{N}{1,3}", _CJK, _DEEPSEEK3),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
     "bloom": (_FINNISH,),
@@ -130,19 +131,19 @@ def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
     if model == "gpt2":
         backend = _byte_level(found, tokens, kinds, name)
     elif model == "llama":
-        backend = _sentencepiece(found, tokens, kinds, name)
+        backend = _characters(_by_scores(found, tokens, kinds, name), found, tokens, kinds, name)
+    elif model == "gemma4":
+        backend = _characters(_by_lines(found, tokens, name), found, tokens, kinds, name)
     else:
         raise ModelError(
             f"The tokenizer of {name} is of the kind {model!r}, and kvstream rebuilds those of the "
-            "kinds gpt2 (byte-level BPE) and llama (SentencePiece BPE); choose the model in the "
-            "hub's format, with its tokenizer.json."
+            "kinds gpt2 (byte-level BPE), llama (SentencePiece BPE) and gemma4; choose the model "
+            "in the hub's format, with its tokenizer.json."
         )
     return backend, _config(found, keys, tokens)
 
 
-def _byte_level(
-    found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
-) -> str:
+def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> str:
     """Merges of bytes, within words that a rule has cut."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
@@ -153,9 +154,6 @@ def _byte_level(
             "it would read other tokens than the model was trained on. Choose the model in the "
             "hub's format, with its tokenizer.json, or update kvstream."
         )
-    merges = found.get("merges")
-    if not isinstance(merges, list):
-        raise ModelError(f"The tokenizer of {name} has no merges; download the model again.")
     vocabulary = {token: number for number, token in enumerate(tokens)}
     missing = [c for c, byte in byte_alphabet().items() if byte in TEXT and c not in vocabulary]
     if missing:
@@ -163,12 +161,8 @@ def _byte_level(
             f"The tokenizer of {name} has no token for {len(missing)} bytes that texts are made "
             "of, so a part of every text would be lost; choose another file of this model."
         )
-    pairs = []
-    for merge in merges:
-        space = merge.find(" ", 1)
-        pair = (merge[:space], merge[space + 1 :])
-        if space > 0 and all(part in vocabulary for part in (*pair, "".join(pair))):
-            pairs.append(pair)
+    known = vocabulary.keys()
+    pairs = [pair for pair in _listed(found, name) if {*pair, "".join(pair)} <= known]
     bpe = models.BPE(vocabulary, pairs, ignore_merges=pre in WHOLE_WORDS)
     backend = Tokenizer(bpe)
     splits = SPLITS[RULES[pre]]
@@ -184,15 +178,53 @@ def _byte_level(
     return _with_added(backend, tokens, kinds)
 
 
-def _sentencepiece(
-    found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
-) -> str:
-    """Merges of characters in the order of the scores of what they make."""
-    from tokenizers import Tokenizer, decoders, models, normalizers
+Merges = list[tuple[str, str]]
 
+
+def _by_scores(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> Merges:
+    """Merges in the order of the scores of what they make, as SentencePiece joins."""
     scores = found.get("scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelError(f"The tokenizer of {name} has no scores; download the model again.")
+    # Control tokens are no results: text that spells one stays text.
+    plain = [i for i, kind in enumerate(kinds) if kind in (NORMAL, USER_DEFINED)]
+    order = sorted((i for i in plain if len(tokens[i]) > 1), key=lambda i: (-scores[i], i))
+    vocabulary = set(tokens)
+    return [
+        pair
+        for token in map(tokens.__getitem__, order)
+        for pair in _cuts(token)
+        if vocabulary.issuperset(pair)
+    ]
+
+
+def _by_lines(found: Mapping[str, Any], tokens: list[str], name: str) -> Merges:
+    """The merges of the file, and those that join a run of line breaks to one token."""
+    vocabulary = set(tokens)
+    merges = [pair for pair in _listed(found, name) if {*pair, "".join(pair)} <= vocabulary]
+    runs = sorted((token for token in tokens if token and not token.strip("\n")), key=len)
+    return merges + [pair for run in runs for pair in _cuts(run) if vocabulary.issuperset(pair)]
+
+
+def _cuts(token: str) -> Merges:
+    return [(token[:place], token[place:]) for place in range(1, len(token))]
+
+
+def _listed(found: Mapping[str, Any], name: str) -> Merges:
+    """The merges that the file lists: two texts with a space between them."""
+    merges = found.get("merges")
+    if not isinstance(merges, list):
+        raise ModelError(f"The tokenizer of {name} has no merges; download the model again.")
+    spaces = ((merge, merge.find(" ", 1)) for merge in merges)
+    return [(merge[:space], merge[space + 1 :]) for merge, space in spaces if space > 0]
+
+
+def _characters(
+    merges: Merges, found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
+) -> str:
+    """Merges of characters, of which spaces are a visible one; others fall back to bytes."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
     vocabulary = {token: number for number, token in enumerate(tokens)}
     missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in vocabulary]
     if missing:
@@ -200,22 +232,16 @@ def _sentencepiece(
             f"The tokenizer of {name} has no token for {len(missing)} of 256 bytes, so some text "
             "would be lost; choose another file of this model."
         )
-    # Control tokens are no results: text that spells one stays text.
-    plain = [i for i, kind in enumerate(kinds) if kind in (NORMAL, USER_DEFINED)]
-    order = sorted((i for i in plain if len(tokens[i]) > 1), key=lambda i: (-scores[i], i))
-    merges = [
-        (token[:cut], token[cut:])
-        for token in map(tokens.__getitem__, order)
-        for cut in range(1, len(token))
-        if token[:cut] in vocabulary and token[cut:] in vocabulary
-    ]
-    unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
+    unknown = next((t for t, kind in zip(tokens, kinds, strict=True) if kind == UNKNOWN), None)
     backend = Tokenizer(
         models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
-    prefix = bool(found.get("add_space_prefix", True))
+    lines = found.get("model") == "gemma4"
+    prefix = bool(found.get("add_space_prefix", not lines))
     put = [normalizers.Prepend(SPACE)] if prefix else []
     backend.normalizer = normalizers.Sequence([*put, normalizers.Replace(" ", SPACE)])
+    if lines:
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex("\n+"), "isolated")
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
@@ -234,16 +260,14 @@ def _with_added(backend: Any, tokens: list[str], kinds: list[int]) -> str:
             if kind in (CONTROL, UNKNOWN, USER_DEFINED) and token
         ]
     )
-    state = json.loads(backend.to_str())
-    return json.dumps(state, ensure_ascii=False)
+    text: str = backend.to_str()
+    return text
 
 
-def _config(
-    found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]
-) -> dict[str, Any]:
+def _config(found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
     """The tokens with a part to play, and the chat template."""
     template = keys.get("tokenizer.chat_template")
-    begins = found.get("model") == "llama" or found.get("pre") in BEGINS
+    begins = found.get("model") in ("llama", "gemma4") or found.get("pre") in BEGINS
     begins = bool(found.get("add_bos_token", begins))
 
     def token(name: str) -> str | None:

