@@ -49,8 +49,8 @@ def _refuse_without_room(offer: Offer) -> None:
     if free < needed:
         raise ModelError(
             f"{offer.name} takes {needed / 1e6:.0f} MB while it is fetched, and "
-            f"{free / 1e6:.0f} MB are free in {fetched_folder()}; make room, or choose another place: "
-            f"{CACHE_VARIABLE}=FOLDER."
+            f"{free / 1e6:.0f} MB are free in {fetched_folder()}; make room, or choose another "
+            f"place: {CACHE_VARIABLE}=FOLDER."
         )
 
 

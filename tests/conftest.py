@@ -35,6 +35,10 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    # Nor do the models that whoever runs them has.
+    nothing = tmp_path_factory.mktemp("caches")
+    for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE"):
+        monkeypatch.setenv(name, str(nothing / name.lower()))
 
 
 @pytest.fixture(autouse=True)

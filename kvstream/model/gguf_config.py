@@ -75,7 +75,8 @@ def model_config(file: GGUF, path: Path) -> Any:
         settings.pop("_model_name_or_path", None)
         tied = "output.weight" not in file.tensors or file.architecture in ALWAYS_TIED
         settings["tie_word_embeddings"] = tied
-        settings |= _heads(file, path) | _rope(file, path)
+        settings.setdefault("pad_token_id", None)  # else that of the class, for another vocabulary
+        settings |= _heads(file, path) | _rope(file, path) | _experts(file)
         kind = settings.pop("model_type")
         settings.pop("architectures", None)
         config = AutoConfig.for_model(kind, **settings)
@@ -145,6 +146,17 @@ def _heads(file: GGUF, path: Path) -> dict[str, Any]:
         by = file.of_model("embedding_length") // count if largest else width
         found["query_pre_attn_scalar"] = by
     return found
+
+
+def _experts(file: GGUF) -> dict[str, Any]:
+    """Widths of experts, where transformers' table leaves those of the class."""
+    if file.architecture not in ("qwen2moe", "qwen3moe"):
+        return {}
+    widths = {
+        "moe_intermediate_size": file.of_model("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": file.of_model("expert_shared_feed_forward_length"),
+    }
+    return {name: width for name, width in widths.items() if width}
 
 
 def _rope(file: GGUF, path: Path) -> dict[str, Any]:

@@ -20,15 +20,16 @@ class EndlessTemplateError(Exception):
 
 
 @contextmanager
-def time_limit(seconds: float = MOST_S) -> Iterator[None]:
-    """Raises EndlessTemplateError where Python code within takes longer; lines of code are counted
-    as they run, since a thread cannot be stopped from outside.
+def time_limit() -> Iterator[None]:
+    """Raises EndlessTemplateError where Python code within takes longer than MOST_S.
+
+    It looks at the clock at every line that runs, since a thread cannot be stopped from outside.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + MOST_S
 
     def look(frame: FrameType, event: str, argument: Any) -> Any:
         if time.monotonic() > end:
-            raise EndlessTemplateError(f"it ran for more than {seconds:g} s")
+            raise EndlessTemplateError(f"it ran for more than {MOST_S:g} s")
         return look
 
     before = sys.gettrace()
