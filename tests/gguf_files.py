@@ -127,10 +127,10 @@ TAKEN_FOR_GRANTED: dict[str, dict[str, Any]] = {
 """What a GGUF file does not say, since all models of the family have it."""
 
 
-def tiny(family: str, **settings: Any) -> Any:
+def tiny(family: str, vocabulary: int = 400, **settings: Any) -> Any:
     """A model of a family with a vocabulary that holds `byte_level`'s tokens."""
     settings = {**TAKEN_FOR_GRANTED.get(family, {}), **settings}
-    found = models.FAMILIES[family].config(vocab_size=400, **settings)
+    found = models.FAMILIES[family].config(vocab_size=vocabulary, **settings)
     return models.fresh(found)
 
 

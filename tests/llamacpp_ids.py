@@ -13,11 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+NAMED = os.environ.get("KVSTREAM_TEST_LLAMACPP")
+
 
 def python() -> str | None:
     """A Python with xllamacpp: this one, or that of KVSTREAM_TEST_LLAMACPP; None without one."""
-    named = os.environ.get("KVSTREAM_TEST_LLAMACPP")
-    return named or (sys.executable if find_spec("xllamacpp") else None)
+    return NAMED or (sys.executable if find_spec("xllamacpp") else None)
 
 
 def ids(interpreter: str, model: Path, texts: list[str]) -> list[list[int]]:

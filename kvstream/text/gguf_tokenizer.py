@@ -241,7 +241,10 @@ def _characters(
     put = [normalizers.Prepend(SPACE)] if prefix else []
     backend.normalizer = normalizers.Sequence([*put, normalizers.Replace(" ", SPACE)])
     if lines:
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex("\n+"), "isolated")
+        # A run of line breaks is one token where there is one for it, else each is by itself.
+        runs = max((len(token) for token in tokens if not token.strip("\n")), default=1)
+        cut = Regex(rf"(?<!\n)\n{{1,{runs}}}(?!\n)|\n")
+        backend.pre_tokenizer = pre_tokenizers.Split(cut, "isolated")
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
