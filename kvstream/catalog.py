@@ -179,7 +179,6 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
 def _gguf(name: str, where: str, path: Path, memory: Memory, target: str | None = None) -> Entry:
     """The same of a GGUF file, from its header."""
     from kvstream.model.gguf_config import architecture_problem
-    from kvstream.model.placement import automatic_dtype
 
     facts: dict[str, Any] = {}
     try:
@@ -190,7 +189,7 @@ def _gguf(name: str, where: str, path: Path, memory: Memory, target: str | None 
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["problem"] = architecture_problem(file)
         facts["bounded"] = facts["problem"] is None
-        each = automatic_dtype(memory.device).itemsize
+        each = number_bytes(memory)
         facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file) * each
         weights = round(file.parameters * each * HEADROOM)
         facts["needs_bytes"] = weights + facts["kv_bytes"]
@@ -200,6 +199,13 @@ def _gguf(name: str, where: str, path: Path, memory: Memory, target: str | None 
     except (OSError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
         facts["problem"] = f"its header cannot be understood ({type(error).__name__}: {error})"
     return Entry(name, where, target, **facts)
+
+
+def number_bytes(memory: Memory) -> int:
+    """Of a number of a converted GGUF file, where nothing else is asked for."""
+    from kvstream.model.placement import automatic_dtype
+
+    return automatic_dtype(memory.device).itemsize
 
 
 def _gguf_entry(file: gguf_file.GGUF) -> int:

