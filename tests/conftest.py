@@ -15,6 +15,8 @@ import torch
 from fakes import FakeSession
 from hypothesis import settings
 
+from kvstream.stores import cache_folder
+
 if TYPE_CHECKING:
     from kvstream.session import Session
 
@@ -27,6 +29,10 @@ settings.register_profile(
     "kvstream", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("kvstream")
+
+
+CACHE = cache_folder()
+"""That of whoever runs the tests: `make real` fetches a model into it."""
 
 
 @pytest.fixture(autouse=True)

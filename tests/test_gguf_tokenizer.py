@@ -1,7 +1,7 @@
 """Tokenizers of GGUF files give llama.cpp's ids: stored ones, and live ones where it is installed.
 
 ``KVSTREAM_TEST_LLAMACPP=PYTHON python tests/test_gguf_tokenizer.py`` stores them anew, by a Python
-that has the package xllamacpp.
+that has the package xllamacpp; it needs what ``kvstream models get smollm2`` fetches.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 from tokenizers import Tokenizer, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
+from kvstream import offered
 from kvstream.text import gguf_tokenizer
 from kvstream.text.gguf_tokenizer import RULES, SPLITS
 from kvstream.text.hub import HubTokenizer
@@ -151,6 +152,8 @@ def store() -> None:
         kind = rule if rule in stored()["vocabularies"] else "gpt2"
         with tempfile.TemporaryDirectory() as folder:
             found[rule] = live(interpreter, vocabulary(kind, rule), TEXTS, Path(folder))
+    real = offered.OFFERS["smollm2"].path
+    found["smollm2"] = llamacpp_ids.ids(interpreter, real, TEXTS)
     text = json.dumps({**stored(), "ids": found}, ensure_ascii=False, separators=(",", ":"))
     FILE.write_text(text.replace('},"', '},\n"').replace(']],"', ']],\n"') + "\n", "utf-8")
 

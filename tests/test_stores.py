@@ -67,7 +67,9 @@ def test_names_of_ollama(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
         path = stores.find(name)
         assert path is not None
         assert path.read_bytes() == file.read_bytes()
-    with pytest.raises(ModelError, match="2 models: ollama:two:large, ollama:two:small. Name one"):
+    with pytest.raises(
+        ModelError, match=r"2 models: ollama:two:large, ollama:two:small\. Name one"
+    ):
         stores.find("ollama:two")
     with pytest.raises(ModelError, match=r"Ollama has no model 'three' in .* It has .*ollama:one"):
         stores.find("ollama:three")
@@ -100,16 +102,15 @@ def test_what_ollama_has_in_part_is_told(home: Path, file: Path) -> None:
 
 
 def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = home / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012"
     places = [
         home / ".lmstudio/models/some/repo/m-Q4.gguf",
         home / ".lmstudio/models/some/repo/m-Q8.gguf",
         home / ".lmstudio/models/some/repo/mmproj-m.gguf",
         home / ".cache/llama.cpp/org_repo_m.gguf",
-        home / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012/m-Q4.gguf",
-        home
-        / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012/m-Q4-00001-of-00002.gguf",
-        home
-        / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012/m-Q4-00002-of-00002.gguf",
+        hub / "m-Q4.gguf",
+        hub / "m-Q4-00001-of-00002.gguf",
+        hub / "m-Q4-00002-of-00002.gguf",
     ]
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +125,7 @@ def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyP
     assert stores.find("lmstudio:some/repo/m-Q4.gguf") == places[0]
     assert stores.find("lmstudio:q8") == places[1]
     assert stores.find("llamacpp:org_repo") == places[3]
-    with pytest.raises(ModelError, match="2 models: lmstudio:some/repo/m-Q4.gguf"):
+    with pytest.raises(ModelError, match=r"2 models: lmstudio:some/repo/m-Q4\.gguf"):
         stores.find("lmstudio:some/repo")
     assert stores.find("org/some") is None
     assert stores.find("C:/models/m.gguf") is None
