@@ -1,7 +1,8 @@
 # Two commands, each of which sets itself up in .venv:
 #   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
 #   make test    everything that has to hold: ruff, mypy, pytest
-# And one for a comparison:
+# And two that fetch more:
+#   make real    fetches a small pretrained model (93 MB) and runs the tests that need one
 #   make kvpress a Python with kvpress in .venv-kvpress, for `kvstream bench speed --against kvpress`
 
 VENV := .venv
@@ -16,7 +17,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: try test docs kvpress clean
+.PHONY: try test real docs kvpress clean
 
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 try: $(VENV)/.installed build/reference.txt
@@ -35,6 +36,11 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
+
+# llama.cpp's token ids are compared where KVSTREAM_TEST_LLAMACPP names a Python with xllamacpp.
+real: $(VENV)/.installed-test
+	$(BIN)/kvstream models get smollm2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m real
 
 # Pages that are made from the program; a test compares them.
 docs: $(VENV)/.installed-test

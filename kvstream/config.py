@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError, meant
-from kvstream.settings import refuse_unsupported
+from kvstream.offered import OFFERS, refuse_unsupported
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -114,7 +114,7 @@ def model_name(name: str) -> str:
     Raises UsageError for what is almost a name that there is, and ModelError for what names no
     model that can be loaded here.
     """
-    known = {EMBEDDED: EMBEDDED, **aliases()}
+    known = {name: name for name in (EMBEDDED, *OFFERS)} | aliases()
     if name not in known and "/" not in name and not os.path.exists(name):
         close = meant(name, known, 0.8)
         if close:

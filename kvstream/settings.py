@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from kvstream.errors import ModelError, UsageError
+from kvstream.errors import UsageError
 
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
@@ -39,12 +38,6 @@ def parse_count(text: str) -> int:
     if value < 1:
         raise UsageError(f"{text!r} is less than one token.")
     return value
-
-
-SUPPORTED = (
-    "Give --model a folder with config.json and safetensors weights, a model of the hub as "
-    "owner/name, a short name from the config file, or pocket."
-)
 
 
 @dataclass(frozen=True)
@@ -99,6 +92,8 @@ class ModelSettings:
     """Most bytes of weights on a device; what is over goes to the CPU, and then stays on disk."""
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off unless you ask for it."""
+    quiet: bool = False
+    """Say nothing on stderr while a GGUF file is converted."""
 
 
 @dataclass(frozen=True)
@@ -160,34 +155,3 @@ class RunSettings:
             )
         if self.top_k < 0:
             raise UsageError(f"top-k must be 0 or more, not {self.top_k}.")
-
-
-def refuse_unsupported(name: str) -> None:
-    """Raise ModelError for what cannot be a model here, before anything slow is imported.
-
-    The hub is not asked for a name without an owner: the few that it knows are old, and without a
-    network each file is tried several times.
-    """
-    path = Path(name).expanduser()
-    if name == ModelSettings.name or path.is_dir():
-        return
-    if re.match(r"\w+://", name):
-        raise ModelError(
-            f"{name} is the address of a server, and kvstream runs the model itself: it must "
-            f"control the KV cache. {SUPPORTED}"
-        )
-    if path.exists():
-        raise ModelError(f"{name} is a file, and a model here is a folder. {SUPPORTED}")
-    if ":" in name:
-        raise ModelError(f"{name!r} is no name of the hub: those have no colon. {SUPPORTED}")
-    if "/" not in name and not name.startswith((".", "~")) and not _in_cache(name):
-        raise ModelError(
-            f"There is no folder {name!r}, and no model of that name in the hub's cache. "
-            f"{SUPPORTED}"
-        )
-
-
-def _in_cache(name: str) -> bool:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return (Path(HF_HUB_CACHE) / f"models--{name}").is_dir()

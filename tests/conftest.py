@@ -15,6 +15,8 @@ import torch
 from fakes import FakeSession
 from hypothesis import settings
 
+from kvstream.stores import cache_folder
+
 if TYPE_CHECKING:
     from kvstream.session import Session
 
@@ -29,12 +31,20 @@ settings.register_profile(
 settings.load_profile("kvstream")
 
 
+CACHE = cache_folder()
+"""That of whoever runs the tests: `make real` fetches a model into it."""
+
+
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
     """The config file and KVSTREAM_* of whoever runs the tests decide nothing."""
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+    # Nor do the models that whoever runs them has.
+    nothing = tmp_path_factory.mktemp("caches")
+    for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE"):
+        monkeypatch.setenv(name, str(nothing / name.lower()))
 
 
 @pytest.fixture(autouse=True)

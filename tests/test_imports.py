@@ -17,9 +17,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kvstream"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "errors", "files"),
-    ("settings", "events", "schedule", "sizes", "text"),
-    ("sources", "sample", "methods", "pocket", "rolling"),
-    ("tokens", "passages", "prompt"),
+    ("settings", "events", "schedule", "sizes", "text", "gguf_file"),
+    ("sources", "sample", "methods", "pocket", "rolling", "stores"),
+    ("tokens", "passages", "prompt", "offered"),
     ("model", "decoding"),
     ("compaction",),
     ("engine",),
@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("evaluation",),
     ("training",),  # its gauge scores answers as the benchmarks do
     ("reporters", "config"),
-    ("catalog", "doctor"),
+    ("catalog", "doctor", "fetching"),
     ("cli",),
     ("__main__",),
 )

@@ -88,9 +88,10 @@ class App(Modules):
         if not ours:
             return
         from kvstream.config import PATH_VARIABLE
+        from kvstream.stores import CACHE_VARIABLE
 
         every = [option for options in self._options(ctx).values() for option in options]
-        known = {PATH_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
+        known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         for name in ours:
             # Much alike: others may have variables for purposes of their own.
             close = "" if name in known else meant(name, known, 0.9)

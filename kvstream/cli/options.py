@@ -645,6 +645,7 @@ class ReadingOptions:
             quantize=values["quantize"],
             max_weights=values["max_weights"],
             trust_remote_code=values["trust_remote_code"],
+            quiet=values["quiet"],
         )
         methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
         if not methods:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from kvstream import pocket
+from kvstream import offered, pocket, stores
 from kvstream.errors import ModelError, is_out_of_memory
+from kvstream.gguf_file import is_gguf
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -24,7 +25,7 @@ from kvstream.model.placement import (
 )
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
-from kvstream.settings import ModelSettings, refuse_unsupported
+from kvstream.settings import ModelSettings
 
 POCKET = "pocket"
 _SIZES = {
@@ -44,18 +45,32 @@ def folder(settings: ModelSettings) -> str:
     """What transformers is to load: a folder or a hub id. Raises ModelError if it is not there."""
     if settings.name == POCKET:
         return str(pocket.path())
-    path = Path(os.path.expanduser(settings.name))  # Path would raise for a user that is unknown
-    if os.path.isdir(path):
+    # Path would raise for a user that is unknown
+    path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
+    if not path.exists():
+        path = offered.fetched(settings.name) or path
+    if path.is_file():
+        return str(_converted(path, settings))
+    if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"{path} has no config.json; a model folder is what `save_pretrained` writes."
             )
         _check_config(path / "config.json")
         return str(path)
-    refuse_unsupported(settings.name)
+    offered.refuse_unsupported(settings.name)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
         raise ModelError(f"There is no model folder {path}; check the path.")
     return settings.name
+
+
+def _converted(path: Path, settings: ModelSettings) -> Path:
+    """The folder of a GGUF file. Raises ModelError."""
+    if not is_gguf(path):
+        raise ModelError(f"{path} is no model: give a folder, a GGUF file or a hub id.")
+    from kvstream.model.gguf import converted
+
+    return converted(path, settings.quiet)
 
 
 def _check_config(path: Path) -> None:

@@ -51,6 +51,12 @@ def dtype_of(settings: ModelSettings, device: torch.device, *, embedded: bool) -
     return "auto"
 
 
+def automatic_dtype(device: str) -> torch.dtype:
+    """What weights of 16 bits are computed in where nothing is asked for."""
+    slow = device == "cpu" and not _fast_bfloat16()
+    return torch.float32 if slow else torch.bfloat16
+
+
 def _fast_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware; without that it is slower than float32."""
     check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)

@@ -13,6 +13,7 @@ from kvstream.text import metaspace_bpe, tiktoken_bpe
 from kvstream.text.blocks import utf8_starts
 from kvstream.text.control import Guard, frames, markers, text_of
 from kvstream.text.metaspace_bpe import MetaspaceBPE
+from kvstream.text.templates import time_limit
 from kvstream.text.tiktoken_bpe import TiktokenBPE, byte_alphabet
 from kvstream.text.tokenizer import (
     ByteDecoder,
@@ -100,7 +101,8 @@ class HubTokenizer(Tokenizer):
         return bool(getattr(self._wrapper, "chat_template", None))
 
     def render(self, messages: list[dict[str, str]], **options: Any) -> str:
-        text: str = self._wrapper.apply_chat_template(messages, tokenize=False, **options)
+        with time_limit():
+            text: str = self._wrapper.apply_chat_template(messages, tokenize=False, **options)
         return text
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:

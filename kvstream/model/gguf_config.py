@@ -1,0 +1,239 @@
+"""The configuration of a GGUF file's model, as transformers has it.
+
+transformers' table gives most of it. What the table leaves out and the answers depend on, such as
+the scaling of rotary frequencies, is added here or refused: a model that computes something else
+answers worse without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvstream.errors import ModelError, UnboundedError
+from kvstream.gguf_file import GGUF
+
+HUB = "choose the model in the hub's format"
+ENCODERS = {"t5", "t5encoder", "umt5", "bert", "nomic-bert", "clip"}
+STATES = {"mamba", "mamba2", "rwkv6", "rwkv7"}
+LATENT = {"deepseek2"}
+ALWAYS_TIED = {"falcon", "bloom"}
+PARTIAL = {"stablelm", "phi3", "nemotron"}
+"""Architectures of which transformers rotates a part of each head where it is told so."""
+CHANGES = (
+    "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
+    "embedding_scale", "residual_scale", "attention.temperature_scale",
+)  # fmt: skip
+"""Keys that change the answers and that transformers' tables do not read."""
+
+
+def refuse_architecture(file: GGUF, path: Path) -> None:
+    """Raises ModelError, UnboundedError for a kind of model that is no use here."""
+    problem = architecture_problem(file)
+    if problem is not None:
+        kind = UnboundedError if file.architecture in ENCODERS | STATES | LATENT else ModelError
+        raise kind(f"{path} ({file.architecture}) {problem}.")
+
+
+def architecture_problem(file: GGUF) -> str | None:
+    """Why a model cannot be read under a budget, from its header; None if nothing is known."""
+    architecture = file.architecture
+    if architecture in ENCODERS:
+        return "is no decoder-only language model, so it has no KV cache to bound"
+    if architecture in STATES:
+        return "has recurrent layers alone: it keeps no keys and values to bound"
+    if architecture in LATENT:
+        return "has latent attention, which cannot be bounded by dropping entries"
+    if architecture not in _known():
+        return f"is of an architecture that transformers does not read from GGUF; {HUB}"
+    if any(file.of_model(key) for key in CHANGES):
+        key = next(key for key in CHANGES if file.of_model(key))
+        return f"sets {key}, which transformers does not read from GGUF; {HUB}"
+    return None
+
+
+def _known() -> set[str]:
+    from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
+
+    names = {name.replace("_", "-") for name in GGUF_CONFIG_MAPPING}
+    same = {"qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"}
+    names = {same.get(name, name) for name in names} - {"general", "tokenizer", "deci"}
+    return names | set(GGUF_CONFIG_ARCHS)
+
+
+def model_config(file: GGUF, path: Path) -> Any:
+    """transformers' configuration. Raises ModelError where the header lacks something."""
+    from transformers import AutoConfig
+
+    try:
+        settings = _from_tables(file)
+        settings.pop("_model_name_or_path", None)
+        tied = "output.weight" not in file.tensors or file.architecture in ALWAYS_TIED
+        settings["tie_word_embeddings"] = tied
+        settings.setdefault("pad_token_id", None)  # else that of the class, for another vocabulary
+        settings |= _heads(file, path) | _rope(file, path) | _experts(file)
+        kind = settings.pop("model_type")
+        settings.pop("architectures", None)
+        config = AutoConfig.for_model(kind, **settings)
+    except ModelError:
+        raise
+    except Exception as error:  # the tables and classes raise nearly everything
+        raise ModelError(
+            f"The header of {path} lacks something that the model needs "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}); "
+            f"{HUB}."
+        ) from error
+    config.architectures = [_class_name(config, path)]
+    return config
+
+
+def _from_tables(file: GGUF) -> dict[str, Any]:
+    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS, get_gguf_config
+
+    if file.architecture in GGUF_CONFIG_ARCHS:
+        keys = {k: len(v) if _is_texts(v) else v for k, v in file.keys.items()}
+        return dict(get_gguf_config(keys, tuple(file.tensors)))
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    return dict(load_gguf_checkpoint(str(file.paths[0]), return_tensors=False)["config"])
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
+
+
+def _class_name(config: Any, path: Path) -> str:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        found: Any = AutoModelForCausalLM._model_mapping[type(config)]
+        return str(found.__name__)
+    except KeyError:
+        raise UnboundedError(
+            f"{path} ({config.model_type}) is no decoder-only language model, so it has no KV "
+            "cache to bound."
+        ) from None
+
+
+def _heads(file: GGUF, path: Path) -> dict[str, Any]:
+    """Width of the heads, how much of it is rotated, and how scores are scaled."""
+    found: dict[str, Any] = {}
+    count = file.of_model("attention.head_count")
+    width = file.of_model("attention.key_length")
+    if not isinstance(count, int) or file.architecture == "gemma4":
+        return found
+    if width and file.architecture not in ("gpt2", "bloom", "falcon", "starcoder2", "qwen2moe"):
+        found["head_dim"] = width
+    width = width or file.of_model("embedding_length", 0) // max(count, 1)
+    rotated = file.of_model("rope.dimension_count")
+    if rotated and rotated != width and not file.architecture.startswith("qwen35"):
+        if file.architecture not in PARTIAL:
+            raise ModelError(
+                f"{path} ({file.architecture}) rotates {rotated} of {width} dimensions of a head, "
+                f"which transformers does not read from GGUF; {HUB}."
+            )
+        found["partial_rotary_factor"] = rotated / width
+        found.pop("head_dim", None)
+    if file.architecture in ("gemma2", "gemma3"):
+        # Their largest models scale by the width of the model, as llama.cpp does.
+        largest = file.of_model("block_count") == {"gemma2": 46, "gemma3": 62}[file.architecture]
+        by = file.of_model("embedding_length") // count if largest else width
+        found["query_pre_attn_scalar"] = by
+    return found
+
+
+def _experts(file: GGUF) -> dict[str, Any]:
+    """Widths of experts, where transformers' table leaves those of the class."""
+    if file.architecture not in ("qwen2moe", "qwen3moe"):
+        return {}
+    widths = {
+        "moe_intermediate_size": file.of_model("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": file.of_model("expert_shared_feed_forward_length"),
+    }
+    return {name: width for name, width in widths.items() if width}
+
+
+def _rope(file: GGUF, path: Path) -> dict[str, Any]:
+    """Rotary frequencies that are scaled. Raises ModelError for a scaling that is not known."""
+    kind = file.of_model("rope.scaling.type", "none")
+    base = float(file.of_model("rope.freq_base", 10000.0))
+    factor = file.of_model("rope.scaling.factor") or 0.0
+    original = file.of_model("rope.scaling.original_context_length")
+    scaled: dict[str, Any] = {}
+    if file.architecture.startswith(("qwen35", "lfm2", "gpt-oss", "gemma4")):
+        return {}  # transformers' tables read it
+    if "rope_freqs.weight" in file.tensors:
+        scaled = _by_frequency(file, path, base)
+    elif "rope_factors_short.weight" in file.tensors:
+        length = int(original or file.of_model("context_length"))
+        scaled = {
+            "rope_type": "longrope",
+            "short_factor": _read(file, "rope_factors_short.weight"),
+            "long_factor": _read(file, "rope_factors_long.weight"),
+            "original_max_position_embeddings": length,
+        }
+        if attention := file.of_model("rope.scaling.attn_factor"):
+            scaled["attention_factor"] = float(attention)
+    elif kind == "linear" and factor:
+        scaled = {"rope_type": "linear", "factor": float(factor)}
+    elif kind == "yarn" and factor:
+        length = int(original or file.of_model("context_length") / factor)
+        scaled = {
+            "rope_type": "yarn",
+            "factor": float(factor),
+            "original_max_position_embeddings": length,
+        }
+    elif kind not in ("none", "linear", "yarn", "longrope"):
+        raise ModelError(
+            f"{path} scales its rotary positions by {kind!r}, which kvstream does not know; {HUB}."
+        )
+    if file.architecture == "gemma3":
+        near = float(file.of_model("rope.freq_base_swa", 10000.0))
+        full = scaled or {"rope_type": "default"}
+        return {
+            "rope_parameters": {
+                "full_attention": {**full, "rope_theta": base},
+                "sliding_attention": {"rope_type": "default", "rope_theta": near},
+            }
+        }
+    if not scaled:
+        return {}
+    more = {}
+    if scaled["rope_type"] == "longrope":
+        more["original_max_position_embeddings"] = scaled["original_max_position_embeddings"]
+    return {"rope_parameters": {**scaled, "rope_theta": base}, **more}
+
+
+def _by_frequency(file: GGUF, path: Path, base: float) -> dict[str, Any]:
+    """Llama 3's scaling: the file has the factor of each frequency, the table its parameters."""
+    factors = np.array(_read(file, "rope_freqs.weight"))
+    low, high, length = 1.0, 4.0, 8192
+    factor = round(float(factors.max()), 3)
+    lengths = 2 * math.pi * base ** (np.arange(len(factors)) / len(factors))
+    smooth = np.clip((length / lengths - low) / (high - low), 0, 1)
+    expected = 1 / ((1 - smooth) / factor + smooth)
+    if not np.allclose(factors, expected, rtol=1e-2):
+        raise ModelError(
+            f"{path} scales its rotary frequencies in a way of its own (factors up to {factor}), "
+            f"and kvstream knows that of Llama 3; {HUB}."
+        )
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": length,
+    }
+
+
+def _read(file: GGUF, name: str) -> list[float]:
+    place = file.tensors[name]
+    with place.path.open("rb") as stream:
+        stream.seek(place.start)
+        return [float(x) for x in np.fromfile(stream, np.float32, count=place.numbers)]

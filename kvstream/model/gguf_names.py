@@ -1,0 +1,176 @@
+"""Which tensors of a GGUF file make which tensors of the transformers model, and how.
+
+The tables are transformers' own: the older one has a name map and a processor for each
+architecture, the newer one a list of renamings and conversions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvstream.errors import ModelError
+from kvstream.gguf_file import GGUF, Place
+
+OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_freqs\.weight")
+"""Tensors that are no part of the language model: of images and sound, and frequencies, which the
+configuration has."""
+Load = Callable[[Place], Tensor]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tensor of the transformers model."""
+
+    name: str
+    shape: tuple[int, ...]
+    sources: tuple[Place, ...]
+
+    @property
+    def numbers(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every tensor that the model needs, and how each is made."""
+
+    targets: tuple[Target, ...]
+    _make: Callable[[Target, Load], Tensor]
+
+    def made(self, target: Target, load: Load) -> Tensor:
+        """The tensor, in the names and layout of transformers."""
+        return self._make(target, load)
+
+    @cached_property
+    def all_full(self) -> bool:
+        """Whether all matrices are float32 in the file."""
+        matrices = [p for t in self.targets for p in t.sources if len(p.shape) > 1]
+        return all(place.kind == 0 for place in matrices)
+
+
+def plan(file: GGUF, config: Any, path: Path) -> Plan:
+    """Match the file with the model. Raises ModelError where either has what the other lacks."""
+    from transformers import AutoModelForCausalLM
+    from transformers.integrations.gguf import is_gguf_arch_supported
+
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # the classes raise nearly everything
+        raise ModelError(
+            f"The header of {path} describes no model that transformers can build "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:200]}); choose the model in "
+            "the hub's format."
+        ) from error
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    table = _by_conversions if is_gguf_arch_supported(file.architecture) else _by_processor
+    sources, make = table(file, config, model)
+    tied = set(model._tied_weights_keys or {}) if config.tie_word_embeddings else set()
+    used = {place.name for places in sources.values() for place in places}
+    strange = [n for n in file.tensors if n not in used and not OTHERS.fullmatch(n)]
+    missing = [n for n in shapes if n not in sources and n not in tied]
+    unknown = [n for n in sources if n not in shapes]
+    if strange or missing or unknown:
+        what = (
+            f"{len(strange)} tensors that transformers does not know, such as {strange[0]}"
+            if strange
+            else f"no tensor for {len(missing)} weights of the model, such as {missing[0]}"
+            if missing
+            else f"a tensor for {unknown[0]}, which the model lacks"
+        )
+        raise ModelError(
+            f"{path} ({file.architecture}) has {what}: the converted model would give other "
+            "answers. Choose the model in the hub's format, or update transformers."
+        )
+    targets = [Target(n, s, tuple(sources[n])) for n, s in shapes.items() if n in sources]
+    return Plan(tuple(targets), make)
+
+
+Found = tuple[dict[str, list[Place]], Callable[[Target, Load], Tensor]]
+
+
+def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
+    kind = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
+    processor = kind(config=config.to_dict())
+    names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
+    sources: dict[str, list[Place]] = {}
+    for place in file.tensors.values():
+        # Tensors that hold all experts are mapped without their suffix.
+        name = names.get(place.name) or names.get(place.name.removesuffix(".weight"))
+        if name is not None:
+            sources.setdefault(name, []).append(place)
+
+    def make(target: Target, load: Load) -> Tensor:
+        made: dict[str, Tensor] = {}
+        for place in target.sources:
+            weights = load(place)
+            # numpy has no bfloat16; what moves numbers about may do so with their bits.
+            view = torch.int16 if weights.dtype == torch.bfloat16 else weights.dtype
+            result = processor.process(
+                weights=weights.view(view).numpy(),
+                name=place.name,
+                tensor_key_mapping=names,
+                parsed_parameters={"tensors": made},
+            )
+            if result.name is not None:
+                made[target.name] = torch.from_numpy(result.weights)
+            if view != weights.dtype:
+                made[target.name] = made[target.name].view(weights.dtype)
+        return made[target.name]
+
+    return sources, make
+
+
+def _by_conversions(file: GGUF, config: Any, model: Any) -> Found:
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        rename_source_key,
+    )
+    from transformers.integrations.gguf import get_gguf_conversion_mapping
+
+    mapping = get_gguf_conversion_mapping(file.architecture, config)
+    renamings = [entry for entry in mapping if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in mapping if isinstance(entry, WeightConverter)]
+    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
+    sources: dict[str, list[Place]] = {}
+    patterns: dict[str, str | None] = {}
+    for place in file.tensors.values():
+        name, patterns[place.name] = rename_source_key(place.name, renamings, converters)
+        sources.setdefault(name, []).append(place)
+
+    def make(target: Target, load: Load) -> Tensor:
+        found = {patterns[place.name] or place.name: [load(place)] for place in target.sources}
+        converter = by_pattern.get(patterns[target.sources[0].name] or "")
+        values: Sequence[Any] = list(found.values())
+        if converter is not None:
+            made: dict[str, Any] = found
+            for operation in converter.operations:
+                made = operation.convert(
+                    made,
+                    source_patterns=converter.source_patterns,
+                    target_patterns=converter.target_patterns,
+                    full_layer_name=target.name,
+                    model=model,
+                    config=config,
+                )
+            values = list(made.values())
+        [tensor] = values
+        return tensor[0] if isinstance(tensor, list) else tensor
+
+    return sources, make
