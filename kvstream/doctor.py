@@ -84,10 +84,17 @@ def _memory() -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     import torch
 
+    from kvstream.model.placement import automatic_dtype
+
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
     amx = " with AMX" if _cpu_flag("amx_bf16") else ""
     yield Finding("cpu instructions", f"{capability}{amx}")
+    precision = str(automatic_dtype("cpu")).removeprefix("torch.")
+    why = "this CPU multiplies it in hardware"
+    if precision == "float32":
+        why = "this CPU has no bfloat16 instructions: bfloat16 would be slower"
+    yield Finding("precision", f"{precision} on the CPU for models stored in bfloat16 ({why})")
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)

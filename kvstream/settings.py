@@ -81,7 +81,8 @@ class ModelSettings:
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
     dtype: str = "auto"
-    """``auto`` (as stored), ``float32``, ``bfloat16``, ``float16``."""
+    """``auto`` (as stored, or float32 on a CPU without instructions for that), ``float32``,
+    ``bfloat16``, ``float16``."""
     attn: str = "auto"
     """Attention backend: ``auto``, ``split``, ``flash``, ``sdpa``, ``reference``."""
     threads: int | None = None

@@ -37,7 +37,8 @@ def pages() -> str:
     text = [HEADER]
     for command, found in commands().items():
         arguments = command.split()
-        how = "--help" if isinstance(found, click.Group) else "--help-all"
+        every = any("--help-all" in param.opts for param in found.params)
+        how = "--help-all" if every else "--help"
         title = " ".join(["kvstream", *arguments])
         result = CliRunner().invoke(cli, [*arguments, how], prog_name="kvstream", terminal_width=80)
         assert result.exit_code == 0, result.output

@@ -147,15 +147,9 @@ def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatc
         ("llama3.2", "no model of that name in the hub's cache"),
         ("llama3.2:1b", "those have no colon"),
         ("http://localhost:11434/v1", "the address of a server"),
-        ("m.gguf", "m.gguf is a file"),
-        ("./m.gguf", "m.gguf is a file"),
     ],
 )
-def test_names_of_other_tools_are_answered_at_once(
-    name: str, says: str, kvstream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("m.gguf").write_bytes(b"GGUF")
+def test_names_of_other_tools_are_answered_at_once(name: str, says: str, kvstream: Any) -> None:
     with pytest.raises(ModelError, match=says) as caught:
         config.model_name(name)
     assert "Give --model a folder" in str(caught.value)
@@ -165,6 +159,17 @@ def test_names_of_other_tools_are_answered_at_once(
         assert time.perf_counter() - began < 10
         assert ran.code == 4
         assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["m.bin", "./m.bin"])
+def test_a_file_that_is_no_model_is_told(
+    name: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.bin").write_bytes(b"weights")
+    ran = cli("ask", __file__, "Who?", "-m", name)
+    assert ran.code == 4
+    assert "m.bin is no model: give a folder, a GGUF file" in ran.stderr
 
 
 def test_a_cached_name_without_an_owner_is_one(

@@ -319,3 +319,42 @@ def test_unknown_devices_and_types_are_refused(folder: Path) -> None:
         load(ModelSettings(str(folder), device="cuda:7"))
     with pytest.raises(UsageError, match="Unknown dtype"):
         load(ModelSettings(str(folder), device="cpu", dtype="int3"))
+
+
+@pytest.mark.parametrize(
+    ("stored", "slow", "expected"),
+    [
+        ("bfloat16", {"bfloat16", "float16"}, torch.float32),
+        ("float16", {"float16"}, torch.float32),
+        ("bfloat16", {"float16"}, "auto"),
+        ("float32", {"bfloat16", "float16"}, "auto"),
+    ],
+)
+def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
+    stored: str,
+    slow: set[str],
+    expected: Any,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = tmp_path / "m"
+    dtype = getattr(torch, stored)
+    LlamaForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(here)
+    monkeypatch.setattr(placement, "_slow_on_cpu", lambda: slow)
+    cpu = torch.device("cpu")
+
+    def chosen(**how: Any) -> Any:
+        settings = ModelSettings(str(here), **how)
+        return placement.dtype_of(settings, cpu, embedded=False, where=str(here))
+
+    assert chosen() == expected
+    assert chosen(dtype=stored) == dtype
+    assert load(ModelSettings(str(here), device="cpu")).layers[0].dtype == (
+        dtype if expected == "auto" else expected
+    )
+    # What does not fit in float32 stays as it is stored, and so do weights that go to the disk.
+    monkeypatch.setattr(placement, "_free_memory", lambda: int(weights_in(here).bytes * 1.2))
+    assert chosen() == "auto"
+    assert chosen(max_weights=10**9) == "auto"
+    assert chosen(quantize="8bit") == "auto"

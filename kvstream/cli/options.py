@@ -400,7 +400,8 @@ model_options = stack(
     option(
         "--dtype", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Number type of weights and cache; auto is as stored.",
+        help="Number type of weights and cache; auto is as stored, or float32 where the CPU has no "
+        "instructions for that.",
     ),
     option(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",

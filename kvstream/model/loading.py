@@ -119,7 +119,7 @@ def load(settings: ModelSettings) -> BoundedModel:
         "local_files_only": settings.offline or settings.name == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
-    dtype = dtype_of(settings, device, embedded=settings.name == POCKET)
+    dtype = dtype_of(settings, device, embedded=settings.name == POCKET, where=where)
     refuse_too_large(where, settings, device, dtype)
     placement = {**device_map(settings, device), **quantization(settings)}
     _quiet()

@@ -38,8 +38,15 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-def dtype_of(settings: ModelSettings, device: torch.device, *, embedded: bool) -> Any:
-    """What `from_pretrained` takes as dtype. Raises UsageError for an unknown name."""
+def dtype_of(
+    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
+) -> Any:
+    """What `from_pretrained` takes as dtype. Raises UsageError for an unknown name.
+
+    `where`: folder or hub id of the weights. On a CPU that has no instructions for the 16-bit
+    numbers in which they are stored, ``auto`` is float32 where that fits in memory: bfloat16 was
+    seen at an eighth of its speed.
+    """
     if settings.dtype != "auto":
         if settings.dtype not in DTYPES:
             raise UsageError(
@@ -48,18 +55,34 @@ def dtype_of(settings: ModelSettings, device: torch.device, *, embedded: bool) -
         return DTYPES[settings.dtype]
     if embedded and device.type == "cpu" and not _fast_bfloat16():
         return torch.float32
+    whole = settings.quantize is None and settings.max_weights is None
+    if where is not None and device.type == "cpu" and whole:
+        weights = _weights(where, settings)
+        if weights is not None and weights.number_name in _slow_on_cpu():
+            fits = weights.loaded(4) * HEADROOM <= free_memory(device)
+            return torch.float32 if fits else "auto"
     return "auto"
 
 
 def automatic_dtype(device: str) -> torch.dtype:
-    """What weights of 16 bits are computed in where nothing is asked for."""
-    slow = device == "cpu" and not _fast_bfloat16()
+    """What weights in bfloat16 are computed in where nothing is asked for and memory suffices."""
+    slow = device == "cpu" and "bfloat16" in _slow_on_cpu()
     return torch.float32 if slow else torch.bfloat16
 
 
+def _slow_on_cpu() -> set[str]:
+    """Types of 16 bits that this CPU does not multiply in hardware: slower than float32."""
+    fast = {"bfloat16": _fast_bfloat16(), "float16": _fast_float16()}
+    return {name for name, in_hardware in fast.items() if not in_hardware}
+
+
 def _fast_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware; without that it is slower than float32."""
     check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return bool(check and check())
+
+
+def _fast_float16() -> bool:
+    check = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
     return bool(check and check())
 
 

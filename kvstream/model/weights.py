@@ -16,6 +16,7 @@ HEADROOM = 1.1
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _DECLARED = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _LONGEST_HEADER = 100 * 1024**2
 
 
@@ -30,6 +31,18 @@ class Weights:
     """Numbers of each floating-point type, which loading may change; others stay as they are."""
     declared: int | None = None
     """Bytes of a floating-point number that ``config.json`` asks for."""
+    declared_name: str | None = None
+    """The type of number that ``config.json`` asks for, as torch names it."""
+
+    @property
+    def number_name(self) -> str | None:
+        """The type of number in memory, where nothing else is asked for; None for quantized
+        weights, of which most are no floating-point numbers."""
+        stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
+        if 2 * stored < self.bytes or not self.floats:
+            return None
+        most = self.floats.most_common(1)[0][0]
+        return self.declared_name or _TORCH[most]
 
     @property
     def number_bytes(self) -> int:
@@ -77,14 +90,17 @@ def _counted(tensors: Iterable[tuple[str, int, tuple[int, int]]], config: Path |
         parameters, size = parameters + count, size + end - first
         if kind in _FLOATS:
             floats[kind] += count
-    return Weights(parameters, size, floats, _declared(config))
+    name = _declared(config)
+    return Weights(parameters, size, floats, _DECLARED.get(name or ""), name)
 
 
-def _declared(config: Path | None) -> int | None:
+def _declared(config: Path | None) -> str | None:
+    """The type of number that a configuration names."""
     if config is None or not config.is_file():
         return None
     settings = json.loads(config.read_text("utf-8"))
-    return _DECLARED.get(str(settings.get("dtype") or settings.get("torch_dtype")))
+    found = settings.get("dtype") or settings.get("torch_dtype")
+    return str(found) if found in _DECLARED else None
 
 
 def files(folder: Path) -> list[Path]:
