@@ -1,0 +1,205 @@
+"""Training of ``reader``: a LoRA adapter for SmolLM2-135M-Instruct that answers from a memory.
+
+    python -m kvstream.training.reader --model FOLDER --data ../shared/data --out build/reader
+
+A run goes on from the checkpoint in ``--out`` if there is one. Its clock is wall time or tokens,
+whichever runs out first; the rate falls to zero over the last part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvstream.tokens import load_tokenizer
+from kvstream.training.corpus import Corpus
+from kvstream.training.reader_rows import ReaderRows, Row, visible
+
+
+@dataclass(frozen=True)
+class ReaderRecipe:
+    """Everything that a run depends on, besides model and data."""
+
+    minutes: float = 115.0
+    """Wall time of all runs together."""
+    tokens: int = 10**9
+    """Tokens of all runs together, if they are reached first."""
+    rank: int = 24
+    """Of the adapter; on all linear layers of SmolLM2-135M it has 7.3M parameters."""
+    rate: float = 5e-4
+    """Peak learning rate of AdamW."""
+    decay_share: float = 0.35
+    """Last part of the run, over which the rate falls to zero."""
+    step_tokens: int = 1600
+    """Tokens an update."""
+    lengths: str = "400:50,600:35,1000:12,1800:3"
+    """Row lengths with their shares of the rows."""
+    seed: int = 0
+    checkpoint_minutes: float = 5.0
+    device: str = "cpu"
+
+
+def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
+    """The base model in bfloat16 with a fresh adapter in float32."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    config = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=2 * recipe.rank,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(base, config, autocast_adapter_dtype=True)
+    return model.to(recipe.device)
+
+
+def loss_of(model: Any, row: Row, device: str) -> Tensor:
+    """Cross-entropy [n] in nats of the answers' tokens."""
+    ids, positions, segments, where, targets = (t.to(device) for t in row.tensors())
+    seen = visible(segments.cpu()).to(device)
+    mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=device)
+    mask.masked_fill_(~seen, torch.finfo(torch.bfloat16).min)
+    causal = model.base_model.model
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        hidden = causal.model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            attention_mask=mask[None, None],
+            use_cache=False,
+        ).last_hidden_state[0]
+        logits = causal.lm_head(hidden[where])
+    return F.cross_entropy(logits.float(), targets, reduction="none")
+
+
+class Training:
+    """The state of a run, kept in ``out/state.pt``."""
+
+    def __init__(self, folder: Path, data: Path, out: Path, recipe: ReaderRecipe) -> None:
+        torch.manual_seed(recipe.seed)
+        self.recipe, self.out = recipe, out
+        out.mkdir(parents=True, exist_ok=True)
+        self.model = load_adapted(folder, recipe)
+        self.weights = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            self.weights.values(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01
+        )
+        self.totals = {"tokens": 0, "answers": 0, "steps": 0, "minutes": 0.0}
+        if (out / "state.pt").exists():
+            self._take_up()
+        seed = recipe.seed + 7919 * self.totals["steps"]
+        self.rng = random.Random(seed)
+        self.rows = ReaderRows(Corpus(data), seed, load_tokenizer(str(folder)))
+        self.lengths = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]
+
+    def _take_up(self) -> None:
+        state = torch.load(self.out / "state.pt", map_location="cpu", weights_only=True)
+        for name, weight in self.weights.items():
+            weight.data.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.totals = state["totals"]
+
+    def save(self) -> None:
+        """Write the checkpoint and the adapter, each under another name first."""
+        state = {
+            "weights": {n: p.detach().cpu() for n, p in self.weights.items()},
+            "optimizer": self.optimizer.state_dict(),
+            "totals": self.totals,
+        }
+        torch.save(state, self.out / "state.part")
+        (self.out / "state.part").replace(self.out / "state.pt")
+        self.model.save_pretrained(self.out / "adapter")
+
+    @property
+    def progress(self) -> float:
+        recipe, totals = self.recipe, self.totals
+        return max(totals["minutes"] / recipe.minutes, totals["tokens"] / recipe.tokens)
+
+    def rate(self) -> float:
+        """The learning rate now: a short rise, a plateau, a linear fall to zero."""
+        recipe = self.recipe
+        fall = min(1.0, max(0.0, 1 - self.progress) / recipe.decay_share)
+        return recipe.rate * min(fall, (self.totals["steps"] + 1) / 40)
+
+    def step(self) -> tuple[float, int]:
+        """One update; the sum of the losses and the number of answer tokens."""
+        rows: list[Row] = []
+        size = 0
+        while size < self.recipe.step_tokens:
+            lengths, shares = zip(*self.lengths, strict=True)
+            rows.append(self.rows.reading(self.rng.choices(lengths, shares)[0]))
+            size += len(rows[-1].tensors()[0])
+        answers = sum(len(answer) for row in rows for _, answer in row.asked)
+        total = 0.0
+        for row in rows:
+            losses = loss_of(self.model, row, self.recipe.device)
+            (losses.sum() / answers).backward()
+            total += float(losses.detach().sum())
+        torch.nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.totals["tokens"] += size
+        self.totals["answers"] += sum(len(row.asked) for row in rows)
+        self.totals["steps"] += 1
+        return total, answers
+
+    def run(self) -> None:
+        """Train to the end of the recipe."""
+        before, begun = self.totals["minutes"], time.monotonic()
+        saved = logged = begun
+        loss, answers = 0.0, 0
+        while self.progress < 1:
+            more, count = self.step()
+            loss, answers = loss + more, answers + count
+            now = time.monotonic()
+            self.totals["minutes"] = before + (now - begun) / 60
+            if now - logged > 60:
+                line = {
+                    **{k: round(v, 1) for k, v in self.totals.items()},
+                    "rate": round(self.rate(), 6),
+                    "loss": round(loss / answers, 4),
+                }
+                with (self.out / "log.jsonl").open("a", encoding="utf-8") as log:
+                    log.write(json.dumps(line) + "\n")
+                loss, answers, logged = 0.0, 0, now
+            if now - saved > 60 * self.recipe.checkpoint_minutes:
+                self.save()
+                saved = now
+        self.save()
+        card = {"recipe": asdict(self.recipe), "totals": self.totals}
+        (self.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kvstream.training.reader")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    for field in fields(ReaderRecipe):
+        option = "--" + field.name.replace("_", "-")
+        parser.add_argument(option, type=type(field.default), default=field.default)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    recipe = ReaderRecipe(**{f.name: getattr(options, f.name) for f in fields(ReaderRecipe)})
+    Training(options.model, options.data, options.out, recipe).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

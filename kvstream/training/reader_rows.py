@@ -1,0 +1,146 @@
+"""Rows that teach a pretrained chat model to answer from a bounded memory.
+
+A row is one document and several questions about it.  Each question sees the document and itself,
+never another question, and starts at the position behind the document: so every question stands
+where it stands in use, and the document is computed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvstream.text.tokenizer import Tokenizer
+from kvstream.training.corpus import Corpus, QuestionAnswer
+from kvstream.training.documents import Piece
+from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker
+
+WORDINGS = (
+    (
+        "<document>\n",
+        "\n</document>\n\nQuestion: {question}\n"
+        "Answer briefly from the document. If it does not say, write: not in the text.",
+    ),
+    (
+        "Read the text and answer the question below it.\n\nText:\n",
+        "\n\nQuestion: {question}\n\nCopy the answer from the text, as short as possible. "
+        "If the text does not answer the question, write: not in the text.",
+    ),
+    (
+        "",
+        "\n\nQuestion: {question}\nAnswer briefly from the text above. "
+        "If the text does not say, write: not in the text.",
+    ),
+)
+"""What stands before the document, and behind it. The first is the one in use; the others keep the
+model from depending on one wording."""
+
+READER = Mixture(refusals=0.03, human=0.35, gaps=0.35, asked=0.6)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One document with its questions, as token ids."""
+
+    document: list[int]
+    """The head of the prompt and the document."""
+    asked: list[tuple[list[int], list[int]]]
+    """(question with the rest of the prompt, answer with the end of the turn), ids each."""
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """ids [T], positions [T], segments [T], and of the answers where [n] and targets [n].
+
+        Segment 0 is the document, i + 1 the i-th question; ``where`` are the indices of the
+        tokens that predict ``targets``.
+        """
+        ids, positions = list(self.document), list(range(len(self.document)))
+        segments = [0] * len(ids)
+        where: list[int] = []
+        targets: list[int] = []
+        for number, (question, answer) in enumerate(self.asked, 1):
+            first = len(ids) + len(question) - 1
+            where += range(first, first + len(answer))
+            targets += answer
+            # The last token of the answer predicts nothing.
+            behind = [*question, *answer[:-1]]
+            positions += range(len(self.document), len(self.document) + len(behind))
+            segments += [number] * len(behind)
+            ids += behind
+        made = (ids, positions, segments, where, targets)
+        return tuple(torch.tensor(values) for values in made)  # type: ignore[return-value]
+
+
+def visible(segments: Tensor) -> Tensor:
+    """Which tokens see which, bool [T, T]: causal, within the document and one's own question."""
+    order = torch.arange(len(segments))
+    causal = order[:, None] >= order[None]
+    return causal & ((segments[None] == 0) | (segments[:, None] == segments[None]))
+
+
+class ReaderRows(RowMaker):
+    """Makes rows for the tokenizer and the chat template of a model."""
+
+    def __init__(self, corpus: Corpus, seed: int, tokenizer: Tokenizer) -> None:
+        super().__init__(corpus, seed, READER)
+        self.tokenizer = tokenizer
+        self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
+        self.stop = _end_of_turn(tokenizer)
+        self._tail = self.wordings[0][1]
+
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, continuing=True)
+
+    def question(self, asked: QuestionAnswer) -> tuple[list[int], list[int]]:
+        question, answer = self._asked(asked)
+        return question + answer, [TEXT] * len(question) + [ANSWER] * len(answer)
+
+    def _asked(self, asked: QuestionAnswer) -> tuple[list[int], list[int]]:
+        tail = self._tail.replace("{question}", asked[0])
+        question = self.tokenizer.encode_template(tail, continuing=True)
+        return question, [*self.encode(asked[1]), self.stop]
+
+    def reading(self, length: int) -> Row:
+        """A row of about ``length`` tokens, documents and questions together."""
+        while True:
+            made = self._made(length)
+            if made is not None:
+                return made
+
+    def _made(self, length: int) -> Row | None:
+        rng = self.rng
+        head, self._tail = self.wordings[rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
+        evicted = rng.random() < self.mixture.gaps
+        asked_size = int(length * rng.uniform(0.45, 0.75))
+        budget = length - asked_size
+        as_asked = evicted and rng.random() < self.mixture.asked
+        stretched = int(budget * (rng.choice([1.5, 3.0, 6.0]) if evicted else 1.0))
+        people = rng.random() < 0.75
+        make = self.documents.of_people if people else self.documents.of_a_book
+        pieces: list[Piece] = make(stretched)
+        asked, needed = self.choose(pieces, asked_size)
+        if not asked:
+            return None
+        parts = [(self.encode(p.text), i in needed) for i, p in enumerate(pieces)]
+        size = max(budget, sum(len(ids) for ids, need in parts if need))
+        if size > 2 * budget:
+            return None
+        if as_asked:
+            words = {i for question, _ in asked for i in self.encode(" " + question)}
+            document = self._as_asked(parts, words, size)
+        else:
+            document = (self._evict if evicted else self._trim)(parts, size)
+        return Row([*head, *document], [self._asked(qa) for qa in asked])
+
+
+def _rendered(tokenizer: Tokenizer, before: str, behind: str) -> tuple[list[int], str]:
+    """The ids in front of the document, and the text behind it with ``{question}`` in it."""
+    mark = "kvstream0document0"
+    turn = {"role": "user", "content": before + mark + behind}
+    head, tail = tokenizer.render([turn], add_generation_prompt=True).split(mark)
+    return tokenizer.encode_template(head, continuing=False), tail
+
+
+def _end_of_turn(tokenizer: Tokenizer) -> int:
+    return tokenizer.eos_ids[0]
