@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 # pip says errors and nothing else: what it warns of is the machine's other indexes.
 QUIET := -qq --disable-pip-version-check
-# One of the planted keys (docs/benchmarks.md tells how many of them pocket finds).
+# One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
 # The first Python that is new enough and can make a virtual environment.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
@@ -44,7 +44,7 @@ real: $(VENV)/.installed-test
 
 # Pages that are made from the program; a test compares them.
 docs: $(VENV)/.installed-test
-	$(BIN)/python tests/help_pages.py docs/help.md
+	$(BIN)/python tests/support/help_pages.py docs/reference/help.md
 
 build/reference.txt: $(VENV)/.installed
 	@mkdir -p build

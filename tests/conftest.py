@@ -15,10 +15,10 @@ import torch
 from fakes import FakeSession
 from hypothesis import settings
 
-from kvstream.stores import cache_folder
+from kvstream.store.stores import cache_folder
 
 if TYPE_CHECKING:
-    from kvstream.session import Session
+    from kvstream.session.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -51,7 +51,7 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None
 def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that only exist in memory have gates for ``edgeinfinite``: nobody could train them."""
     from kvstream.methods import edgeinfinite
-    from kvstream.methods.gates import LearnedGate, new_gate
+    from kvstream.methods.tools.gates import LearnedGate, new_gate
 
     load = edgeinfinite.load_gates
 
@@ -94,7 +94,7 @@ class Ran:
 @pytest.fixture(scope="module")
 def session() -> Session:
     """The embedded model, in numbers that are the same on every machine."""
-    from kvstream.session import Session
+    from kvstream.session.session import Session
     from kvstream.settings import ModelSettings
 
     torch.set_num_threads(1)
@@ -103,8 +103,8 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a made-up text with facts; takes what `kvstream.sample.generate` takes."""
-    from kvstream.sample import generate
+    """Writes a made-up text with facts; takes what `kvstream.synthetic.document.generate` takes."""
+    from kvstream.synthetic.document import generate
 
     def write(**how: int) -> Path:
         path = tmp_path_factory.mktemp("story") / "story.txt"
@@ -122,7 +122,7 @@ def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
         pass
 
     # There and not where it is opened: modules that are first imported now would keep a fake.
-    monkeypatch.setattr("kvstream.session.Session", Session)
+    monkeypatch.setattr("kvstream.session.session.Session", Session)
     return Session
 
 

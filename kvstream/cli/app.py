@@ -28,7 +28,7 @@ COMMANDS = {
     "models": "List the models that are here.",
     "doctor": "Tell what this machine can run.",
 }
-"""Each is an attribute ``command`` of the module kvstream.cli.<name>."""
+"""Each is an attribute ``command`` of the module kvstream.cli.commands.<name>."""
 
 KERNELS = "12"
 """Compiled CPU kernels that are kept: more than one step needs."""
@@ -64,13 +64,13 @@ class App(Modules):
             raise
 
     def _configured(self, ctx: click.Context, name: str) -> dict[str, Any]:
-        from kvstream import config
+        from kvstream.cli import config
 
         path = config.config_path()
         values = config.load(path)
         if not values:
             return {}
-        from kvstream.cli.options import configured
+        from kvstream.cli.shared.options import configured
 
         known = {
             other: {o.name: o for o in options if o.name and o.expose_value}
@@ -87,8 +87,8 @@ class App(Modules):
         ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
         if not ours:
             return
-        from kvstream.config import PATH_VARIABLE
-        from kvstream.stores import CACHE_VARIABLE
+        from kvstream.cli.config import PATH_VARIABLE
+        from kvstream.store.stores import CACHE_VARIABLE
 
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
@@ -113,7 +113,7 @@ class App(Modules):
 
 @click.group(
     cls=App,
-    package="kvstream.cli",
+    package="kvstream.cli.commands",
     modules=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="Every command has its own page: kvstream ask --help",

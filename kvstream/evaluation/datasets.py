@@ -16,7 +16,7 @@ from typing import Any
 
 from kvstream.errors import SourceError
 from kvstream.evaluation import longbench
-from kvstream.sources import open_sources
+from kvstream.input.sources import open_sources
 
 LETTERS = "ABCDEFGHIJ"
 NO_QUESTION = "What is the summary of the text?"

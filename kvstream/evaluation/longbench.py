@@ -22,7 +22,7 @@ from typing import Any
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation.metrics import normalize
-from kvstream.prompt import Layout
+from kvstream.run.prompt import Layout
 
 _DIGITS = re.compile(r"\d+")
 _PARAGRAPH = re.compile(r"(?:Paragraph |段落)(\d+)")

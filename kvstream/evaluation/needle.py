@@ -1,6 +1,7 @@
 """Needles in a haystack: is what was said once, at a known depth, found at the end?
 
-A needle is a sentence about an invented thing (from `kvstream.sample`), put between two sentences
+A needle is a sentence about an invented thing (from `kvstream.synthetic.document`), put between
+two sentences
 of a long text; the question about it comes after the text, and is known while it is read, as it
 is in ``kvstream ask``. Every method reads the same documents.
 """
@@ -16,15 +17,15 @@ from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
+from kvstream.evaluation.harness import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
-from kvstream.evaluation.reading import ModelFacts, ask, ask_by_words, room_for
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
 from kvstream.evaluation.wordings import FACTS, NUMBERS, WORDINGS, vary
-from kvstream.sample import Fact, make_facts
-from kvstream.session import Session
+from kvstream.session.session import Session
+from kvstream.synthetic.document import Fact, make_facts
 
 KINDS = ("passkey", "fact", "kv", "rule")
 VARIED = {"passkey": NUMBERS, "fact": FACTS}

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from kvstream.evaluation.harness import IdFeed, ModelFacts, open_reader
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.reading import IdFeed, ModelFacts, open_reader
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import Case
-from kvstream.session import Session
-from kvstream.sources import open_sources
-from kvstream.tokens import TokenStream
+from kvstream.input.sources import open_sources
+from kvstream.session.session import Session
+from kvstream.tokenization.loading import TokenStream
 
 FIRST_BIN = 1024
 """Tokens of the first bin of positions; each of the next ends at twice the one before."""

@@ -13,12 +13,12 @@ from kvstream.errors import UsageError
 from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.harness import IdFeed, ModelFacts, ask, open_reader, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.reading import IdFeed, ModelFacts, ask, open_reader, room_for
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
-from kvstream.prompt import Layout
-from kvstream.session import Session
+from kvstream.run.prompt import Layout
+from kvstream.session.session import Session
 
 MEANS = (
     "em",

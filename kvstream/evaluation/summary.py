@@ -11,13 +11,13 @@ from functools import partial
 
 from kvstream.errors import SourceError
 from kvstream.evaluation import metrics
+from kvstream.evaluation.harness import ModelFacts, document
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.reading import ModelFacts, document
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
-from kvstream.session import Session
-from kvstream.sources import open_sources
+from kvstream.input.sources import open_sources
+from kvstream.session.session import Session
 
 _LINE_NUMBER = re.compile(r"^\d+: ", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]?\s+|\n{2,}")

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 
 from kvstream.decoding import Repetition, chooser
-from kvstream.engine import Reader
+from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.input.sources import SourceRecord
 from kvstream.memory.citations import NOTHING, Look, as_json, attended, look
 from kvstream.memory.coverage import coverage
 from kvstream.memory.support import Calibration, Support, abstains, judge
-from kvstream.passages import Passage, Passages, TokenOrigins
-from kvstream.passages import extract as best_passages
-from kvstream.preparation import Setting
-from kvstream.prompt import Prompt
+from kvstream.passages.passages import Passage, Passages, TokenOrigins
+from kvstream.passages.passages import extract as best_passages
+from kvstream.run.plan import Setting
+from kvstream.run.prompt import Prompt
 from kvstream.settings import RunSettings
-from kvstream.sources import SourceRecord
-from kvstream.tokens import Tokenizer, WordForms
+from kvstream.tokenization.loading import Tokenizer, WordForms
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
 """Said by --strict in place of an answer."""

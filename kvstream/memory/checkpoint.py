@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.engine import Piece
+from kvstream.engine.reader import Piece
 from kvstream.errors import SourceError, UsageError
-from kvstream.feed import DROP_BLOCK, TokenFeed
 from kvstream.memory import file
 from kvstream.memory.base import Memory
 from kvstream.memory.saving import (
@@ -29,6 +28,7 @@ from kvstream.memory.saving import (
     restored,
     save,
 )  # fmt: skip
+from kvstream.run.feed import DROP_BLOCK, TokenFeed
 
 EVERY = 32768
 """Tokens between two checkpoints, where nothing else was said."""

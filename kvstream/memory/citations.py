@@ -1,7 +1,7 @@
 """What an answer looked at: the attention of its tokens to what memory holds, by passages.
 
 A citation says where the model looked when it chose the words of the answer. It is no proof that
-the passage says so (docs/citations.md).
+the passage says so (docs/guide/citations.md).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvstream.engine import Reader
+from kvstream.engine.reader import Reader
 from kvstream.model.attention import Wanted
 from kvstream.model.cache import PROMPT
-from kvstream.passages import Passage
+from kvstream.passages.passages import Passage
 
 CITED = 5
 """Passages that are cited at most."""

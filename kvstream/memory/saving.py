@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvstream.engine import Reader
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
+from kvstream.input.sources import SourceRecord
 from kvstream.memory import file
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.file import Content
@@ -27,14 +29,12 @@ from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
-from kvstream.passages import Passage, Passages, TokenOrigins
-from kvstream.preparation import Setting
-from kvstream.prompt import Task, build_prompt
+from kvstream.passages.passages import Passage, Passages, TokenOrigins
+from kvstream.passages.sentences import MOST_CHARS
+from kvstream.run.plan import Setting
+from kvstream.run.prompt import Task, build_prompt
 from kvstream.settings import Budget, RunSettings
-from kvstream.sizes import Sizes
-from kvstream.sources import SourceRecord
-from kvstream.text.sentences import MOST_CHARS
-from kvstream.tokens import Tokenizer, WordForms
+from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.version import __version__
 
 ROOM = 1.1

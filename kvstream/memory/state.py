@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvstream.engine import Reader
+from kvstream.engine.reader import Reader
 from kvstream.memory.file import ASIDE
 from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore

@@ -1,7 +1,7 @@
 """How far an answer can be trusted: a calibrated probability, and what the text does not have.
 
 Which signals count, and how much, was measured for one model's weights and stands in a file
-``support.json`` beside them; without one no probability is given (docs/citations.md).
+``support.json`` beside them; without one no probability is given (docs/guide/citations.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstream.errors import ModelError
-from kvstream.text.forms import NUMBER, WordForms
+from kvstream.tokenization.forms import NUMBER, WordForms
 
 if TYPE_CHECKING:
     from kvstream.memory.citations import Look
@@ -121,7 +121,7 @@ class Calibration:
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelError(
                 f"{path} is no calibration ({type(error).__name__}: {error}); remove it, or make "
-                "it anew with docs/ablations/support.py."
+                "it anew with docs/research/scripts/support.py."
             ) from error
 
     def probability(self, signals: Mapping[str, float]) -> float:

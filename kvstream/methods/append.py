@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import Evidence, Method, Preset, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width
+from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)

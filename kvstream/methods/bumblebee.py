@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.scoring import pool, pooling_width
-from kvstream.methods.submodular import (
+from kvstream.methods.tools.scoring import pool, pooling_width
+from kvstream.methods.tools.submodular import (
     CONCAVE,
     Mixture,
     batched_greedy,

@@ -25,8 +25,8 @@ from kvstream.methods.base import (
     Step,
     setting,
 )
-from kvstream.methods.scoring import unlikeness
-from kvstream.methods.subcaches import insert
+from kvstream.methods.tools.scoring import unlikeness
+from kvstream.methods.tools.subcaches import insert
 
 SINK_SHARE = 16
 """Sinks take at most this part of the budget."""
@@ -47,7 +47,8 @@ class Cascade(Method):
     memory m is ``m / N * (2^N - 1)`` tokens (eq. 4); N = 1 is `streaming`. The chunk in flight is
     the paper's stride: seen whole by its own queries, then inserted.
 
-    Two things are ours, together better in all that was measured (docs/methods.md). What is taken,
+    Two things are ours, together better in all that was measured (docs/reference/methods.md). What
+    is taken,
     or contests, is a ``run`` of tokens side by side, with the mean of their scores: of single
     tokens no name and no number stays whole. And scores are those of `keydiff`, how unlike a key is
     to the mean key of its head, which needs no attention. ``run=1, contest=attention`` is the

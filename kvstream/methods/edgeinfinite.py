@@ -21,8 +21,8 @@ from kvstream.methods.base import (
     Step,
     setting,
 )
-from kvstream.methods.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
-from kvstream.methods.scoring import pool
+from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
+from kvstream.methods.tools.scoring import pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""

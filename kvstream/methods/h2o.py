@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width
+from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 
 @dataclass(frozen=True)

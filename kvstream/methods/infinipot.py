@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width
+from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -27,7 +27,7 @@ class InfiniPot(Method):
     scores are pooled along the source so that what belongs together stays together, part of memory
     is the same in all heads (few of them see at once what a question is after, and all need it for
     the answer), and alpha is 0 where the paper takes 0.5: with the question as the catalyst,
-    novelty takes room from answers (docs/methods.md).
+    novelty takes room from answers (docs/reference/methods.md).
     """
 
     name: ClassVar[str] = "infinipot"

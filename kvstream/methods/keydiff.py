@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from kvstream.methods.base import Method, Step, setting
-from kvstream.methods.scoring import best, pool, pooling_width, unlikeness
+from kvstream.methods.tools.scoring import best, pool, pooling_width, unlikeness
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import IMDC, Method, Preset, Step, setting
-from kvstream.methods.scoring import best, noise
+from kvstream.methods.tools.scoring import best, noise
 
 
 @dataclass(frozen=True)

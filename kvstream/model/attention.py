@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvstream.errors import UsageError
-from kvstream.methods.heads import grouped, ungrouped
+from kvstream.methods.tools.heads import grouped, ungrouped
 
 WAYS = ("auto", "split", "flash", "sdpa", "reference")
 """How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, Folding, HeadTensor
-from kvstream.methods.scoring import on_host
+from kvstream.methods.tools.scoring import on_host
 from kvstream.model.attention import Wanted
 from kvstream.model.recurrent import StateSpec, StateStore
 from kvstream.model.rotary import Rotary

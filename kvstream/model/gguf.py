@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvstream import gguf_file
 from kvstream.errors import ModelError
-from kvstream.gguf_file import GGUF, Place
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
-from kvstream.stores import CACHE_VARIABLE, converted_folder
-from kvstream.text import gguf_tokenizer
-from kvstream.text.templates import check_template
+from kvstream.store import gguf_file
+from kvstream.store.gguf_file import GGUF, Place
+from kvstream.store.stores import CACHE_VARIABLE, converted_folder
+from kvstream.tokenization import gguf as gguf_tokenizer
+from kvstream.tokenization.templates import check_template
 
 FORMAT = 1
 """Counts up when files must be converted anew."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvstream.errors import ModelError, UnboundedError
-from kvstream.gguf_file import GGUF
+from kvstream.store.gguf_file import GGUF
 
 HUB = "choose the model in the hub's format"
 ENCODERS = {"t5", "t5encoder", "umt5", "bert", "nomic-bert", "clip"}

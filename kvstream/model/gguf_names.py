@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.gguf_file import GGUF, Place
+from kvstream.store.gguf_file import GGUF, Place
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_freqs\.weight")
 """Tensors that are no part of the language model: of images and sound, and frequencies, which the

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from kvstream import offered, pocket, stores
+from kvstream import pocket
 from kvstream.errors import ModelError, is_out_of_memory
-from kvstream.gguf_file import is_gguf
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
@@ -26,6 +25,8 @@ from kvstream.model.placement import (
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.settings import ModelSettings
+from kvstream.store import offered, stores
+from kvstream.store.gguf_file import is_gguf
 
 POCKET = "pocket"
 _SIZES = {

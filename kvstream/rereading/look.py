@@ -13,15 +13,15 @@ from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
 from kvstream.memory.support import abstains
-from kvstream.passages import Passage, Passages
-from kvstream.preparation import Setting
+from kvstream.passages.passages import Passage, Passages
 from kvstream.rereading.pieces import Excerpts, pieces
 from kvstream.rereading.ranking import Cited, Words, fused
+from kvstream.run.plan import Setting
 from kvstream.settings import Budget, RunSettings
-from kvstream.tokens import Tokenizer, WordForms
+from kvstream.tokenization.loading import Tokenizer, WordForms
 
 if TYPE_CHECKING:
-    from kvstream.sources import SourceRecord, SourceSet
+    from kvstream.input.sources import SourceRecord, SourceSet
 
 BY = ("citations", "words", "both")
 PART, LEAST = 4, 200

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstream.passages import Passage, Passages
-from kvstream.text.blocks import TextBlock, utf8_starts
+from kvstream.input.blocks import TextBlock, utf8_starts
+from kvstream.passages.passages import Passage, Passages
 
 if TYPE_CHECKING:
-    from kvstream.sources import SourceRecord, SourceSet
+    from kvstream.input.sources import SourceRecord, SourceSet
 
 PIECE = 240
 """Bytes of text in a piece, about 64 tokens; it ends with the sentence in which it gets there."""

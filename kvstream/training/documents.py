@@ -6,9 +6,9 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from kvstream.training import facts, keys, questions
-from kvstream.training.corpus import Corpus, HumanContext, QuestionAnswer, split_sentences
-from kvstream.training.facts import REFUSAL
+from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic.corpus import Corpus, HumanContext, QuestionAnswer, split_sentences
+from kvstream.synthetic.facts import REFUSAL
 
 
 @dataclass

@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.evaluation.metrics import best, exact_match, f1
-from kvstream.training import facts, keys, questions
-from kvstream.training.corpus import Corpus, HumanContext, split_sentences
-from kvstream.training.facts import REFUSAL
+from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic.corpus import Corpus, HumanContext, split_sentences
+from kvstream.synthetic.facts import REFUSAL
 from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)

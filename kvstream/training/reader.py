@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvstream.tokens import load_tokenizer
-from kvstream.training.corpus import Corpus
+from kvstream.synthetic.corpus import Corpus
+from kvstream.tokenization.loading import load_tokenizer
 from kvstream.training.reader_rows import ReaderRows, Row, visible
 
 
@@ -99,7 +99,7 @@ class Training:
         self.totals = {"tokens": 0, "answers": 0, "steps": 0, "minutes": 0.0}
         if (out / "state.pt").exists():
             self._take_up()
-        seed = recipe.seed + 7919 * self.totals["steps"]
+        seed = recipe.seed + 7919 * int(self.totals["steps"])
         self.rng = random.Random(seed)
         self.rows = ReaderRows(Corpus(data), seed, load_tokenizer(str(folder)))
         self.lengths = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]

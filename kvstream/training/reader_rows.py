@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvstream.text.tokenizer import Tokenizer
-from kvstream.training.corpus import Corpus, QuestionAnswer
+from kvstream.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import Piece
 from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker
 

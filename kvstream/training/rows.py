@@ -18,9 +18,9 @@ import numpy as np
 import tiktoken
 
 from kvstream import pocket
-from kvstream.training.corpus import Corpus, QuestionAnswer
+from kvstream.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.synthetic.facts import REFUSAL
 from kvstream.training.documents import DocumentMaker, Piece
-from kvstream.training.facts import REFUSAL
 
 PAD, TEXT, ANSWER = 0, 1, 2
 

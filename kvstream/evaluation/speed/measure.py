@@ -19,7 +19,7 @@ from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.peak import reading_flops
 from kvstream.evaluation.speed.systems import System, Task, run
 from kvstream.evaluation.speed.timing import memory_watched
-from kvstream.session import Session
+from kvstream.session.session import Session
 
 WARM = 4096
 """Tokens of the first round, which is not counted: it warms up libraries and caches."""

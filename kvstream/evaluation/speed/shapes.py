@@ -12,9 +12,9 @@ from kvstream.model.attention import resolve
 from kvstream.model.loading import POCKET
 from kvstream.model.placement import device_of, dtype_of, refuse_beyond_memory
 from kvstream.model.probe import bound
-from kvstream.session import Session
+from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
-from kvstream.tokens import load_tokenizer
+from kvstream.tokenization.loading import load_tokenizer
 
 _LLAMA_3 = {
     "rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
-from kvstream.engine import Reader
+from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
-from kvstream.evaluation.reading import IdFeed, document, open_reader
+from kvstream.evaluation.harness import IdFeed, document, open_reader
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
 from kvstream.evaluation.speed.outside import Kvpress
 from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
 from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.evaluation.sweep import Case
-from kvstream.session import Session
-from kvstream.sources import open_sources
-from kvstream.tokens import TokenStream
+from kvstream.input.sources import open_sources
+from kvstream.session.session import Session
+from kvstream.tokenization.loading import TokenStream
 
 NAMES = ("floor", "floor-sdpa", "full", "transformers", "kvpress", "streamingllm", "reading")
 FITTED = ("full", "transformers", "kvpress")

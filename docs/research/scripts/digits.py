@@ -1,0 +1,72 @@
+"""How many digits of a passkey come back, where the model has to say a number.
+
+See docs/reference/methods.md.
+
+    python docs/research/scripts/digits.py streaming cascade cascade:run=1+contest=attention \\
+        --text ../shared/data/books/*.gz --heldout --depths 0.5,0.6,0.7,0.75,0.8
+
+As in the Cascading KV cache's section 4.4: the model says five digits, whatever else it would say,
+and those in their places count, so a tenth is chance. A document holds a passkey at each depth;
+every case reads the same documents. Told are the share of digits with its 95% interval (over
+documents), how often the first to the fifth was right, and how many keys came back whole. The row
+"-" is what the model says with nothing read. Cases are written as for likelihood.py.
+"""
+
+from __future__ import annotations
+
+from likelihood import Document, case_of, document, opened, options, reading
+
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.session.session import Session
+from kvstream.settings import RunSettings
+
+PLACES = 5
+"""Digits of a passkey."""
+
+
+def places(
+    session: Session, doc: Document, run: RunSettings, *, read: bool = True
+) -> list[list[bool]]:
+    """For each question which digits are right after the document was read."""
+    reader, prompt = reading(session, doc, run, read=read)
+    tokens = [session.tokenizer.encode(f" {n}", continuing=True)[-1] for n in range(10)]
+    found = []
+    for question, answer in zip(doc.questions, doc.said, strict=True):
+        before, right = answer[:-PLACES], answer[-PLACES:]
+        assert set(right) <= set(tokens), "digits are no tokens of their own here"
+        said_now = reader.answer(
+            [*prompt.tail(question), *before],
+            lambda logits: tokens[int(logits[tokens].argmax())],
+            frozenset(),
+            PLACES,
+        )
+        found.append([a == b for a, b in zip(said_now, right, strict=True)])
+    return found
+
+
+def main() -> None:
+    parser = options(__doc__ or "")
+    parser.set_defaults(trials=16, keep=640, chunk_size=256)
+    asked = parser.parse_args()
+    session, filler = opened(asked)
+    depths = [float(d) for d in asked.depths.split(",")]
+    found: dict[str, list[list[list[bool]]]] = {}
+    for trial in range(asked.trials):
+        doc = document(session, filler, "passkey", asked.tokens, depths, 1, 1, trial)
+        for case in ("-", *asked.cases):
+            nothing = case == "-"
+            run = case_of(asked.cases[0] if nothing else case, asked)
+            found.setdefault(case, []).append(places(session, doc, run, read=not nothing))
+    keys = asked.trials * len(depths)
+    print(f"{keys} passkeys, {asked.trials} documents of {asked.tokens:,} tokens")
+    for case, documents in found.items():
+        shares = [sum(map(sum, d)) / (PLACES * len(d)) for d in documents]
+        mean, low, high = mean_interval(shares)
+        answers = [answer for d in documents for answer in d]
+        by_place = " ".join(f"{sum(a[i] for a in answers):3}" for i in range(PLACES))
+        whole = sum(all(a) for a in answers)
+        print(f"{case:45} {mean:4.0%} ({low:.0%} to {high:.0%})  {by_place}  whole {whole}")
+
+
+if __name__ == "__main__":
+    main()

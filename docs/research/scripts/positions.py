@@ -1,0 +1,54 @@
+"""``kvstream bench`` with kept entries at the positions where they were read.
+
+See docs/reference/methods.md.
+
+    python docs/research/scripts/positions.py bench needle --lengths 4k,8k --budget 1k
+
+InfiniPot resets positions: what is kept stands at 0, 1, 2, ... and the chunk follows. Here every
+entry keeps its place in the text instead, so that positions pass the length that a model was
+trained for. Everything else is the program as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvstream.cli import main
+from kvstream.model.cache import BoundedCache, LayerStore
+from kvstream.model.rotary import Rotary
+
+
+def places(store: LayerStore) -> Tensor:
+    """[K, raw] position in the whole text: the prompt's own, then behind it the source's."""
+    origin = store.origin[:, : store.raw]
+    prompt = int((origin[0] < 0).sum())
+    own = torch.arange(store.raw, device=origin.device).expand_as(origin)
+    return torch.where(origin < 0, own, origin + prompt).long()
+
+
+def turned(rotary: Rotary, keys: Tensor, where: Tensor) -> Tensor:
+    cos, sin = (table[where] for table in rotary.angles.at(0, int(where.max()) + 1))
+    part = keys[..., : rotary.width].float()
+    # The model's function takes one row of angles for all heads: hand it each head as a sequence.
+    out = rotary.apply(part[:, None], part[:, None], cos, sin)[1][:, 0].to(keys.dtype)
+    return torch.cat((out, keys[..., rotary.width :]), dim=-1)
+
+
+def rotated(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
+    keys = self.keys[:, : self.used]
+    if self.raw == 0 or self.spec.rotary is None:
+        return keys
+    old = turned(self.spec.rotary, keys[:, : self.raw], places(self))
+    return torch.cat((old, keys[:, self.raw :]), dim=1)
+
+
+def rebase(self: BoundedCache) -> None:
+    self.base = max(int(places(s).max()) + 1 if s.raw else 0 for s in self.stores)
+
+
+LayerStore.rotated = rotated  # type: ignore[method-assign]
+BoundedCache.rebase = rebase  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Documents with questions and answers behind them, to train a gate of `edgeinfinite` on.
+
+    python docs/research/scripts/question_texts.py ../shared/data FOLDER [COUNT]
+
+Half of them are what people asked about a text, half are made from books by rule, in the words that
+pocket is trained with: what stands behind "Answer:" can only be known from what left the window.
+"""
+
+import sys
+from pathlib import Path
+
+from kvstream.synthetic.corpus import Corpus
+from kvstream.training.rows import Mixture, RowMaker
+
+LEAST, MOST = 2200, 3600
+"""Tokens of a document without its questions."""
+
+
+def main() -> None:
+    data, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else 160
+    maker = RowMaker(Corpus(data), 9, Mixture(refusals=0.005))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = 0
+    while written < count:
+        documents = maker.documents
+        pieces = (documents.of_people if written % 2 else documents.of_a_book)(2900)
+        asked, _ = maker.choose(pieces, 1400)
+        text = "".join(piece.text for piece in pieces)
+        if asked and LEAST < len(maker.encode(text)) < MOST:
+            text += "".join(f"\nQuestion: {q}\nAnswer: {a}" for q, a in asked)
+            (folder / f"{written:03}.txt").write_text(text)
+            written += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Whether pocket can tell questions without an answer from those that have one.
+
+For every task the log-odds of a refusal's first token against the best other one, and for each pair
+of tasks the area under the curve, with the share recognised where a tenth of the answerable ones
+would be refused: what a threshold could reach, wherever the model itself puts it.
+
+    python docs/research/scripts/refusals.py MODEL_FOLDER DATA_FOLDER [TRIALS]
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from kvstream.synthetic.facts import REFUSAL
+from kvstream.training.evaluate import TASKS, Trials
+
+UNANSWERABLE = ("refusal-human", "refusal-facts")
+ANSWERABLE = ("squadshifts", "fairytale", "rules", "facts")
+LENGTH = 1024
+
+
+@torch.inference_mode()
+def odds(model: torch.nn.Module, data: Path, task: str, trials: int) -> np.ndarray:
+    """Log-odds of refusing [trials]."""
+    maker, found = Trials(data, seed=0), []
+    encode, bos = maker.maker.encode, maker.maker.bos
+    refusal = encode(f" {REFUSAL}")[0]
+    for _ in range(trials):
+        document, question, _accepted = TASKS[task](maker, LENGTH)
+        prompt = [bos, *encode(document), *encode(f"\nQuestion: {question}\nAnswer:")]
+        logits = model(torch.tensor([prompt])).logits[0, -1]
+        refusing = logits[refusal].item()
+        logits[refusal] = -torch.inf
+        found.append(refusing - logits.max().item())
+    return np.array(found)
+
+
+def main() -> None:
+    folder, data = sys.argv[1], Path(sys.argv[2])
+    trials = int(sys.argv[3]) if len(sys.argv) > 3 else 100
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    found = {task: odds(model, data, task, trials) for task in UNANSWERABLE + ANSWERABLE}
+    for absent in UNANSWERABLE:
+        for present in ANSWERABLE:
+            area = (found[absent][:, None] > found[present][None]).mean()
+            limit = np.quantile(found[present], 0.9)
+            recognised = (found[absent] > limit).mean()
+            print(f"{absent} / {present}: area {area:.2f}, recognised at 10% {recognised:.0%}")
+
+
+if __name__ == "__main__":
+    main()

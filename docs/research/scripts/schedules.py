@@ -1,0 +1,39 @@
+"""Steps, peak and attended entries of each schedule, by arithmetic alone.
+
+For 32,768 tokens, 960 entries that are free and at most 700 in memory:
+
+    python docs/research/scripts/schedules.py [START ...]
+"""
+
+import sys
+
+from kvstream.engine.schedule import Schedule
+
+LENGTH, FREE, KEEP = 32_768, 960, 700
+KINDS = (
+    ("fixed", "fixed"), ("fixed", "decremental"), ("linear", "fixed"), ("linear", "decremental"),
+    ("sqrt", "decremental"), ("square", "decremental"),
+)  # fmt: skip
+
+
+def followed(growth: str, chunk: str, start: int) -> tuple[int, int, float]:
+    """Steps, most entries at once, and the mean number of entries that a token looks at."""
+    schedule = Schedule(
+        growth=growth, chunk=chunk, layers=6, free=FREE, final=KEEP, keep=KEEP, start=start,
+        length=LENGTH,
+    )  # fmt: skip
+    steps = peak = read = 0
+    attended = 0.0
+    while read < LENGTH:
+        new, held = min(LENGTH - read, schedule.chunk()), max(schedule.held)
+        steps, peak, read = steps + 1, max(peak, held + new), read + new
+        attended += new * (held + new / 2)
+        schedule.memory(new, last=read == LENGTH)
+    return steps, peak, attended / LENGTH
+
+
+for start in map(int, sys.argv[1:] or (KEEP // 2, 120)):
+    print(f"m_0 = {start}: steps, peak, attended")
+    for growth, chunk in KINDS:
+        steps, peak, attended = followed(growth, chunk, start)
+        print(f"{growth:>8} {chunk:<12} {steps:4} {peak:5} {attended:5.0f}")

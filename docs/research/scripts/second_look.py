@@ -1,0 +1,121 @@
+"""Regions by citation, by words and by both, and how much to read again (docs/guide/citations.md).
+
+    python docs/research/scripts/second_look.py --kind fact --tokens 32768 --documents 4 \\
+        --text BOOKS
+    python docs/research/scripts/second_look.py --kind rule --tokens 16384 --documents 38 \\
+        --text BOOKS
+
+Each document is read once under the budget for all of its questions (eight, so 38 documents ask
+304); every way to look again starts from that same memory. Told is, of the questions asked: how
+many answers are right, and how often what is read has the sentence that answers. ``bm25`` reads
+nothing but what BM25 finds, as much as the budget holds: what the whole has to be compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import defaultdict
+from collections.abc import Generator
+from typing import Any
+
+import torch
+
+from kvstream.cli.commands.bench.options import text_files
+from kvstream.evaluation.filler import Filler, around
+from kvstream.evaluation.harness import ask, document
+from kvstream.evaluation.metrics import contains
+from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
+from kvstream.evaluation.ordinary import has_rare_word
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
+from kvstream.rereading.look import BY, Reread, choose
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.synthetic.questions import from_sentence
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--kind", choices=["passkey", "fact", "rule"], default="fact")
+parser.add_argument("--tokens", type=int, default=32768)
+parser.add_argument("--documents", type=int, default=4)
+parser.add_argument("--questions", type=int, default=8, help="in each document")
+parser.add_argument("--budget", type=int, default=1024)
+parser.add_argument("--most", type=int, nargs="+", default=[256], help="tokens to read again")
+parser.add_argument("--text", nargs="+", default=[], help="files or directories")
+parser.add_argument("--heldout", action="store_true", help="only what pocket has not been shown")
+parser.add_argument("--model", default="pocket")
+parser.add_argument("--seed", type=int, default=0)
+given = parser.parse_args()
+
+torch.set_num_threads(1)
+session = Session.open(ModelSettings(name=given.model))
+filler = Filler.of(text_files(given.text, heldout=given.heldout), seed=given.seed)
+plan = Plan(
+    given.kind, (given.tokens,), (0.5,), needles=given.questions, seed=given.seed,
+    rule=from_sentence,
+)  # fmt: skip
+run = RunSettings(Budget(tokens=given.budget), max_tokens=24)
+whole = RunSettings(Budget(tokens=given.budget), "full", max_tokens=24)
+found: dict[tuple[str, str], list[bool]] = defaultdict(list)
+
+
+def finished(events: Generator[Any, None, Any]) -> Any:
+    while True:
+        try:
+            next(events)
+        except StopIteration as stop:
+            return stop.value
+
+
+def answer(memory: Any, question: str) -> Any:
+    return next(e.result for e in memory.answer(question) if isinstance(e, Answered))
+
+
+def plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+for number in range(given.documents):
+    hay = haystack(session, filler, plan, given.tokens, random.Random(number).random(), number)
+    facts = hay.needles
+    with document(hay.text) as path:
+
+        def again(path: str = path) -> Any:
+            return open_sources([path], text=True)
+
+        questions = [fact.question for fact in facts]
+        memory = finished(session.read(again(), session.settle(questions, run), run))
+        firsts = [(answer(memory, q), memory.look.regions) for q in questions]
+        memory.release()
+        for fact, (first, regions) in zip(facts, firsts, strict=True):
+            rare = "rare word" if has_rare_word(fact.question, hay.text) else "no rare word"
+
+            def tell(what: str, text: str, fact: Any = fact, rare: str = rare) -> None:
+                found[what, rare].append(any(contains(text, a) for a in fact.answers))
+
+            tell("first answer", first.answer)
+            near = around(
+                hay.text, session.tokenizer, fact.sentence, int(NEAR_SHARE * given.budget)
+            )
+            tell("surroundings alone", ask(session, near, [fact.question], run)[0].answer)
+            setting = session.settle([fact.question], whole)
+            room = min(setting.sizes.free, setting.sizes.final)
+            looks = [(f"{by} {most}", by, most) for by in BY for most in given.most]
+            for name, by, most in [*looks, ("bm25", "words", given.budget)]:
+                parts = choose(
+                    Reread(by, again), fact.question, regions, (room, most), session.tokenizer
+                )
+                text = plain("".join(block.text for block in parts))
+                found[f"{name}, has it", rare].append(plain(fact.sentence) in text)
+                if not len(parts):
+                    tell(name, "")
+                    continue
+                second = finished(session.read(parts, setting, whole, passages=parts.passages))
+                tell(name, answer(second, fact.question).answer)
+    print(f"{number + 1} of {given.documents} documents", flush=True)
+
+print(f"{'':28} {'all':>9} {'rare word':>12} {'no rare word':>14}")
+for what in dict.fromkeys(what for what, _ in found):
+    cells = [found.get((what, rare), []) for rare in ("rare word", "no rare word")]
+    counts = [f"{sum(cell)}/{len(cell)}" for cell in [cells[0] + cells[1], *cells]]
+    print(f"{what:28} {counts[0]:>9} {counts[1]:>12} {counts[2]:>14}")

@@ -1,0 +1,380 @@
+"""Which signals tell a right answer from a wrong one, and how well (docs/guide/citations.md).
+
+    python docs/research/scripts/support.py collect answers.jsonl --data ../shared/data
+    python docs/research/scripts/support.py fit answers.jsonl --write kvstream/pocket/support.json
+
+`collect` asks questions of texts that the model was not trained on and writes each answer with its
+signals and whether it is right: paragraphs alone, paragraphs among others, facts and keys planted
+in novels and not, and questions made by rule from novels; about a third has no answer in the text.
+A refusal is left out, since it claims nothing. `fit` halves the documents, fits a logistic
+regression on one half, and tells on the other how well each signal and all of them separate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvstream.errors import UsageError
+from kvstream.evaluation.datasets import Item, Question
+from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.harness import document
+from kvstream.evaluation.intervals import wilson
+from kvstream.evaluation.metrics import abstains, best, contains, f1
+from kvstream.evaluation.ordinary import has_rare_word, ordinary
+from kvstream.evaluation.qa import choose, elsewhere
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
+from kvstream.memory.base import Memory
+from kvstream.memory.citations import attended
+from kvstream.memory.support import SIGNALS, matter, signals
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.synthetic.document import make_facts
+from kvstream.synthetic.questions import from_sentence
+from kvstream.synthetic.splits import is_heldout
+
+BLIND = ("dracula", "frankenstein", "pride-and-prejudice", "treasure-island", "war-and-peace",
+         "hound-of-the-baskervilles")  # fmt: skip
+GOOD = 0.5
+"""F1 from which an answer counts as right, where it does not contain the reference."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text and what is asked of it after one reading."""
+
+    kind: str
+    document: str
+    """What the text is from: the halves are made of whole documents."""
+    text: str
+    questions: tuple[Question, ...]
+
+
+def paragraphs(data: Path, seed: int) -> Iterator[Case]:
+    """Paragraphs alone, and the same questions asked of others; then several in a longer text."""
+    sets = {"squadshifts_newwiki": 120, "fairytaleqa_train": 90, "fairytaleqa_val": 30,
+            "nq_oracle_train": 60, "quac_subset": 30}  # fmt: skip
+    every: list[Item] = []
+    for name, count in sets.items():
+        file = str(data / "qa" / f"{name}.jsonl.gz")
+        items = [single(i, seed) for i in choose([file], [], count * 2, seed, is_heldout)]
+        items = [i for i in items if i.questions[0].answers]
+        every += items[count:]
+        for item in items[:count]:
+            yield Case(f"alone {name}", item.document, item.context, item.questions)
+        for item in elsewhere(items[: count // 3], seed):
+            yield Case("elsewhere", item.document, item.context, item.questions)
+    file = str(data / "qa" / "squad2_unanswerable.jsonl.gz")
+    for item in choose([file], [], 50, seed, is_heldout):
+        question = replace(single(item, seed).questions[0], answers=())
+        yield Case("unanswerable", item.document, item.context, (question,))
+    rng = random.Random(seed)
+    rng.shuffle(every)
+    for start in range(0, min(len(every), 240) - 8, 6):
+        asked, others = every[start : start + 2], rng.sample(every, 30)
+        texts = [i.context for i in (*asked, *others)]
+        rng.shuffle(texts)
+        said = "\n\n".join(texts)
+        absent = next(i for i in every if i.context not in texts)
+        questions = [i.questions[0] for i in asked]
+        questions.append(replace(absent.questions[0], answers=()))
+        yield Case("among", asked[0].document, said, tuple(questions))
+
+
+def single(item: Item, seed: int) -> Item:
+    rng = random.Random(f"{seed} {item.id}")
+    return replace(item, questions=(rng.choice(item.questions),))
+
+
+def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
+    """Facts and keys planted in novels, others asked for that are not; questions made by rule."""
+    names = sorted((data / "books").glob("*.txt.gz"))
+    names = [n for n in names if is_heldout(n.name.partition(".")[0])]
+    names = [n for n in names if not any(b in n.name for b in BLIND)]
+    for number in range(56):
+        rng = random.Random(f"{seed} {number}")
+        file = names[number % len(names)]
+        text = Filler.of([str(file)]).cut(session.tokenizer, rng.choice((2048, 4096, 8192)), rng)
+        stem = file.name.partition(".")[0]
+        if number % 2:
+            try:
+                made = ordinary(text, [rng.random() for _ in range(10)], rng, from_sentence)
+            except UsageError:
+                continue
+            # Others could be answered in several places.
+            made = [f for f in made if has_rare_word(f.question, text)][:4]
+            asked = [Question(f.question, f.answers) for f in made]
+            yield Case("rule", stem, text, tuple(asked))
+        else:
+            facts = make_facts(12, seed=seed * 1000 + number)
+            rng.shuffle(facts)
+            there, not_there = facts[:4], facts[4:7]
+            text = insert(text, session.tokenizer, [(f.depth, f.sentence) for f in there])
+            asked = [Question(f.question, f.answers) for f in there]
+            asked += [Question(f.question, ()) for f in not_there]
+            yield Case("planted", stem, text, tuple(asked))
+
+
+def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str, Any]]:
+    """Each answer with its signals."""
+    asked = [q.text for q in case.questions]
+    with document(case.text) as path:
+        setting = session.settle(asked, run)
+        reading = session.read(open_sources([path], text=True), setting, run)
+        memory = drained(reading)
+    for question in case.questions:
+        result = next(e.result for e in memory.answer(question.text) if isinstance(e, Answered))
+        right = bool(question.answers) and (
+            best(f1, result.answer, question.answers) >= GOOD
+            or any(contains(result.answer, a) for a in question.answers)
+        )
+        yield {
+            "kind": case.kind,
+            "document": case.document,
+            "tokens": result.read,
+            "question": question.text,
+            "expected": list(question.answers),
+            "answer": result.answer,
+            "stopped": result.stopped,
+            "refused": abstains(result.answer),
+            "right": right,
+            "coverage": result.coverage["share"],
+            "signals": candidates(memory, question.text, result.answer) if result.answer else {},
+        }
+
+
+def candidates(memory: Memory, question: str, answer: str) -> dict[str, float]:
+    """All that might tell a right answer from a wrong one; those that ship come first."""
+    shipped = signals(memory.look, question, answer)
+    tail, trace = memory.tail(question), memory.trace
+    said = memory.tokenizer.encode(" " + answer, continuing=True)
+    found = attended(memory.reader, tail, said)
+    assert found is not None
+    assert trace.passages is not None
+    assert trace.words is not None
+    starts = trace.origins.starts(found.ordinals.numpy())
+    by_answer = trace.passages.score(starts, found.by_answer.numpy())
+    by_question = {p.start: p for p in trace.passages.score(starts, found.by_question.numpy())}
+    top = sorted(by_answer, key=lambda p: -p.weight)[:3]
+    cited = matter(" ".join(p.text for p in top))
+    kept = matter(" ".join(p.text for p in trace.passages.held()[0]))
+    asked, words = matter(question), matter(answer)
+    whole = re.findall(r"\w{4,}", question)
+    alone = memory.setting.reader(memory.reader.model, memory.run, 0).score(tail, said)
+    shares = np.array([p.weight for p in by_answer])
+    with memory.reader.cache.passing():
+        hidden = memory.reader.model.forward(tail, memory.reader.cache)
+        first = memory.reader.model.logits(hidden[-1:])[0].softmax(-1)
+    two = first.topk(2).values
+    return {
+        **shipped,
+        "least": -float(found.losses.max()),
+        "first": -float(found.losses[0]),
+        "entropy": float((first * first.clamp_min(1e-12).log()).sum()),
+        "margin": float(two[0] - two[1]),
+        "focus": memory.look.focus,
+        "heaviest": float(shares.max()),
+        "spread": float((shares * np.log(shares + 1e-12)).sum()),
+        "question_focus": sum(sorted(p.weight for p in by_question.values())[-3:]),
+        "question_on_cited": sum(by_question[p.start].weight for p in top),
+        "asked_in_cited": len(asked & cited) / max(len(asked), 1),
+        "asked_in_kept": len(asked & kept) / max(len(asked), 1),
+        "asked_in_text": sum(map(trace.words.has_word, whole)) / max(len(whole), 1),
+        "said_in_cited": len(words & cited) / max(len(words), 1),
+        "said_in_kept": len(words & kept) / max(len(words), 1),
+        "short": -math.log(len(said)),
+        "with_memory": float(alone.mean() - found.losses.mean()),
+        "all_kept": float(trace.read == memory.retained),
+    }
+
+
+def drained(events: Any) -> Memory:
+    while True:
+        try:
+            next(events)
+        except StopIteration as stop:
+            return stop.value
+
+
+def collect(asked: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    session = Session.open(ModelSettings(name=asked.model))
+    data = Path(asked.data)
+    cases = [*paragraphs(data, asked.seed), *novels(data, session, asked.seed)]
+    random.Random(asked.seed).shuffle(cases)
+    began, count = time.monotonic(), 0
+    run = RunSettings(Budget(tokens=asked.budget), max_tokens=32)
+    with open(asked.file, "w", encoding="utf-8") as file:
+        for number, case in enumerate(cases[: asked.limit]):
+            for record in answers(session, case, run):
+                count += 1
+                file.write(json.dumps(record) + "\n")
+            if number % 20 == 0:
+                file.flush()
+                spent = time.monotonic() - began
+                print(f"{number} of {len(cases)} texts, {count} answers, {spent:.0f} s",
+                      file=sys.stderr, flush=True)  # fmt: skip
+
+
+def half(record: dict[str, Any]) -> int:
+    """0: to fit on, 1: to measure on. All of a document is in one half."""
+    return hashlib.sha256(record["document"].encode()).digest()[0] % 2
+
+
+def area(scores: np.ndarray, right: np.ndarray) -> float:
+    """Area under the ROC curve: how often a right answer scores above a wrong one."""
+    good, bad = scores[right][:, None], scores[~right][None]
+    return float(((good > bad) + 0.5 * (good == bad)).mean())
+
+
+def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np.ndarray, float]:
+    """Weights and bias of a logistic regression with a penalty on standardized weights."""
+    mean, scale = x.mean(0), x.std(0) + 1e-9
+    z = np.c_[(x - mean) / scale, np.ones(len(x))]
+    weights, penalty = np.zeros(z.shape[1]), np.r_[np.full(x.shape[1], ridge), 0.0]
+    for _ in range(50):  # Newton's method
+        p = 1 / (1 + np.exp(-z @ weights))
+        gradient = z.T @ (p - right) + penalty * weights
+        curvature = (z * (p * (1 - p))[:, None]).T @ z + np.diag(penalty)
+        weights = weights - np.linalg.solve(curvature, gradient)
+    raw = weights[:-1] / scale
+    return raw, float(weights[-1] - raw @ mean)
+
+
+def fit(asked: argparse.Namespace) -> None:
+    records = [
+        json.loads(line) for f in asked.files for line in Path(f).read_text("utf-8").splitlines()
+    ]
+    refused = [r for r in records if r["refused"]]
+    claims = [r for r in records if not r["refused"] and r["signals"]]
+    right = np.array([r["right"] for r in claims])
+    halves = np.array([half(r) for r in claims])
+    print(f"{len(records)} answers, {len(refused)} refusals left out; of the other {len(claims)} "
+          f"{right.sum()} are right, {(halves == 1).sum()} are measured on")  # fmt: skip
+    names = list(claims[0]["signals"])
+    x = np.array([[r["signals"][n] for n in names] for r in claims])
+    train, test = halves == 0, halves == 1
+    aucs = {n: area(x[test, i], right[test]) for i, n in enumerate(names)}
+    for name, value in sorted(aucs.items(), key=lambda pair: -abs(pair[1] - 0.5)):
+        print(f"  {name:20} {value:.3f}")
+    fixed = (x[:, names.index("focus")] < 0.65) | (x[:, names.index("mean")] < math.log(0.7))
+    print("  a focus below 65% or a mean probability below 70%:", rates(counts(fixed, test, right)))
+    chosen = list(SIGNALS)
+    if asked.choose:
+        chosen = forward(x[train], right[train], names, asked.choose)
+    columns = [names.index(n) for n in chosen]
+    weights, bias = regression(x[train][:, columns], right[train])
+    probability = 1 / (1 + np.exp(-(x[:, columns] @ weights + bias)))
+    print(f"together ({', '.join(chosen)}): {area(probability[test], right[test]):.3f}")
+    threshold = float(np.quantile(probability[train & right], asked.warned))
+    told = {}
+    for label, part in (("all", np.ones(len(claims), dtype=bool)), *kinds(claims)):
+        told[label] = counts(probability < threshold, part & test, right)
+        print(f"  {label:26}", rates(told[label]))
+    for share in (0.05, 0.1, 0.2, 0.3):
+        limit = np.quantile(probability[train & right], share)
+        good, bad = probability[test & right], probability[test & ~right]
+        print(f"  limit {limit:.3f}: right warned {(good < limit).mean():.0%}, "
+              f"wrong not warned {(bad >= limit).mean():.0%}")  # fmt: skip
+    for low, high in ((0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01)):
+        part = test & (probability >= low) & (probability < high)
+        if part.any():
+            print(f"  said {low:.1f} to {min(high, 1):.1f}: {right[part].mean():.0%} "
+                  f"of {part.sum()} right")  # fmt: skip
+    if asked.write:
+        content = {
+            "about": "docs/guide/citations.md, An answer that rests on little; "
+            "docs/research/scripts/support.py",
+            "fingerprints": fingerprints(asked.model),
+            "bias": round(bias, 4),
+            "weights": {n: round(float(w), 4) for n, w in zip(chosen, weights, strict=True)},
+            "threshold": round(threshold, 4),
+            "measured": told["all"],
+        }
+        Path(asked.write).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def counts(warned: np.ndarray, part: np.ndarray, right: np.ndarray) -> dict[str, int]:
+    good, bad = part & right, part & ~right
+    return {
+        "right": int(good.sum()), "right_warned": int((warned & good).sum()),
+        "wrong": int(bad.sum()), "wrong_not_warned": int((~warned & bad).sum()),
+    }  # fmt: skip
+
+
+def kinds(claims: list[dict[str, Any]]) -> list[tuple[str, np.ndarray]]:
+    every = np.array([r["kind"] for r in claims])
+    return [(kind, every == kind) for kind in sorted(set(every))]
+
+
+def rates(counts: dict[str, int]) -> str:
+    parts = []
+    for what, said in (("right", "right_warned"), ("wrong", "wrong_not_warned")):
+        n, k = counts[what], counts[said]
+        if n:
+            low, high = wilson(k, n)
+            parts.append(f"{said} {k} of {n}: {k / n:.0%} ({low:.0%} to {high:.0%})")
+    return ", ".join(parts)
+
+
+def forward(x: np.ndarray, right: np.ndarray, names: list[str], most: int) -> list[str]:
+    """Signals one by one, each the one that helps most in five-fold cross-validation."""
+    folds = np.random.default_rng(0).permutation(len(x)) % 5
+    chosen: list[int] = []
+    reached = 0.5
+    while len(chosen) < most:
+        scores = {}
+        for i in set(range(len(names))) - set(chosen):
+            columns, out = [*chosen, i], np.zeros(len(x))
+            for fold in range(5):
+                weights, bias = regression(x[folds != fold][:, columns], right[folds != fold])
+                out[folds == fold] = x[folds == fold][:, columns] @ weights + bias
+            scores[i] = area(out, right)
+        best_one = max(scores, key=lambda i: scores[i])
+        if scores[best_one] < reached + 0.003:
+            break
+        chosen.append(best_one)
+        reached = scores[best_one]
+        print(f"  + {names[best_one]:20} {reached:.3f} (cross-validated)")
+    return [names[i] for i in chosen]
+
+
+def fingerprints(model: str) -> list[str]:
+    """Of the weights in every number type that they may be loaded in."""
+    types = ("float32", "bfloat16", "float16")
+    return [Session.open(ModelSettings(name=model, dtype=t)).model.fingerprint for t in types]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", "-m", default="pocket")
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("collect")
+    one.add_argument("file")
+    one.add_argument("--data", default="../shared/data")
+    one.add_argument("--budget", type=int, default=1024)
+    one.add_argument("--seed", type=int, default=1)
+    one.add_argument("--limit", type=int)
+    one.set_defaults(act=collect)
+    two = commands.add_parser("fit")
+    two.add_argument("files", nargs="+")
+    two.add_argument("--choose", type=int, help="choose so many signals, instead of SHIPPED")
+    two.add_argument("--warned", type=float, default=0.15)
+    two.add_argument("--write")
+    two.set_defaults(act=fit)
+    options = parser.parse_args()
+    options.act(options)

@@ -1,0 +1,70 @@
+"""``kvstream ask``: stream the sources through the model, answer questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kvstream.cli.commands.compare import compare
+from kvstream.cli.shared.arguments import sources_or_usage, split_arguments
+from kvstream.cli.shared.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    following_options,
+    memory_file,
+    option,
+    reading_options,
+)
+from kvstream.cli.shared.running import Reading, read
+
+
+@click.command("ask", cls=SectionedCommand)
+@click.argument(
+    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
+)
+@option(
+    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
+    help="Ask this; may be given many times. All arguments are then sources.",
+)  # fmt: skip
+@memory_file
+@following_options
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    arguments: tuple[str, ...],
+    question: tuple[str, ...],
+    memory: Path | None,
+    follow: bool,
+    every: str | None,
+    options: ReadingOptions,
+) -> int:
+    """Stream texts of any length through the model under the budget, and answer.
+
+    A SOURCE is a file, a directory, or - for standard input; without one, text is read from a
+    pipe. Plain text, HTML, PDF, EPUB and DOCX are read; plain text may be compressed (gzip, bzip2,
+    xz, zstd). The last argument is the QUESTION, unless -Q is used.
+
+    \b
+      kvstream ask book.txt "Who hid the letter?" --budget 4k
+      kvstream ask notes/ -Q "Who was ill?" -Q "When did they leave?" --json
+      zcat huge.log.gz | kvstream ask "Why did the server stop?"
+      kvstream ask --memory book.kvs "Who hid the letter?"
+    """
+    paths, questions = split_arguments(ctx, arguments, question)
+    if memory is not None:
+        if paths or follow or every is not None or options.checkpoint or len(options.runs) > 1:
+            raise click.UsageError(
+                "--memory FILE is asked by itself: no sources, no --follow, --every, --checkpoint "
+                "or second method. kvstream remember --memory reads sources into it.",
+                ctx,
+            )
+        from kvstream.cli.shared.recalling import ask
+
+        return ask(ctx, memory, questions, options)
+    reading = Reading("ask", sources_or_usage(ctx, paths), questions, follow=follow, every=every)
+    if len(options.runs) > 1:
+        return compare(reading, options)
+    return read(reading, options)

@@ -1,0 +1,34 @@
+"""``kvstream bench``: measurements that anyone can repeat."""
+
+from __future__ import annotations
+
+import click
+
+from kvstream.cli.groups import Modules
+
+BENCHES = {
+    "needle": "Find what was said once in a long text.",
+    "qa": "Answer questions of a data set.",
+    "summary": "Summaries against those of people.",
+    "perplexity": "How surprising long texts are.",
+    "speed": "Time and memory of reading.",
+}
+"""Each is an attribute ``command`` of the module kvstream.cli.commands.bench.<name>."""
+
+
+@click.group(
+    "bench",
+    cls=Modules,
+    package="kvstream.cli.commands.bench",
+    modules=BENCHES,
+)
+def command() -> None:
+    """Measure how well a model answers under a budget, and how fast.
+
+    Every benchmark compares methods on the same texts, prints a table, and with --json one object
+    a row. What was measured goes to --save FILE, and is not measured again.
+
+    \b
+      kvstream bench needle --kind passkey --lengths 8k,32k --budget 1k --method infinipot,streaming
+      kvstream bench speed --lengths 8k,32k --budget 4k --against floor,transformers
+    """

@@ -1,0 +1,232 @@
+"""``kvstream bench needle``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench.options import (
+    COUNTS,
+    SHARES,
+    ListType,
+    case_options,
+    cases_of,
+    heldout_option,
+    model_settings,
+    result_options,
+    seed_option,
+    text_files,
+    tokens_option,
+)
+from kvstream.cli.shared import early
+from kvstream.cli.shared.options import SectionedCommand, model_options, option
+
+BY = ("citations", "words", "both")
+KINDS = ("passkey", "fact", "kv", "rule")
+WORDINGS = ("own", "varied")
+
+
+@click.command("needle", cls=SectionedCommand)
+@option(
+    "--kind",
+    type=click.Choice(KINDS),
+    default="passkey",
+    show_default=True,
+    section="Measurement",
+    help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
+    "rule: what a sentence of the text says, nothing is planted.",
+)
+@option(
+    "--wording",
+    type=click.Choice(WORDINGS),
+    default="own",
+    show_default=True,
+    section="Measurement",
+    help="varied: passkeys and facts in words, forms and places that pocket's training has not "
+    "seen, reported by template.",
+)
+@option(
+    "--lengths",
+    type=COUNTS,
+    default="8k",
+    show_default=True,
+    metavar="N,...",
+    section="Measurement",
+    help="Tokens of the documents.",
+)
+@option(
+    "--depths",
+    type=SHARES,
+    default="0.1,0.5,0.9",
+    show_default=True,
+    metavar="SHARE,...",
+    section="Measurement",
+    help="Where the needle is, from 0 (the beginning) to 1.",
+)
+@option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    section="Measurement",
+    help="Documents for each length and depth.",
+)
+@option(
+    "--needles",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    section="Measurement",
+    help="Needles in each document, all asked for; one is at the depth.",
+)
+@option(
+    "--text",
+    multiple=True,
+    metavar="FILE",
+    section="Measurement",
+    help="Text to hide the needles in: files or directories. [default: made-up prose]",
+)
+@click.argument("more", nargs=-1, metavar="[FILE]...")
+@option(
+    "--words",
+    is_flag=True,
+    section="Measurement",
+    help="Hide them in random words of no language.",
+)
+@heldout_option
+@seed_option
+@tokens_option(24)
+@case_options
+@option(
+    "--whole",
+    is_flag=True,
+    section="Compared",
+    help="Also the whole document in a cache that holds it, up to the trained length.",
+)
+@option(
+    "--near",
+    is_flag=True,
+    section="Compared",
+    help="Also the needle's surroundings alone: what the model can do if nothing gets lost.",
+)
+@option(
+    "--reread",
+    type=ListType(click.Choice(BY)),
+    metavar="HOW,...",
+    section="Compared",
+    help="Also answers from a second look, by citations, words or both; words is BM25.",
+)
+@option(
+    "--with",
+    "baseline",
+    type=click.Choice(["bm25"]),
+    section="Compared",
+    help="Also what BM25 finds, as much of it as the budget holds.",
+)
+@model_options
+@option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    section="Results",
+    help="Picture of depth by length (.png, .svg, .pdf).",
+)
+@result_options
+def command(**values: Any) -> int:
+    """Hide a sentence about an invented thing in long texts, and ask for it at the end.
+
+    FILEs after --text are texts to hide it in, too. The documents are the same for every method. A
+    row of --json is one length and depth, with a 95% interval; --save keeps every answer.
+
+    \b
+      kvstream bench needle --lengths 8k,32k --budget 1k --method infinipot,streaming --text books/
+      kvstream bench needle --kind fact --budget 1k --set infinipot.pool=1,7,15 --near
+    """
+    return _run(**values)
+
+
+def _run(**values: Any) -> int:
+    from kvstream.evaluation import heatmap, needle, report
+    from kvstream.evaluation.filler import Filler
+    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
+    from kvstream.synthetic.questions import from_sentence
+
+    if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
+        early.require("rank_bm25", "words", "Ranking by words (BM25)")
+    texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
+    settings = model_settings(values)
+    whole, near = values.pop("whole"), values.pop("near")
+    bm25 = [BM25] * (values["baseline"] == BM25)
+    cases = cases_of(values, [WHOLE] * whole + [NEAR] * near + bm25)
+    plan = needle.Plan(
+        kind=values["kind"], lengths=values["lengths"], depths=values["depths"],
+        trials=values["trials"], needles=values["needles"], seed=values["seed"],
+        rule=from_sentence, wording=values["wording"],
+    )  # fmt: skip
+    plot, quiet = values["plot"], values["quiet"]
+    if plot is not None:
+        heatmap.check(plot)
+    records = Records(values["save"])
+    filler = Filler.of(texts, words=values["words"], seed=plan.seed)
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = output.open_session(settings)
+
+    total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
+    with output.progress(values["progress"], total, quiet=quiet) as advance:
+        found, complete = output.collect(
+            measure(needle.trials(session, filler, plan, cases), records), advance, needle.so_far
+        )
+    rows = needle.rows(found)
+    for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
+        output.say(f"Left out: {message}")
+    if records.reused and not quiet:
+        output.say(f"{records.reused:,} trials were taken from {values['save']}.")
+    output.show(rows, lambda: _tables(rows, report, needle, heatmap), as_json=values["json"])
+    if plot is not None and rows:
+        heatmap.draw(rows, plot, f"{plan.kind}, {session.model_name}: found, % of {plan.trials}")
+    return 0 if complete else 130
+
+
+def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
+    for label, group in heatmap.panels(rows).items():
+        yield report.grid(label, group)
+    everything = needle.pooled(rows)
+    yield report.table(
+        "All depths together",
+        [
+            ("", lambda r: report.case_label(r, rows)),
+            ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+            ("tokens", lambda r: report.count(r["tokens"])),
+            ("right", lambda r: f"{r['right']}/{r['trials']}"),
+            ("share", lambda r: f"{r['share']:.0%}"),
+            ("95% interval", lambda r: f"{r['low']:.0%} to {r['high']:.0%}"),
+            ("F1", lambda r: f"{r['f1']:.0%}" if "f1" in r else None),
+            ("digits", lambda r: None if r.get("digits") is None else f"{r['digits']:.0%}"),
+            ("cited", lambda r: None if r.get("cited") is None else f"{r['cited']:.0%}"),
+            ("kept tokens", lambda r: f"{r['retained']:,}" if "retained" in r else None),
+            ("s a trial", lambda r: f"{r['seconds']:.1f}" if "seconds" in r else None),
+        ],
+        everything,
+    )
+    templates = [
+        {"case": report.case_label(row, rows), "tokens": row["tokens"], "template": name, **counts}
+        for row in everything
+        for name, counts in row.get("templates", {}).items()
+    ]
+    if templates:
+        yield report.table(
+            "By template",
+            [
+                ("", lambda r: r["case"]),
+                ("tokens", lambda r: report.count(r["tokens"])),
+                ("template", lambda r: r["template"]),
+                ("right", lambda r: f"{r['right']}/{r['trials']}"),
+            ],
+            templates,
+        )

@@ -1,0 +1,181 @@
+"""Options that every benchmark has: lists of what is compared, and where the results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.shared.options import (
+    PROGRESS,
+    BudgetType,
+    CountType,
+    SeedType,
+    StartType,
+    given_options,
+    option,
+    stack,
+)
+from kvstream.errors import UsageError
+from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, ModelSettings, RunSettings
+from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.evaluation.sweep import Case
+
+
+class ListType(click.ParamType):
+    """Values with commas between them, each of another type."""
+
+    def __init__(self, inner: click.ParamType, name: str = "list") -> None:
+        self.inner, self.name = inner, name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if not parts:
+            self.fail(f"{value!r} names nothing.", param, ctx)
+        return tuple(self.inner.convert(part, param, ctx) for part in parts)
+
+
+COUNTS = ListType(CountType())
+NAMES = ListType(click.STRING)
+SHARES = ListType(click.FloatRange(0, 1))
+
+case_options = stack(
+    option(
+        "--method", type=NAMES, default="infinipot", show_default=True, metavar="NAME,...",
+        section="Compared", help="What decides which entries stay; see kvstream methods.",
+    ),
+    option(
+        "--budget", type=ListType(BudgetType()), metavar="SIZE,...", section="Compared",
+        help="What the KV cache may hold: tokens (4k, 4096) or bytes (512MB). "
+        "[default: 4k, or the model's trained length if that is less]",
+    ),
+    option(
+        "--set", multiple=True, metavar="METHOD.NAME=VALUE,...", section="Compared",
+        help="A setting of a method; several values are compared. May be given many times.",
+    ),
+    option(
+        "--preset", type=click.Choice([PAPER]), section="Compared",
+        help="Settings and schedule as in each method's paper (kvstream methods NAME); what you "
+        "set yourself stays.",
+    ),
+    option(
+        "--schedule", type=ListType(click.Choice(GROWTHS)), default="linear", show_default=True,
+        metavar="NAME,...", section="Compared", help="How memory grows from chunk to chunk.",
+    ),
+    option(
+        "--chunk", type=ListType(click.Choice(CHUNKS)), default="decremental", show_default=True,
+        metavar="NAME,...", section="Compared", help="Chunks shrink, or are all of one size.",
+    ),
+    option(
+        "--keep", type=COUNTS, metavar="N,...", section="Compared",
+        help="Entries in memory after the last chunk. [default: the most that fits]",
+    ),
+    option(
+        "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",
+        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
+        "[default: half of --keep]",
+    ),
+    option(
+        "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
+        help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
+    ),
+)  # fmt: skip
+
+result_options = stack(
+    option(
+        "--json", is_flag=True, section="Results", help="One JSON object a row on stdout, no table."
+    ),
+    option(
+        "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        section="Results",
+        help="Append every trial as a line of JSON; what is there already is not run again.",
+    ),
+    option(
+        "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
+        section="Results", help="auto is live on a terminal, else plain lines.",
+    ),
+    option("-q", "--quiet", is_flag=True, section="Results", help="No progress."),
+    option("-v", "--verbose", is_flag=True, section="Results", help="Tracebacks."),
+    click.version_option(__version__, "--version", message="kvstream %(version)s"),
+)  # fmt: skip
+
+seed_option = option(
+    "--seed", type=SeedType(), default=0, show_default=True, section="Measurement",
+    help="Seed of the documents, and of methods that draw.",
+)  # fmt: skip
+
+
+def tokens_option(default: int) -> Callable[[Any], Any]:
+    """How long an answer may get."""
+    return option(
+        "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
+        section="Measurement", help="Most tokens of an answer.",
+    )  # fmt: skip
+
+
+def model_settings(values: dict[str, Any]) -> ModelSettings:
+    """The shared model options as settings; they are taken out of `values`."""
+    same = (
+        "revision", "offline", "device", "dtype", "attn", "quantize", "max_weights", "threads",
+        "trust_remote_code",
+    )  # fmt: skip
+    return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
+
+
+def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
+    """What is compared, checked; the options are taken out of `values`."""
+    from kvstream.evaluation.sweep import cases
+
+    base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
+    budgets: tuple[Budget | None, ...] = values.pop("budget") or (None,)
+    preset = values.pop("preset") is not None
+    if preset:  # None: what the preset of each method says
+        given = given_options()
+        values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
+    return cases(
+        base,
+        methods=values.pop("method"),
+        budgets=budgets,
+        settings=values.pop("set"),
+        growths=values.pop("schedule") or (None,),
+        chunks=values.pop("chunk") or (None,),
+        keeps=values.pop("keep") or (None,),
+        chunk_sizes=values.pop("chunk_size") or (None,),
+        starts=values.pop("start") or (None,),
+        preset=preset,
+        baselines=baselines,
+        rereads=values.pop("reread", None) or (),
+    )
+
+
+def no_stdin(paths: Sequence[str]) -> None:
+    """A benchmark reads its texts more than once."""
+    if "-" in paths:
+        raise UsageError("A benchmark reads its texts many times; name files, not -.")
+
+
+heldout_option = option(
+    "--heldout", is_flag=True, section="Measurement",
+    help="Only the tenth of books and documents that pocket was not trained on.",
+)  # fmt: skip
+
+
+def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
+    """Files of these paths, those of directories one by one; with `heldout` a tenth of them."""
+    from kvstream.input.sources import open_sources
+    from kvstream.synthetic.splits import is_heldout
+
+    no_stdin(paths)
+    names = open_sources(list(paths), text=True).names if paths else []
+    if not heldout or not names:
+        return names
+    kept = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]
+    if not kept:
+        raise UsageError(f"None of the {len(names)} texts is held out from pocket's training.")
+    return kept

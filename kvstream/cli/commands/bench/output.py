@@ -1,0 +1,129 @@
+"""How a benchmark tells what it does: progress on stderr, a table or rows of JSON on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.reporters.format import for_terminal
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
+    from kvstream.settings import ModelSettings
+
+PLAIN_SECONDS = 20.0
+"""A plain line of progress at most this often."""
+Row = dict[str, Any]
+
+
+def open_session(settings: ModelSettings) -> Session:
+    """Load the model once for all that is compared."""
+    from kvstream.session.session import Session
+
+    return Session.open(settings)
+
+
+def quiet_libraries(settings: ModelSettings, *, verbose: bool) -> None:
+    """Keep what libraries say off stderr, unless -v asks for it."""
+    if settings.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    if not verbose:
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
+
+
+@contextmanager
+def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function to call after each piece of work, with what there is to say about it."""
+    if quiet or kind == "none":
+        yield lambda _: None
+    elif kind == "live" or (
+        kind == "auto" and sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+    ):
+        with _live(total) as advance:
+            yield advance
+    else:
+        yield _Plain(total)
+
+
+@contextmanager
+def _live(total: int) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda text: bar.update(task, advance=1, description=text)
+
+
+class _Plain:
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.began = self.told = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.told < PLAIN_SECONDS and self.done < self.total:
+            return
+        self.told = now
+        left = (now - self.began) / self.done * (self.total - self.done)
+        say(f"{self.done:,} of {self.total:,}, about {left:,.0f} s left: {text}")
+
+
+def collect(records: Iterable[Row], advance: Callable[[str], None],
+            line: Callable[[list[Row]], str]) -> tuple[list[Row], bool]:  # fmt: skip
+    """All records; after Ctrl-C those so far, and False: what was measured is still worth it."""
+    found: list[Row] = []
+    try:
+        for record in records:
+            found.append(record)
+            advance(line(found))
+    except KeyboardInterrupt:
+        say("Interrupted; these are the results so far.")
+        return found, False
+    return found, True
+
+
+def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
+    """Rows as JSON, or the tables."""
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from kvstream.evaluation import report
+
+    width = None if sys.stdout.isatty() else 160
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    for index, table in enumerate(tables()):
+        if index:
+            console.print()
+        report.fit(table, console.width)
+        console.print(table)

@@ -1,0 +1,106 @@
+"""``kvstream bench perplexity``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench.options import (
+    case_options,
+    cases_of,
+    heldout_option,
+    model_settings,
+    result_options,
+    seed_option,
+    text_files,
+    tokens_option,
+)
+from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
+
+
+@click.command("perplexity", cls=SectionedCommand)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@option(
+    "--limit",
+    type=CountType(),
+    metavar="N",
+    section="Measurement",
+    help="Tokens of each text. [default: all]",
+)
+@heldout_option
+@seed_option
+@tokens_option(24)
+@case_options
+@model_options
+@result_options
+def command(**values: Any) -> int:
+    """Stream texts under the budget and take the loss of every token, given what memory holds.
+
+    A row is one method over all texts: perplexity, bits a byte, and perplexity by position (first
+    1k tokens, second 1k, next 2k and so on): memory that is of use keeps it from rising. Rows after
+    the first say how much higher their perplexity is than the first's on the same texts, with the
+    95% interval of the paired differences.
+
+    \b
+      kvstream bench perplexity book.txt --budget 1k --method infinipot,streaming,snapkv
+    """
+    return _run(**values)
+
+
+def _run(**values: Any) -> int:
+    from kvstream.evaluation import perplexity
+    from kvstream.evaluation.records import Records, measure
+
+    paths = text_files(values["files"], heldout=values["heldout"])
+    settings = model_settings(values)
+    cases = cases_of(values)
+    records = Records(values["save"])
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = output.open_session(settings)
+    total = len(paths) * len(cases)
+    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
+        found, complete = output.collect(
+            measure(perplexity.trials(session, paths, cases, values["limit"]), records),
+            advance,
+            perplexity.so_far,
+        )
+    rows = perplexity.rows(found)
+    output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    return 0 if complete else 130
+
+
+def _change(row: Any) -> str | None:
+    if "change" not in row:
+        return None
+    around = (
+        f" ({row['change_low']:+.2%} to {row['change_high']:+.2%})" if "change_low" in row else ""
+    )
+    return f"{row['change']:+.2%}{around}"
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    def at(place: int) -> Callable[[Any], str | None]:
+        def pick(row: Any) -> str | None:
+            parts = [p for p in row["by_position"] if p["from"] == place]
+            return f"{parts[0]['perplexity']:.2f}" if parts else None
+
+        return pick
+
+    ends = {p["from"]: p["to"] for row in rows for p in row["by_position"]}
+    columns: list[tuple[str, Callable[[Any], Any]]] = [
+        ("", lambda r: report.case_label(r, rows)),
+        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("tokens", lambda r: f"{r['tokens']:,}"),
+        ("perplexity", lambda r: f"{r['perplexity']:.2f}"),
+        ("95% interval", lambda r: f"{r['low']:.2f} to {r['high']:.2f}"),
+        ("bits/byte", lambda r: f"{r['bits_per_byte']:.3f}"),
+    ]
+    if len(rows) > 1:
+        columns.append(("to the first", _change))
+    columns += [(f"to {report.count(ends[start])}", at(start)) for start in sorted(ends)]
+    yield report.table("Perplexity, overall and by position", columns, rows)

@@ -1,0 +1,191 @@
+"""``kvstream bench qa``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench.options import (
+    case_options,
+    cases_of,
+    heldout_option,
+    model_settings,
+    no_stdin,
+    result_options,
+    seed_option,
+    text_files,
+    tokens_option,
+)
+from kvstream.cli.shared import early
+from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
+
+
+@click.command("qa", cls=SectionedCommand)
+@option(
+    "--data",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    section="Measurement",
+    help="Records as JSON lines, packed or not; may be given many times.",
+)
+@option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Measurement",
+    help="So many records, drawn by the seed. [default: all]",
+)
+@option(
+    "--where",
+    multiple=True,
+    metavar="KEY=VALUE",
+    section="Measurement",
+    help="Only records with this value; may be given many times.",
+)
+@option(
+    "--explicit",
+    is_flag=True,
+    section="Measurement",
+    help="Only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
+)
+@option(
+    "--elsewhere",
+    is_flag=True,
+    section="Measurement",
+    help="Also ask every question of another document's text, which does not answer it.",
+)
+@option(
+    "--prompts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    section="Measurement",
+    help="LongBench's own prompts and lengths of answers: FILE is its dataset2prompt.json.",
+)
+@option(
+    "--within",
+    type=CountType(),
+    metavar="N",
+    section="Measurement",
+    help="Hide each context in a text of N tokens.",
+)
+@option(
+    "--text",
+    multiple=True,
+    metavar="FILE",
+    section="Measurement",
+    help="Text for --within: files or directories. [default: made-up prose]",
+)
+@heldout_option
+@option(
+    "--by-attribute",
+    is_flag=True,
+    section="Results",
+    help="Also a row for each value of `attribute` in the records, or each task of LongBench.",
+)
+@seed_option
+@tokens_option(48)
+@case_options
+@option(
+    "--whole",
+    is_flag=True,
+    section="Compared",
+    help="Also the context alone in a cache that holds it, up to the trained length.",
+)
+@model_options
+@result_options
+def command(**values: Any) -> int:
+    """Ask the questions of a data set and score the answers.
+
+    Understood are records like SQuAD's (context, question or questions, answers), LongBench's and
+    L-Eval's, and multiple choice (options and label), which is decided by likelihood. Exact match
+    and F1 are over questions that have an answer; for those that have none, the share that the
+    model recognises is told, and how many of the others it refuses.
+
+    \b
+      kvstream bench qa --data squad.jsonl.gz --budget 1k --limit 200
+      kvstream bench qa --data squad.jsonl.gz --elsewhere --budget 1k
+      kvstream bench qa --data tales.jsonl.gz --explicit --within 32k --text books/ --budget 1k
+    """
+    return _run(**values)
+
+
+def _run(**values: Any) -> int:
+    from kvstream.evaluation import longbench, qa
+    from kvstream.evaluation.filler import Filler
+    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.sweep import WHOLE
+
+    early.require("rouge_score", "bench", "ROUGE")
+    no_stdin(values["data"])
+    texts = text_files(values["text"], heldout=values["heldout"])
+    settings = model_settings(values)
+    cases = cases_of(values, [WHOLE] * values["whole"])
+    where = [*values["where"], *["explicit=true"] * values["explicit"]]
+    wanted = _heldout if values["heldout"] else _any
+    items = qa.choose(values["data"], where, values["limit"], values["seed"], wanted)
+    if values["elsewhere"]:
+        items += qa.elsewhere(items, values["seed"])
+    qa.require(items)
+    prompts = None
+    if values["prompts"]:
+        prompts = longbench.Prompts.read(values["prompts"])
+        for item in items:  # a task without a template is told before anything is loaded
+            prompts.of(item.questions[0].task, item.record)
+    records = Records(values["save"])
+    within = None
+    if values["within"]:
+        within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = output.open_session(settings)
+    total = len(items) * len(cases)
+    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
+        found, complete = output.collect(
+            measure(qa.trials(session, items, cases, within, values["seed"], prompts), records),
+            advance,
+            qa.so_far,
+        )
+    rows = qa.rows(found, by=values["by_attribute"])
+    output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    return 0 if complete else 130
+
+
+def _any(document: str) -> bool:
+    return True
+
+
+def _heldout(document: str) -> bool:
+    from kvstream.synthetic.splits import is_heldout
+
+    return is_heldout(document)
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    def percent(key: str) -> Callable[[Any], str | None]:
+        def pick(row: Any) -> str | None:
+            if key not in row:
+                return None
+            interval = row.get(f"{key}_interval")
+            around = f" ({100 * interval[0]:.0f}-{100 * interval[1]:.0f})" if interval else ""
+            return f"{100 * row[key]:.1f}{around}"
+
+        return pick
+
+    names = {
+        "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
+        "choice": "choice", "refused": "refused", "recognised": "unanswerable recognised",
+    }  # fmt: skip
+    columns: list[tuple[str, Callable[[Any], Any]]] = [
+        ("", lambda r: report.case_label(r, rows)),
+        ("", lambda r: r.get("attribute", "")),
+        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("questions", lambda r: f"{r['n']:,}"),
+    ]
+    columns += [(names[k], percent(k)) for k in names if any(k in r for r in rows)]
+    yield report.table("Answers, % (95% interval)", columns, rows)

@@ -1,0 +1,276 @@
+"""``kvstream bench speed``."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench.options import (
+    COUNTS,
+    NAMES,
+    case_options,
+    cases_of,
+    model_settings,
+    no_stdin,
+    result_options,
+    seed_option,
+    tokens_option,
+)
+from kvstream.cli.shared.options import SectionedCommand, model_options, option
+from kvstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
+
+speed_options = (
+    option(
+        "--lengths", type=COUNTS, default="8k", show_default=True, metavar="N,...",
+        section="Measurement", help="Tokens to read.",
+    ),
+    option(
+        "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
+        section="Measurement",
+        help="floor: same chunks and memory, no selection; floor-sdpa: with transformers' "
+        "attention; full: nothing dropped, with the fastest attention there is; transformers: a "
+        "plain cache, at once and in chunks; kvpress: its SnapKV; streamingllm: token by token; "
+        "reading: from the file to tokens, no model.",
+    ),
+    option(
+        "--kvpress-python", metavar="PATH", section="Measurement",
+        help="A Python that has kvpress, for --against kvpress; make kvpress sets one up.",
+    ),
+    option(
+        "--shape", metavar="NAME", section="Measurement",
+        help="Random weights of a known shape instead of a model: qwen2.5-0.5b, llama-3.1-8b, "
+        "mistral-7b, llama-2-7b-32k, ... A wrong name lists them.",
+    ),
+    option(
+        "--layers", type=click.IntRange(min=1), metavar="N", section="Measurement",
+        help="Fewer layers than the shape has.",
+    ),
+    option(
+        "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
+        section="Measurement", help="Rounds in which all take turns; medians count.",
+    ),
+    option(
+        "--limit", type=click.FloatRange(min=0), default=120.0, show_default=True,
+        metavar="SECONDS", section="Measurement",
+        help="What takes longer is not repeated; token by token, it is extrapolated.",
+    ),
+    option(
+        "--give-up", type=click.FloatRange(min=0), default=3600.0, show_default=True,
+        metavar="SECONDS", section="Measurement",
+        help="What would take longer, by the length before, is not run; plain caches are fitted.",
+    ),
+    option(
+        "--text", multiple=True, metavar="FILE", section="Measurement",
+        help="Text to read: files or directories. [default: made-up prose]",
+    ),
+)  # fmt: skip
+
+
+def _speed_options(command: Any) -> Any:
+    for decorate in reversed(speed_options):
+        command = decorate(command)
+    return command
+
+
+@click.command("speed", cls=SectionedCommand)
+@_speed_options
+@seed_option
+@tokens_option(24)
+@case_options
+@model_options
+@option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    section="Results",
+    help="Picture of time and memory against length (.png, .svg, .pdf).",
+)
+@result_options
+@click.pass_context
+def command(ctx: click.Context, **values: Any) -> int:
+    """Measure how fast texts are read under a budget, and what it takes in memory.
+
+    All systems get the same tokens, in turns, and write --max-tokens tokens afterwards. The ratio
+    to the floor is what a method costs beyond the model itself.
+
+    \b
+      kvstream bench speed --lengths 8k,32k --budget 4k --method infinipot,streaming
+      kvstream bench speed --shape llama-3.1-8b --layers 1 --lengths 16k,64k --plot speed.png
+    """
+    if values["shape"] and ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
+        raise UsageError("--shape and --model name two models; give one of them.")
+    if values["layers"] and not values["shape"]:
+        raise UsageError("--layers is for a --shape; a model has the layers that it has.")
+    if values["save"] is not None:
+        raise click.UsageError("--save is for accuracy; a time is never taken from an earlier run.")
+    return _run(**values)
+
+
+def _run(**values: Any) -> int:
+    from kvstream.evaluation import heatmap, report
+    from kvstream.evaluation.speed import fit, outside, peak, plot, systems
+    from kvstream.evaluation.speed.measure import Bench, Limits
+
+    no_stdin(values["text"])
+    against, answer = values["against"], values["max_tokens"]
+    systems.check(against)
+    python = outside.check(values["kvpress_python"]) if "kvpress" in against else None
+    if values["plot"] is not None:
+        heatmap.check(values["plot"])
+    settings = model_settings(values)
+    cases = cases_of(values)
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = _open(values, settings)
+    every = systems.systems(session, cases, against)
+    total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
+    rows: list[Any] = []
+    with ExitStack() as stack:
+        kvpress = None
+        if python is not None:
+            kvpress = stack.enter_context(
+                outside.Kvpress(
+                    python, session.model, random=bool(values["shape"]), revision=settings.revision
+                )
+            )
+        advance = stack.enter_context(
+            output.progress(values["progress"], total, quiet=values["quiet"])
+        )
+        model = session.model
+        flops = peak.measured_flops(model.device, model.layers[0].dtype)
+        limits = Limits(values["limit"], values["give_up"])
+        bench = Bench(session, every, values["runs"], limits, flops, advance)
+        question = session.settle([systems.QUESTION], cases[0].run).prompt.tail(systems.QUESTION)
+        texts = _texts(session, values)
+        for tokens in sorted(values["lengths"]):
+            task = systems.Task(
+                session, texts(tokens), question, answer, limits.repeat_s, kvpress=kvpress
+            )
+            found = bench.measure(task)
+            rows += found
+            fit.extrapolate(rows)
+            if values["json"]:
+                output.show(found, list, as_json=True)
+    if not values["json"]:
+        output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
+    if values["plot"] is not None:
+        budgets = ", ".join(sorted({report.count(r["budget"]) for r in rows if r["budget"]}))
+        plot.draw(rows, values["plot"], f"{session.model_name}, budget {budgets}")
+    return 0
+
+
+def _open(values: dict[str, Any], settings: Any) -> Session:
+    if not values["shape"]:
+        return output.open_session(settings)
+    from kvstream.evaluation.speed.shapes import open_shape
+
+    return open_shape(values["shape"], values["layers"], settings)
+
+
+def _texts(session: Session, values: dict[str, Any]) -> Any:
+    """A function from a number of tokens to the ids of a text with so many."""
+    import random
+
+    from kvstream.evaluation.filler import Filler
+
+    filler = Filler.of(values["text"], seed=values["seed"])
+
+    def ids(tokens: int) -> list[int]:
+        text = filler.cut(session.tokenizer, tokens, random.Random(f"{values['seed']} {tokens}"))
+        return session.tokenizer.encode(text)[:tokens]
+
+    return ids
+
+
+def _tables(rows: list[Any], report: Any, flops: float) -> Any:
+    ours = [r for r in rows if r["system"] == "kvstream"]
+    columns = [
+        ("", lambda r: _name(r, ours)),
+        ("tokens", lambda r: report.count(r["tokens"])),
+        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("seconds", _seconds),
+        ("tokens/s", lambda r: _number(r["tokens_per_s"])),
+        ("selection", lambda r: _percent(r.get("select_share"))),
+        ("of peak", lambda r: _percent(r.get("peak_share"))),
+        ("first token s", lambda r: _number(r["first_token_s"], 2)),
+        ("answer tokens/s", lambda r: _number(r["decode_tokens_per_s"], 1)),
+        ("peak KV", lambda r: _number(r["peak_kv_tokens"])),
+        ("KV MB", lambda r: _number(r["peak_kv_bytes"], 1, 1e6)),
+        ("process MB", lambda r: _number(r["peak_rss_bytes"], 0, 1e6)),
+        ("GPU MB", lambda r: _number(r["peak_device_bytes"], 0, 1e6)),
+    ]
+    yield report.table("Reading", [(n, p) for n, p in columns if not n or any(map(p, rows))], rows)
+    names = {
+        "to_floor": "to floor",
+        "to_floor_sdpa": "to floor with SDPA",
+        "to_full": "to all of it",
+        "to_transformers": "to a plain cache",
+        "to_kvpress": "to kvpress",
+        "to_streamingllm": "to StreamingLLM",
+        "to_reading": "to reading",
+    }
+    shown = [name for name in names if any(f"ratio_{name}" in r for r in ours)]
+    if shown:
+        yield report.table(
+            "Ratio of time (cpu)",
+            [
+                ("", lambda r: _name(r, ours)),
+                ("tokens", lambda r: report.count(r["tokens"])),
+                *((names[name], _ratio(name)) for name in shown),
+            ],
+            ours,
+        )
+    told = dict.fromkeys(
+        f"{_name(r, ours).strip()}, {report.count(r['tokens'])}: {r['error']}"
+        for r in rows if "error" in r
+    )  # fmt: skip
+    yield from told
+    for row in (r for r in rows if "text_mb_per_s" in r):
+        yield (
+            f"Reading and tokenizing {report.count(row['tokens'])} tokens: "
+            f"{row['text_mb_per_s']:.1f} MB of text a second of processor time."
+        )
+    if any(r.get("fitted") for r in rows):
+        yield "~ is fitted to the shorter lengths, not measured."
+    if any("measured_tokens" in r for r in rows):
+        yield "StreamingLLM was extrapolated: once its memory is full, every token costs the same."
+    yield f"Measured peak of this machine in products of matrices: {flops / 1e9:,.0f} GFLOP/s."
+
+
+def _ratio(name: str) -> Any:
+    def cell(row: Any) -> str | None:
+        if f"ratio_{name}" not in row:
+            return None
+        return f"{row[f'ratio_{name}']:.3g} ({row[f'cpu_ratio_{name}']:.3g})"
+
+    return cell
+
+
+def _name(row: Any, ours: list[Any]) -> str:
+    from kvstream.evaluation.speed.plot import line_label
+
+    label = line_label(row, ours)
+    if row["system"].startswith("floor"):
+        return f"  {label}"
+    return f"{label}, {row['mode']}" if row.get("mode") else label
+
+
+def _seconds(row: Any) -> str | None:
+    if row["prefill_s"] is None:
+        return None
+    return f"{'~' if row.get('fitted') else ''}{row['prefill_s']:,.2f}"
+
+
+def _number(value: float | None, digits: int = 0, unit: float = 1) -> str | None:
+    return None if value is None else f"{value / unit:,.{digits}f}"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"

@@ -1,0 +1,126 @@
+"""``kvstream bench summary``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench.options import (
+    case_options,
+    cases_of,
+    model_settings,
+    no_stdin,
+    result_options,
+    seed_option,
+    tokens_option,
+)
+from kvstream.cli.shared import early
+from kvstream.cli.shared.options import SectionedCommand, model_options, option
+
+
+@click.command("summary", cls=SectionedCommand)
+@option(
+    "--data",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    section="Measurement",
+    help="Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.",
+)
+@option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Measurement",
+    help="So many, drawn by the seed. [default: all]",
+)
+@option(
+    "--all-questions",
+    is_flag=True,
+    section="Measurement",
+    help="Not only the first question of a text, which asks for the plot.",
+)
+@option(
+    "--extract/--no-extract",
+    default=None,
+    section="Measurement",
+    help="Take the passages that memory held on to most. [default: what the model does best]",
+)
+@option(
+    "--passages",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    section="Measurement",
+    help="How many passages --extract takes.",
+)
+@seed_option
+@tokens_option(512)
+@case_options
+@model_options
+@result_options
+def command(**values: Any) -> int:
+    """Summarise texts under the budget and compare with people's summaries by ROUGE.
+
+    Beside every row stands what the beginning of the text reaches, cut to as many words.
+
+    \b
+      kvstream bench summary --data squality_dev.jsonl.gz --budget 1k --method infinipot,random
+    """
+    return _run(**values)
+
+
+def _run(**values: Any) -> int:
+    from kvstream.evaluation import summary
+    from kvstream.evaluation.records import Records, measure
+
+    early.require("rouge_score", "bench", "ROUGE")
+    no_stdin(values["data"])
+    settings = model_settings(values)
+    cases = cases_of(values)
+    stories = summary.load(
+        values["data"], every=values["all_questions"], limit=values["limit"], seed=values["seed"]
+    )
+    records = Records(values["save"])
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = output.open_session(settings)
+    wanted = values["extract"]
+    extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
+    total = len(stories) * len(cases)
+    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
+        found, complete = output.collect(
+            measure(summary.trials(session, stories, cases, extract), records),
+            advance,
+            summary.so_far,
+        )
+    rows = summary.rows(found)
+    output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    return 0 if complete else 130
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    def score(key: str) -> Callable[[Any], str]:
+        return lambda row: f"{100 * row[key]:.1f}"
+
+    def both(key: str) -> Callable[[Any], str]:
+        def pick(row: Any) -> str:
+            low, high = row[f"{key}_interval"]
+            return f"{100 * row[key]:.1f} ({100 * low:.1f}-{100 * high:.1f})"
+
+        return pick
+
+    columns: list[tuple[str, Callable[[Any], Any]]] = [
+        ("", lambda r: report.case_label(r, rows)),
+        ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+        ("texts", lambda r: str(r["n"])),
+        ("words", lambda r: f"{r['words']:.0f}"),
+    ]
+    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
+        columns += [(name, both(key)), ("lead", score(f"lead_{key}"))]
+    yield report.table("Summaries, F-measure in % (95% interval), and the lead's", columns, rows)

@@ -1,0 +1,171 @@
+"""``kvstream chat``: one reading or one memory file, question after question."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from kvstream.cli.shared import early
+from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    memory_file,
+    reading_options,
+)
+from kvstream.cli.shared.recalling import of_memory, open_memory
+from kvstream.cli.shared.running import (
+    WITHHELD,
+    announce,
+    check_files,
+    drained,
+    open_session,
+    open_sources,
+    plainly,
+    prepared,
+    reading_line,
+)
+from kvstream.errors import BudgetError
+from kvstream.events import Answered
+from kvstream.reporters.answer import AnswerWriter
+
+HELP = """\
+One question a line. Earlier questions and answers are told to the model as far as they fit.
+/help   this text
+/quit   leave; so do /exit, quit, exit and Ctrl-D
+Ctrl-C breaks an answer off."""
+LEAVE = ("/quit", "/exit", "quit", "exit")
+WITHOUT = {
+    "reread": "a chat asks what is in memory. Use kvstream ask --reread.",
+    "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+    "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+}
+
+
+@click.command("chat", cls=SectionedCommand, without=WITHOUT)
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
+@memory_file
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
+) -> int:
+    """Answer questions from standard input, one a line, about texts or a memory file.
+
+    Earlier questions and answers are told to the model as far as they fit the budget; the oldest
+    are forgotten first. Memory itself stays as it was. /help tells what can be typed; /quit or
+    Ctrl-D ends.
+
+    \b
+      kvstream chat --memory book.kvs
+      kvstream chat book.txt --budget 2k
+    """
+    if len(options.runs) > 1:
+        raise click.UsageError("A chat is held with one method; --method names several.", ctx)
+    if memory is not None and sources:
+        raise click.UsageError(
+            "Either --memory or sources; remember --memory reads sources into a memory.", ctx
+        )
+    if "-" in sources or (memory is None and not sources):
+        raise click.UsageError(
+            "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
+        )
+    if options.dry_run:
+        raise click.UsageError(
+            "--dry-run tells what a reading would take; remember, which reads the same, has it.",
+            ctx,
+        )
+    early.check(options)
+    if sys.stdin is None:
+        raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
+    check_files(options, sources, memory)
+    with ExitStack() as stack:
+        output, reporter, interrupts = prepared(stack, plainly(options))
+        kind = None
+        if memory is not None:
+            _, talk, kind = open_memory(ctx, memory, options, reporter)
+        else:
+            opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
+            announce(reporter, options)
+            session = open_session(options)
+            setting = session.settle([], options.run, system=options.system, asked_later=True)
+            events = session.read(
+                opened, setting, options.run, command="chat", extract=True,
+                interrupted=interrupts,
+            )  # fmt: skip
+            talk = drained(events, interrupts, reporter)
+            interrupts.reading = False
+        talk.command = "chat"
+        if not options.quiet:
+            reporter.tell(reading_line(talk))
+        writer = AnswerWriter(output, as_json=options.as_json)
+        stack.callback(writer.close)
+        history: list[tuple[str, str]] = []
+        code = 0
+        if sys.stdin.isatty() and not options.quiet:
+            reporter.tell("Ask a question, one a line. /help tells more; Ctrl-D leaves.")
+        for question in questions(reporter.tell):
+            answers = talk.answer(
+                question,
+                len(history),
+                extract=options.passages if options.extract else 0,
+                strict=options.strict,
+                earlier=history,
+            )
+            try:
+                for event in answers if kind is None else of_memory(answers, kind):
+                    writer.show(event)
+                    if isinstance(event, Answered):
+                        history.append((question, event.result.answer))
+                        for warning in event.result.warnings:
+                            reporter.tell(f"Warning: {warning}")
+                        code = code if event.result.withheld is None else WITHHELD
+            except BudgetError as error:
+                reporter.tell(f"Error: {error}")
+            except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
+                writer.close()
+                answers.close()  # type: ignore[attr-defined]
+            talk.warnings.clear()
+            # More than these would never fit.
+            del history[: -turns(talk.reader.sizes.budget)]
+    return code
+
+
+def turns(budget: int) -> int:
+    """Turns worth holding on to: a question and an answer take some ten entries at least."""
+    return max(1, budget // 10)
+
+
+def questions(tell: Callable[[str], None]) -> Iterator[str]:
+    """The lines of standard input that are not empty, up to one that leaves.
+
+    A terminal is shown a prompt on stderr. Help and unknown commands are answered by `tell`.
+    """
+    asked = sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text must not end the chat
+        sys.stdin.reconfigure(errors="replace")
+    while True:
+        if asked:
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            if asked:
+                sys.stderr.write("\n")
+            return
+        said = line.strip()
+        if said.lower() in LEAVE:
+            return
+        if said.lower() == "/help":
+            tell(HELP)
+        elif re.fullmatch(r"/\w*", said):
+            tell(f"There is no {said}; /help tells what there is.")
+        elif said:
+            yield said

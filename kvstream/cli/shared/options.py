@@ -1,0 +1,770 @@
+"""The options that every reading command shares, and how they become settings.
+
+Each option is read from the command line, else ``KVSTREAM_<OPTION>``, else the config file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from kvstream.cli import config
+from kvstream.errors import UsageError, meant
+from kvstream.settings import (
+    CHUNKS,
+    GROWTHS,
+    PAPER,
+    Budget,
+    ModelSettings,
+    RunSettings,
+    parse_count,
+)
+from kvstream.version import __version__
+
+PROGRESS = ("auto", "live", "plain", "none")
+REREADS = ("citations", "words", "both")
+"""How --reread finds what to read again; the first is meant by a bare --reread."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class BudgetType(click.ParamType):
+    """``4k``, ``4096``, ``512MB``, ``1GiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if isinstance(value, Budget) else Budget.parse(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class BytesType(click.ParamType):
+    """``512MB``, ``16GiB``; a number without a unit is refused."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        try:
+            size = Budget.parse(str(value)).bytes
+        except UsageError:
+            size = None
+        if not size:
+            self.fail(f"{value!r} is not a size; write it as 512MB or 16GiB.", param, ctx)
+        return size
+
+
+class CountType(click.ParamType):
+    """``4096``, ``4k``, ``1M``: k is 1024, M is 1024²."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if isinstance(value, int) else parse_count(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class StartType(CountType):
+    """A count, or ``paper``."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return PAPER if value == PAPER else super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number; ``nan`` and ``inf`` are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class MethodsType(click.ParamType):
+    """Names of methods with commas between them; told before torch is imported."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kvstream.methods.names import method_names, plugins
+
+        known = method_names()
+        for name in filter(None, (each.strip() for each in str(value).split(","))):
+            # Another package's method may have another name than its entry point; it is asked later
+            if name not in known and not plugins():
+                close = meant(name, known)
+                self.fail(
+                    f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
+                    param,
+                    ctx,
+                )
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from kvstream.methods.names import method_names
+
+        before, comma, last = incomplete.rpartition(",")
+        taken = before.split(",")
+        return [
+            CompletionItem(f"{before}{comma}{name}")
+            for name in method_names()
+            if name.startswith(last) and name not in taken
+        ]
+
+
+class EveryType(click.ParamType):
+    """``10k`` tokens or ``30s``."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kvstream.session.intervals import Rolling
+
+        try:
+            Rolling.parse(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+class SeedType(click.ParamType):
+    """A whole number that torch takes as a seed."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
+        if not -(2**63) <= number < 2**63:
+            self.fail(f"{number} is beyond 64 bits; choose a smaller number.", param, ctx)
+        return number
+
+
+class ThreadsType(click.ParamType):
+    """A number of threads that this machine can run: far more make torch crash or stand still."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        cpus = os.cpu_count() or 1
+        most = max(16, 4 * cpus)
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
+        if not 1 <= number <= most:
+            self.fail(
+                f"{number} is no number of threads for a machine with {cpus} CPUs; "
+                f"choose 1 to {most}.",
+                param,
+                ctx,
+            )
+        return number
+
+
+class ModelType(click.ParamType):
+    """A hub id, a folder, or a short name that the config file has for one."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        name = str(value)
+        if len(name) > config.LONGEST_NAME:
+            self.fail(f"A name of {len(name)} characters is no model's; check it.", param, ctx)
+        return config.model_name(name)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        names = [n for n in (config.EMBEDDED, *config.aliases()) if n.startswith(incomplete)]
+        return [CompletionItem(n) for n in names] or [CompletionItem(incomplete, type="dir")]
+
+
+def complete_files(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """File names, for arguments that are files or a question."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+class FileType(click.Path):
+    """A file by its path, which may still be to come; an empty one is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("The name is empty; name a file, or leave the option out.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Option(click.Option):
+    """An option that belongs to a section of the help page and has its environment variable."""
+
+    def __init__(
+        self,
+        *args: Any,
+        section: str = "Options",
+        bare: str | None = None,
+        advanced: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+        self.advanced = advanced
+        """Shown by ``--help-all`` and not by ``--help``."""
+        self.bare = bare
+        """What the option means where no ``=VALUE`` follows it."""
+        if self.envvar is None and self.name and self.expose_value and not self.hidden:
+            self.envvar = f"KVSTREAM_{self.name.upper()}"
+
+
+class SectionedCommand(click.Command):
+    """A command whose help page shows its options in sections, in the order they were declared.
+
+    ``--help`` leaves the advanced options out, ``--help-all`` shows them. `without` names options
+    that have no effect in this command, and why: they are refused where somebody types them, and
+    read from the environment and the config file, which are for all commands, without a word.
+    """
+
+    def __init__(
+        self, *args: Any, without: Mapping[str, str] | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.without = dict(without or {})
+        self.params.append(
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+                hidden=not any(self._is_advanced(p) for p in self.params),
+                callback=_show_all, help="Show this message with all options and exit.",
+            )
+        )  # fmt: skip
+
+    def _is_advanced(self, param: click.Parameter) -> bool:
+        return getattr(param, "advanced", False) and param.name not in self.without
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Click would take the word behind such an option for its value, be it the question.
+        bare = {
+            name: f"{name}={param.bare}"
+            for param in self.params
+            if isinstance(param, Option) and param.bare
+            for name in param.opts
+        }
+        end = args.index("--") if "--" in args else len(args)
+        args = [bare.get(a, a) for a in args[:end]] + args[end:]
+        try:
+            rest = super().parse_args(ctx, list(args))
+            self._refuse_without_effect(ctx)
+            return rest
+        except click.NoSuchOption as error:
+            text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
+            if text is None or not text.startswith(error.option_name):
+                raise
+            raise click.UsageError(
+                f"{text!r} begins like an option; what begins with a dash goes behind --, after "
+                "all options.",
+                ctx,
+            ) from None
+
+    def _refuse_without_effect(self, ctx: click.Context) -> None:
+        for param in self.params:
+            if param.name in self.without and typed(ctx, param.name):
+                name = max(param.opts, key=len)
+                raise click.UsageError(
+                    f"{name} has no effect in {ctx.command_path}: {self.without[param.name]}", ctx
+                )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Argument) or param.name in self.without:
+                continue
+            if self._is_advanced(param) and not ctx.meta.get(_ALL):
+                continue
+            record = param.get_help_record(ctx)
+            if record is not None:
+                section = getattr(param, "section", "Other")
+                sections.setdefault(section, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=28)
+
+
+def configured(option: click.Option, value: Any) -> Any:
+    """A value of the config file as the command line would give it to an option.
+
+    Numbers become text, so that the option's own type checks them. Raises UsageError.
+    """
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise UsageError(f"This is true or false, not {config.shown(value)}.")
+        return value
+    if option.multiple:
+        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise UsageError(
+                f'This is a list of texts, as in ["one", "two"], not {config.shown(value)}.'
+            )
+        return [_of_type(option, each) for each in value]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (isinstance(value, str) or (number and not isinstance(option.type, TEXTS))):
+        kind = "text in quotes" if isinstance(option.type, TEXTS) else "one value"
+        raise UsageError(f"This is {kind}, not {config.shown(value)}.")
+    if isinstance(value, int) and abs(value) >= 2**64:
+        raise UsageError("This is a number beyond 64 bits; no option takes one.")
+    return _of_type(option, str(value))
+
+
+TEXTS = (click.types.StringParamType, click.Choice, click.Path, ModelType)
+"""Types of options that a number in the config file cannot be meant for."""
+
+
+def _of_type(option: click.Option, text: str) -> str:
+    if "\0" in text:
+        raise UsageError("This has a NUL character, which no option takes.")
+    if isinstance(option.type, click.Path) and not _can_be_a_path(text):
+        raise UsageError(f"{config.shown(text)} cannot be the name of a file.")
+    try:
+        option.type.convert(text, option, None)
+    except click.UsageError as error:
+        raise UsageError(error.message) from None
+    return text
+
+
+def _can_be_a_path(text: str) -> bool:
+    return 0 < len(text) < 4096 and all(len(os.fsencode(part)) < 256 for part in text.split("/"))
+
+
+_ALL = "kvstream.help_all"
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def typed(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given on the command line."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
+    """``click.option`` with a section and an environment variable."""
+    return click.option(*names, cls=Option, **attributes)
+
+
+def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """One decorator out of several, applied so that the help page keeps their order."""
+
+    def apply(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return apply
+
+
+model_options = stack(
+    option(
+        "-m", "--model", type=ModelType(), default="pocket", show_default=True,
+        metavar="ID_OR_PATH", section="Model",
+        help="Model on the hub, local folder, a name from the config file, or the embedded pocket.",
+    ),
+    option(
+        "--device", default="auto", show_default=True, metavar="NAME",
+        advanced=True, section="Model", help="auto, cpu, cuda, cuda:1 or mps.",
+    ),
+    option(
+        "--dtype", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Number type of weights and cache; auto is as stored, or float32 where the CPU has no "
+        "instructions for that.",
+    ),
+    option(
+        "--attn", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "split", "flash", "sdpa", "reference"]),
+        help="How attention is computed.",
+    ),
+    option(
+        "--quantize", type=click.Choice(["8bit", "4bit"]), advanced=True, section="Model",
+        help="Quantize the weights while they are loaded (needs bitsandbytes).",
+    ),
+    option(
+        "--max-weights", type=BytesType(), metavar="SIZE", advanced=True, section="Model",
+        help="Memory that weights may take; the rest is read from disk at every chunk. Slow.",
+    ),
+    option(
+        "--threads", type=ThreadsType(), metavar="N", advanced=True, section="Model",
+        help="CPU threads. [default: torch's choice]",
+    ),
+    option(
+        "--revision", metavar="NAME", advanced=True, section="Model",
+        help="Branch, tag or commit on the hub.",
+    ),
+    option(
+        "--offline", is_flag=True, advanced=True, section="Model",
+        help="Use only what is already here.",
+    ),
+    option(
+        "--trust-remote-code", is_flag=True, advanced=True, section="Model",
+        help="Run Python code that comes with the model.",
+    ),
+)  # fmt: skip
+
+memory_options = stack(
+    option(
+        "--budget", type=BudgetType(), metavar="SIZE", section="Memory",
+        help="What the KV cache may hold: tokens (4k, 4096) or bytes (512MB, 1GiB). "
+        "[default: 4k, or the model's trained length if that is less]",
+    ),
+    option(
+        "--method", type=MethodsType(), default="infinipot", show_default=True, metavar="NAME",
+        section="Memory",
+        help="What decides which entries stay; see kvstream methods. Several, a,b, are compared.",
+    ),
+    option(
+        "--set", multiple=True, metavar="METHOD.NAME=VALUE", advanced=True, section="Memory",
+        help="A setting of the method; may be given many times.",
+    ),
+    option(
+        "--preset", type=click.Choice([PAPER]), advanced=True, section="Memory",
+        help="Settings and schedule as in the method's paper (kvstream methods NAME); what you set "
+        "yourself stays.",
+    ),
+    option(
+        "--keep", type=CountType(), metavar="N", advanced=True, section="Memory",
+        help="Entries in memory after the last chunk. [default: the most that fits]",
+    ),
+    option(
+        "--start", type=StartType(), metavar="N|paper", advanced=True, section="Memory",
+        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
+        "[default: half of --keep]",
+    ),
+    option(
+        "--schedule", type=click.Choice(GROWTHS), default="linear", show_default=True,
+        advanced=True, section="Memory", help="How memory grows from chunk to chunk.",
+    ),
+    option(
+        "--chunk", type=click.Choice(CHUNKS), default="decremental", show_default=True,
+        advanced=True, section="Memory",
+        help="Chunks shrink as memory grows, or are all of one size.",
+    ),
+    option(
+        "--chunk-size", type=CountType(), metavar="N", advanced=True, section="Memory",
+        help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
+    ),
+)  # fmt: skip
+
+answer_options = stack(
+    option(
+        "-s", "--system", metavar="TEXT", advanced=True, section="Answer", help="System prompt.",
+    ),
+    option(
+        "-n", "--max-tokens", type=CountType(), default=256, show_default=True, metavar="N",
+        section="Answer", help="Most tokens of an answer.",
+    ),
+    option(
+        "--temp", "temp", type=Finite(min=0), default=0.0, show_default=True, metavar="T",
+        advanced=True, section="Answer",
+        help="Temperature; 0 always takes the likeliest token.",
+    ),
+    option(
+        "--top-p", type=Finite(0, 1, min_open=True), default=1.0, metavar="P",
+        advanced=True, section="Answer",
+        help="Sample from the smallest set of tokens with this probability.",
+    ),
+    option(
+        "--top-k", type=click.IntRange(min=0), default=0, metavar="K", advanced=True,
+        section="Answer", help="Sample from the K likeliest tokens.",
+    ),
+    option(
+        "--repetition-penalty", type=Finite(min=1), default=1.0, show_default=True,
+        metavar="X", advanced=True, section="Answer",
+        help="Divide the logits of tokens that the answer has already by X; 1 changes nothing.",
+    ),
+    option(
+        "--seed", type=SeedType(), default=0, show_default=True, advanced=True, section="Answer",
+        help="Seed of sampling, and of methods that draw.",
+    ),
+    option(
+        "--extract/--no-extract", default=None, section="Answer",
+        help="Print the passages that memory held on to most, instead of writing.",
+    ),
+    option(
+        "--strict", is_flag=True, section="Answer",
+        help="Withhold an answer that rests on little; the exit code is then 6.",
+    ),
+    option(
+        "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer",
+        help="Read what the answer rests on again, whole, and answer from that; words is BM25.",
+    ),
+    option(
+        "--passages", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+        advanced=True, section="Answer", help="How many passages --extract prints.",
+    ),
+)  # fmt: skip
+
+output_options = stack(
+    option(
+        "--text", is_flag=True, advanced=True, section="Input and output",
+        help="Read every file as plain UTF-8 text, HTML and binary files too; bytes that are no "
+        "text are replaced.",
+    ),
+    option(
+        "--max-unpacked", type=BytesType(), default="16GB", show_default=True, metavar="SIZE",
+        advanced=True, section="Input and output",
+        help="A compressed source that unpacks to more is refused.",
+    ),
+    option(
+        "-o", "--output", type=FileType(), metavar="FILE",
+        section="Input and output", help="Write the answer there instead of to stdout.",
+    ),
+    option(
+        "--checkpoint", type=FileType(), metavar="FILE", advanced=True,
+        section="Input and output",
+        help="Save the reading there; the same command goes on from it after a crash.",
+    ),
+    option(
+        "--checkpoint-every", type=CountType(), default=32768, show_default=True, metavar="N",
+        advanced=True, section="Input and output", help="Tokens between two checkpoints.",
+    ),
+    option(
+        "--json", is_flag=True, section="Input and output",
+        help="One JSON object an answer.",
+    ),
+    option(
+        "--stats", type=FileType(), metavar="FILE", advanced=True,
+        section="Input and output", help="Write every event as one line of JSON.",
+    ),
+    option(
+        "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
+        advanced=True, section="Input and output",
+        help="auto is live on a terminal, else plain lines.",
+    ),
+    option(
+        "-q", "--quiet", is_flag=True, section="Input and output",
+        help="No progress and no summary; warnings and errors only.",
+    ),
+    option(
+        "-v", "--verbose", is_flag=True, advanced=True, section="Input and output",
+        help="Tracebacks, the numbers behind a warning, and messages of libraries.",
+    ),
+    option(
+        "--dry-run", is_flag=True, advanced=True, section="Input and output",
+        help="Show sizes, steps and memory; read and answer nothing.",
+    ),
+    click.version_option(__version__, "--version", message="kvstream %(version)s"),
+)  # fmt: skip
+
+
+memory_file = option(
+    "--memory", type=FileType(), metavar="FILE", envvar=(),
+    section="Questions", help="Ask the memory in this file, which kvstream remember wrote.",
+)  # fmt: skip
+
+following_options = stack(
+    option(
+        "--follow", is_flag=True, section="Following",
+        help="Wait for more at the end of the last file, as tail -F does; Ctrl-C ends it.",
+    ),
+    option(
+        "--every", type=EveryType(), metavar="N|30s", advanced=True, section="Following", envvar=(),
+        help="Answer on the way, too: every N tokens (10k), or every 30s, 5min, 1h.",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """What the shared options said, as settings."""
+
+    model: ModelSettings
+    runs: tuple[RunSettings, ...]
+    """One for each method; more than one are compared."""
+    system: str | None
+    extract: bool | None
+    """None: the model's own way (pocket extracts when it summarises)."""
+    passages: int
+    strict: bool
+    reread: str | None
+    text: bool
+    max_unpacked: int
+    checkpoint: Path | None
+    checkpoint_every: int
+    output: Path | None
+    as_json: bool
+    stats: Path | None
+    progress: str
+    quiet: bool
+    verbose: bool
+    dry_run: bool
+
+    @property
+    def run(self) -> RunSettings:
+        """The settings of the first method."""
+        return self.runs[0]
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, Any], *, strict_settings: bool, given: Container[str] = ()
+    ) -> ReadingOptions:
+        """From click's values. ``strict_settings``: refuse --set of a method that is not used.
+
+        ``given`` are the names that a preset leaves alone.
+        """
+        model = ModelSettings(
+            name=values["model"],
+            revision=values["revision"],
+            offline=values["offline"],
+            device=values["device"],
+            dtype=values["dtype"],
+            attn=values["attn"],
+            threads=values["threads"],
+            quantize=values["quantize"],
+            max_weights=values["max_weights"],
+            trust_remote_code=values["trust_remote_code"],
+            quiet=values["quiet"],
+        )
+        methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
+        if not methods:
+            raise UsageError("--method is empty; see kvstream methods.")
+        settings = method_settings(values["set"], methods, strict=strict_settings)
+        schedules = {method: dict(values) for method in methods}
+        if values["preset"]:
+            from kvstream.methods.registry import preset
+
+            for method in methods:
+                paper = preset(method)
+                settings[method] = {**paper.settings, **settings[method]}
+                schedules[method] |= {k: v for k, v in paper.run.items() if k not in given}
+        runs = tuple(
+            RunSettings(
+                budget=values["budget"],
+                method=method,
+                method_settings=settings[method],
+                keep=values["keep"],
+                start=schedules[method]["start"],
+                growth=schedules[method]["schedule"],
+                chunk=schedules[method]["chunk"],
+                chunk_size=values["chunk_size"],
+                max_tokens=values["max_tokens"],
+                temperature=values["temp"],
+                top_p=values["top_p"],
+                top_k=values["top_k"],
+                repetition_penalty=values["repetition_penalty"],
+                seed=values["seed"],
+            )
+            for method in methods
+        )
+        same = (
+            "system", "extract", "passages", "strict", "reread", "text",
+            "max_unpacked", "checkpoint", "checkpoint_every", "output", "stats", "progress",
+            "quiet", "verbose", "dry_run",
+        )  # fmt: skip
+        rest = {name: values[name] for name in same}
+        return cls(model=model, runs=runs, as_json=values["json"], **rest)
+
+
+def method_settings(
+    given: tuple[str, ...], methods: tuple[str, ...], *, strict: bool
+) -> dict[str, dict[str, str]]:
+    """The settings of each method among ``METHOD.NAME=VALUE``, later ones winning."""
+    settings: dict[str, dict[str, str]] = {method: {} for method in methods}
+    for item in given:
+        path, equals, value = item.partition("=")
+        owner, dot, name = path.strip().partition(".")
+        if not (equals and dot and owner and name):
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
+        if owner in settings:
+            settings[owner][name.replace("-", "_")] = value.strip()
+        elif strict:
+            raise UsageError(
+                f"--set {item!r} is for the method {owner!r}, but this run uses "
+                f"{', '.join(methods)}; "
+                f"add --method {owner} or leave it out."
+            )
+    return settings
+
+
+def given_options() -> set[str]:
+    """Names of the options of the current command that have a value which is no default."""
+    ctx = click.get_current_context()
+    return {name for name in ctx.params if _is_given(ctx.get_parameter_source(name))}
+
+
+def _is_given(source: ParameterSource | None) -> bool:
+    return source not in (ParameterSource.DEFAULT, None)
+
+
+def reading_options(command: Command) -> Command:
+    """All options that every reading command has; the function gets one ReadingOptions."""
+
+    def wrapper(**values: Any) -> Any:
+        shared = {name: values.pop(name) for name in _VALUES}
+        context = click.get_current_context()
+        refuse_without_effect(context, shared)
+        # A setting in the config file may be for a method that this run does not use.
+        options = ReadingOptions.of(
+            shared, strict_settings=typed(context, "set"), given=given_options()
+        )
+        return command(options=options, **values)
+
+    update_wrapper(wrapper, command)
+    return stack(memory_options, model_options, answer_options, output_options)(  # type: ignore
+        wrapper
+    )
+
+
+def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Options that have an effect only beside others. Raises click.UsageError."""
+    for name in ("top_p", "top_k"):
+        if typed(ctx, name) and not values["temp"]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect at temperature 0, where the likeliest "
+                "token is always taken; add --temp 0.7, or leave it out.",
+                ctx,
+            )
+    if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
+        raise click.UsageError(
+            "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
+        )
+    # A summary may be extracted without being asked to.
+    extracts = values["extract"] or (ctx.info_name == "summarize" and values["extract"] is None)
+    if typed(ctx, "passages") and not extracts:
+        raise click.UsageError(
+            "--passages has no effect without --extract; add it, or leave --passages out.", ctx
+        )
+
+
+_VALUES = (
+    "model", "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
+    "trust_remote_code",
+    "budget", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
+    "system", "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "seed", "extract",
+    "passages", "strict", "reread",
+    "text", "max_unpacked", "checkpoint", "checkpoint_every",
+    "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Chunk -> model -> evidence -> method -> memory: the loop of the program."""

@@ -1,0 +1,127 @@
+"""Texts through a session as a user's would go, and readers over ids for what goes deeper."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from kvstream.engine.reader import Piece, Reader
+from kvstream.events import Answered, AnswerToken, Result
+from kvstream.input.sources import SourceSet, open_sources
+from kvstream.rereading.look import Reread, words_alone
+from kvstream.run.prompt import Layout, Prompt
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+ROOM = 256
+"""Entries for prompt, question and answer beside a text that is held whole."""
+
+
+@contextmanager
+def document(text: str) -> Iterator[str]:
+    """The path of a file with this text, gone afterwards."""
+    with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+        file.write(text.encode("utf-8", "replace"))
+        file.flush()
+        yield file.name
+
+
+def ask(
+    session: Session,
+    text: str,
+    questions: Sequence[str],
+    run: RunSettings,
+    reread: str | None = None,
+    layout: Layout | None = None,
+) -> list[Result]:
+    """The answer to every question after one reading of `text`, by the way of the program.
+
+    Answers are as the model wrote them, with the spaces at their ends: of code these count.
+    """
+    with document(text) as path:
+
+        def again() -> SourceSet:
+            return open_sources([path], text=True)
+
+        how = Reread(reread, again) if reread else None
+        more: dict[str, Any] = {} if layout is None else {"layout": layout}
+        written: list[str] = []
+        results = []
+        for event in session.ask(again(), list(questions), run, reread=how, **more):
+            if isinstance(event, AnswerToken):
+                written.append(event.text)
+            elif isinstance(event, Answered):
+                results.append(replace(event.result, answer="".join(written)))
+                written.clear()
+        return results
+
+
+def ask_by_words(
+    session: Session, text: str, questions: Sequence[str], run: RunSettings
+) -> list[Result]:
+    """The answers from what BM25 finds in `text`, as much as the budget holds."""
+    with document(text) as path:
+        events = words_alone(session, questions, run, lambda: open_sources([path], text=True))
+        return [event.result for event in events if isinstance(event, Answered)]
+
+
+class IdFeed:
+    """Token ids that are there already."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids, self.at = ids, 0
+
+    def read(self, count: int) -> Piece:
+        """At most `count` of them."""
+        first = self.at
+        self.at = min(first + count, len(self.ids))
+        return Piece(self.ids[first : self.at], first)
+
+    def exhausted(self) -> bool:
+        return self.at >= len(self.ids)
+
+    def estimate(self) -> int:
+        return len(self.ids)
+
+
+def open_reader(
+    session: Session, questions: Sequence[str], run: RunSettings, tokens: int | None
+) -> tuple[Reader, Prompt]:
+    """A reader as a session would use it for these questions; `tokens` is the expected length."""
+    setting = session.settle(questions, run)
+    return setting.reader(session.model, run, tokens), setting.prompt
+
+
+def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
+    """The same run with a budget that holds `tokens` tokens of text whole, if the model can.
+
+    A power of two, so that the documents of one length have one budget.
+    """
+    budget = 1 << (tokens + ROOM - 1).bit_length()
+    return replace(run, budget=Budget(tokens=min(budget, session.model.trained_length)))
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What tells one set of weights from another in a file of records."""
+
+    name: str
+    weights: str
+
+    @classmethod
+    def of(cls, session: Session) -> ModelFacts:
+        """The name, and a digest of the first numbers of every tensor."""
+        digest = hashlib.sha256()
+        for name, tensor in session.model.model.state_dict().items():
+            head = tensor.flatten()[:64].to("cpu", torch.float32)
+            digest.update(name.encode() + head.numpy().tobytes())
+        return cls(session.model_name, digest.hexdigest()[:12])
+
+    def identity(self) -> dict[str, str]:
+        return {"model": self.name, "weights": self.weights}

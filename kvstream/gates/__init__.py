@@ -1,0 +1,1 @@
+"""Training and measuring the gates of `edgeinfinite`."""

@@ -1,0 +1,256 @@
+"""What a learned gate learns from: attention to entries that left, on texts with questions.
+
+A text with planted facts is read, its questions being known, as it would be in use. What would go
+into memory is kept as it is. Then the questions and their answers are run, and of every query the
+attention is noted that it pays to what is still there, as one, and to each of those entries. That
+is what the gate is to say from memory: layer by layer, the model itself knows no gradients. Some
+texts have no questions, and the tokens that follow are run instead. Unlike in use, the text itself
+is read without what has left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import Reader
+from kvstream.evaluation.harness import IdFeed
+from kvstream.gates.peek import peek
+from kvstream.methods.base import Folding, ModelFacts, Step
+from kvstream.methods.edgeinfinite import EdgeInfinite
+from kvstream.methods.tools.gates import LearnedGate
+from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.model.attention import Shape
+from kvstream.model.bounded import BoundedModel
+from kvstream.run.prompt import build_prompt
+from kvstream.settings import RunSettings
+from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic.corpus import QuestionAnswer, split_sentences
+from kvstream.tokenization.tokenizer import Tokenizer
+
+PLANTED = (1, 1, 2, 3, 5)
+"""Facts in a text; few of them, so that not all that is asked for is unlike the rest."""
+FOLLOWING = 200
+"""Tokens that are run behind a text without questions."""
+ANSWER = 16
+"""Entries reserved for an answer, which is run apart."""
+ROWS = 256
+"""Most queries of a head whose attention is noted."""
+
+
+Entries = tuple[Tensor, Tensor, Tensor]
+"""Keys [K, m, D], values [K, m, E] and the logarithms of what each counts [K, m]."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A text, and what is run behind it."""
+
+    ids: list[int]
+    questions: list[list[int]]
+    """What is known while it is read, as it will be asked; may be none."""
+    words: list[int]
+    """The questions with their answers, or how the text goes on."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What the queries of a layer paid attention to; K heads, n queries, m entries that left.
+
+    On the host, float32: on pocket a MiB for the layers of a text together.
+    """
+
+    queries: Tensor
+    """[K, n, D]."""
+    keys: Tensor
+    """[K, m, D]."""
+    counts: Tensor
+    """[K, m], logarithms of how much each counts."""
+    lse: Tensor
+    """[K, n], normalisers of the attention to what is there."""
+    wanted: Tensor
+    """[K, n, 1 + m], logarithms of the shares of what is there, as one, and of each entry."""
+
+
+def of_prose(ids: Sequence[int]) -> Lesson:
+    """A text whose end is to be foretold."""
+    return Lesson(list(ids[:-FOLLOWING]), [], list(ids[-FOLLOWING:]))
+
+
+def with_questions(
+    ids: Sequence[int], tokenizer: Tokenizer, room: int, draw: random.Random
+) -> Lesson | None:
+    """Facts planted into a text, and one to three of them, or of its sentences, asked for.
+
+    Together the questions take at most `room` tokens. None if there is nothing to ask.
+    """
+    pieces: list[tuple[str, list[QuestionAnswer]]] = [
+        (sentence, questions.from_sentence(sentence, draw))
+        for sentence in split_sentences(tokenizer.decode(ids))
+    ]
+    said = [asked for _, asked in pieces if asked]
+    planted = _planted(draw, draw.choice(PLANTED))
+    for fact in planted:
+        between = "\n\n" if "\n" in fact.text else " "
+        at = draw.randrange(len(pieces) + 1)
+        pieces.insert(at, (f"{between}{fact.text}{between}", fact.questions))
+    hidden = [fact.questions for fact in planted if fact.questions]
+    prompt = build_prompt(tokenizer)
+    asked: list[list[int]] = []
+    words: list[int] = []
+    for _ in range(draw.choice((1, 2, 3))):
+        some = hidden if (hidden and draw.random() < 0.5) or not said else said
+        if not some:
+            break
+        question, answer = draw.choice(some.pop(draw.randrange(len(some))))
+        tail = prompt.tail(question)
+        if sum(map(len, asked)) + len(tail) <= room:
+            asked.append(tail)
+            answered = tokenizer.encode(f" {answer}", continuing=True)
+            words += [*tail, *answered, *prompt.stop_ids[:1]]
+    if not asked:
+        return None
+    return Lesson(tokenizer.encode("".join(piece for piece, _ in pieces)), asked, words)
+
+
+def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
+    made: list[facts.Planted] = []
+    while len(made) < count:
+        kind = draw.random()
+        if kind < 0.15:
+            made.append(keys.passkey(draw))
+        elif kind < 0.25:
+            made.extend(keys.keyring(draw, draw.choice((1, 2, 3))))
+        elif kind < 0.35:
+            made.extend(facts.two_steps(draw))
+        else:
+            made.append(facts.anything(draw))
+    return made
+
+
+class Keeping:
+    """A `Folding` that keeps what would go into memory, and leaves attention alone."""
+
+    def __init__(self, method: EdgeInfinite) -> None:
+        self.method = method
+        self.trained = nn.Module()
+        self._parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {}
+
+    def fold(self, step: Step, chosen: Tensor) -> None:
+        leave = step.origin.shape[-1] - chosen.shape[-1]
+        kept = self._parts.setdefault(step.layers[0], [])
+        kept.extend(self.method.written(step, leave))
+
+    def mix(
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+    ) -> Tensor:
+        return out
+
+    def entries(self) -> dict[int, Entries]:
+        """Of each layer."""
+        joined = {}
+        for layer, parts in self._parts.items():
+            keys, values, counts = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+            joined[layer] = keys, values, counts.log()
+        return joined
+
+
+def noted(
+    model: BoundedModel,
+    head: Sequence[int],
+    method: EdgeInfinite,
+    budget: int,
+    lesson: Lesson,
+    draw: random.Random,
+) -> dict[int, Noted] | None:
+    """What is noted of each layer; None where nothing left the cache.
+
+    `head` is what the model is given in front of a text.
+    """
+    keeping = Keeping(method)
+    asked = lesson.questions
+    longest, together = max(map(len, asked), default=0), sum(map(len, asked))
+    sizes = Sizes(budget, len(head), together, longest, ANSWER)
+    through = with_folding(method, lambda *_: keeping)
+    reader = Reader(model, through, RunSettings(), sizes, head, asked, len(lesson.ids))
+    reader.begin()
+    for _ in reader.read(IdFeed(lesson.ids)):
+        pass
+    entries = keeping.entries()
+    if not entries:
+        return None
+    met: dict[int, Noted] = {}
+
+    def mix(
+        layer: int,
+        query: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        heads: Mapping[str, Tensor],
+        shape: Shape,
+    ) -> Tensor:
+        keys, _, counts = entries[layer]
+        shares, said = attended(query, out, lse, entries[layer], shape)
+        asked, beside = grouped(query.float(), len(keys)), grouped(lse, len(keys))
+        some = sorted(draw.sample(range(asked.shape[1]), min(ROWS, asked.shape[1])))
+        kept = asked[:, some], keys, counts, beside[:, some], shares[:, some]
+        met[layer] = Noted(*(tensor.cpu() for tensor in kept))
+        return said
+
+    with torch.no_grad():
+        peek(model, reader.cache, lesson.words, mix, torch.tensor([0]))
+    return met
+
+
+def attended(
+    query: Tensor, out: Tensor, lse: Tensor, entries: Entries, shape: Shape
+) -> tuple[Tensor, Tensor]:
+    """Attention to what is there, which gave `out` and `lse`, and to entries that left.
+
+    Logarithms of the shares [K, n, 1 + m] of what is there, as one, and of each entry; and what
+    comes of it [H, T, E].
+    """
+    keys, values, counts = entries
+    scores = grouped(query.float(), len(keys)) @ keys.transpose(1, 2) * shape.scale
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    beside = grouped(lse, len(keys))[..., None]
+    shares = torch.cat((beside, scores + counts[:, None]), -1).log_softmax(-1)
+    there, left = shares[..., :1].exp(), shares[..., 1:].exp()
+    mixed = grouped(out.float(), len(keys)) * there + left @ values
+    return shares, ungrouped(mixed, len(query)).to(out.dtype)
+
+
+def with_folding(
+    method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], Folding]
+) -> EdgeInfinite:
+    """The method with a folding that is made of it and of whether questions are known."""
+
+    class Through(EdgeInfinite):
+        def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+            return make(self, asked) if self.memory else None
+
+    return Through(**method.settings())
+
+
+def divergence(gates: Mapping[int, LearnedGate], met: Mapping[int, Noted]) -> Tensor:
+    """Nats by which what the gates say differs from what was noted, summed over the layers.
+
+    The mean over heads and queries of the Kullback-Leibler divergence from the wanted shares.
+    """
+    total = []
+    for layer, one in met.items():
+        gate = gates[layer]
+        queries, keys, counts, lse, wanted = (
+            t.to(gate.w_key.device)
+            for t in (one.queries, one.keys, one.counts, one.lse, one.wanted)
+        )
+        said = gate.logs_between(queries, keys) + counts[:, None]
+        shares = torch.cat((lse[..., None], said), -1).log_softmax(-1)
+        total.append((wanted.exp() * (wanted - shares)).sum(-1).mean())
+    return torch.stack([t.to(total[0].device) for t in total]).sum()

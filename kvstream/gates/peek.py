@@ -1,0 +1,168 @@
+"""A pass behind what a bounded cache holds, which leaves it as it is: to train gates on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, DummyLayer
+
+from kvstream.methods.tools.gates import Gate
+from kvstream.model import hook
+from kvstream.model.attention import Shape, reference
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import BoundedCache, in_place
+from kvstream.model.recurrent import StateStore
+
+NAME = "kvstream_peek"
+POSITIONS = 1024
+"""Most tokens of a chunk whose loss is taken; more only costs memory."""
+
+Mix = Callable[[int, Tensor, Tensor, Tensor, Mapping[str, Tensor], Shape], Tensor]
+"""As `Folding.mix`, told also what the layer's attention has beside queries and keys."""
+
+
+class _Passing(StateStore):
+    """States of a recurrent layer, read and left alone."""
+
+    def __init__(self, store: StateStore) -> None:
+        super().__init__(store.carries)
+        # Copies: the engine's own tensors know no gradients.
+        self.resume({name: tensor.clone() for name, tensor in store.carried().items()})
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        before = self.conv_states[state_idx]
+        return conv_states if before is None else torch.cat((before, conv_states), dim=-1)
+
+    def update_recurrent_state(self, recurrent_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return recurrent_states
+
+
+class _Peek(Cache):
+    """Stands in for the cache: what it holds is read, and nothing is added."""
+
+    def __init__(self, cache: BoundedCache, mix: Mix) -> None:
+        self.cache, self.mix = cache, mix
+        layers: dict[int, Any] = {store.spec.index: DummyLayer() for store in cache.stores}
+        layers |= {states.carries.index: _Passing(states) for states in cache.recurrent}
+        super().__init__(layers=in_place(layers))
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        return key_states, value_states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.cache.next_position
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        return self.cache.next_position + query_length, 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.cache.capacity
+
+
+_peeking: list[_Peek] = []
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """As `hook.bounded_attention`, with gradients, and the new keys not in the cache."""
+    peek = _peeking[-1]
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    store = peek.cache.store(layer)
+    with torch.inference_mode():  # as in use, where the cache may have to turn its keys
+        held = peek.cache.attended(store)
+    keys, values = (torch.cat(parts, dim=1) for parts in zip(held, (key[0], value[0]), strict=True))
+    shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
+    new, total = query.shape[2], keys.shape[1]
+    if shape.sinks is None and shape.plain(total):
+        mask = torch.ones(new, total, dtype=torch.bool, device=query.device).tril(total - new)
+        out = functional.scaled_dot_product_attention(
+            query, keys[None], values[None], attn_mask=mask, scale=shape.scale,
+            enable_gqa=query.shape[1] != keys.shape[0],
+        )[0]  # fmt: skip
+        with torch.no_grad():  # gradients through it are small, and their memory is not
+            lse = reference(query[0], keys, values, shape)[1]
+    else:
+        out, lse = reference(query[0], keys, values, shape)
+    if store.heads and layer == store.spec.index:
+        out = peek.mix(layer, query[0], out, lse, store.heads, shape)
+    return out.transpose(0, 1)[None], None
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def _peeking_at(model: BoundedModel, peek: _Peek) -> Iterator[None]:
+    model.model.set_attn_implementation(NAME)
+    _peeking.append(peek)
+    try:
+        yield
+    finally:
+        _peeking.pop()
+        model.model.set_attn_implementation(hook.NAME)
+
+
+def peek(
+    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], mix: Mix, rows: Tensor
+) -> Tensor:
+    """Logits [n, V] of the n `rows` of `ids` behind what the cache holds; nothing is added to it.
+
+    `mix` is asked in each layer whose memory is compressed.
+    """
+    start = cache.next_position
+    inputs = torch.tensor([list(ids)], device=model.device)
+    positions = torch.arange(start, start + len(ids), device=model.device)[None]
+    stand_in = _Peek(cache, mix)
+    with _peeking_at(model, stand_in):
+        out = model.model(
+            input_ids=inputs, position_ids=positions, past_key_values=stand_in, use_cache=True,
+            logits_to_keep=rows,
+        )  # fmt: skip
+    logits: Tensor = out.logits[0]
+    return logits
+
+
+def through(gates: Mapping[int, Gate]) -> Mix:
+    """What heads remember, read through `gates` as in use, where no question is known."""
+
+    def mix(
+        layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor], _: Shape
+    ) -> Tensor:
+        mixed: Tensor = gates[layer](query, out, lse, heads["memory"], heads["norm"], False)
+        return mixed
+
+    return mix
+
+
+def chunk_loss(
+    model: BoundedModel, cache: BoundedCache, ids: Sequence[int], gates: Mapping[int, Gate]
+) -> Tensor:
+    """Mean loss of the tokens after the first, with gradients for the gates."""
+    rows = torch.arange(len(ids) - 1, device=model.device)
+    if len(rows) > POSITIONS:
+        rows = rows[:: -(-len(rows) // POSITIONS)]
+    with torch.enable_grad():
+        logits = peek(model, cache, ids, through(gates), rows)
+        targets = torch.tensor(list(ids), device=model.device)[rows + 1]
+        return functional.cross_entropy(logits.float(), targets)

@@ -1,0 +1,358 @@
+"""Trains the gate of ``edgeinfinite`` for a model: the model stays as it is, the gate learns.
+
+The engine itself reads the texts. The features of a learned gate come first: they learn attention
+to what left, layer by layer (`gate_lessons`). Then the MLP and the gating vectors of either form
+learn from the loss of the next token, with memory as it will be in use: each chunk that meets one
+is first run once more with gradients. These do not pass from one chunk to the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import Piece, Reader
+from kvstream.errors import KvstreamError, ModelError, UsageError
+from kvstream.gates.lessons import (
+    FOLLOWING,
+    Noted,
+    divergence,
+    noted,
+    of_prose,
+    with_folding,
+    with_questions,
+)
+from kvstream.gates.peek import chunk_loss
+from kvstream.gates.texts import excerpt, excerpts, texts_in
+from kvstream.methods.base import ModelFacts
+from kvstream.methods.edgeinfinite import EdgeInfinite, Gated
+from kvstream.methods.tools.gates import Gate, LearnedGate, new_gate
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import BoundedCache
+from kvstream.run.prompt import build_prompt
+from kvstream.settings import RunSettings
+from kvstream.tokenization.tokenizer import Tokenizer
+
+ROOM = 16
+"""Entries reserved for a question and for an answer, which training has none of."""
+WARM_UP = 0.05
+VECTOR_RATE = 20.0
+"""The gating vectors learn so many times faster than the MLP."""
+PROSE = 0.1
+"""Share of lessons without questions."""
+FEATURE_RATE = 0.01
+"""Learning rate of features at its highest."""
+BLOCK = 100
+"""Steps between checkpoints while features learn."""
+
+
+@dataclass(frozen=True)
+class GateRecipe:
+    """How a gate is trained."""
+
+    form: str = "learned"
+    """As the method's setting."""
+    budget: int = 1024
+    """Entries a head; the sizes of the method follow it, and in use they may be others."""
+    tokens: int = 6144
+    """Tokens of each text: a run of them, from a random place."""
+    features: int = EdgeInfinite.features
+    """Of the form ``learned``."""
+    lessons: int = 400
+    """Texts from which features learn, all kept in memory."""
+    steps: int = 6000
+    """Times that they learn from one of these."""
+    texts: int | None = None
+    """Most texts in an epoch of the rest; None is all."""
+    epochs: int = 2
+    lr: float = 0.005
+    hidden: int | None = None
+    """Width of the MLP; None is the dimension of a head, or a quarter of it beside features."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the training is."""
+
+    what: str
+    """``lesson`` that was read, ``step`` of features, ``text`` of the rest."""
+    done: int
+    of: int
+    loss: float
+    """Since the last time, the mean: of a step nats over all layers, of a text nats a token in the
+    chunks that met a memory; nan where there were none."""
+    tokens: int
+    seconds: float
+
+
+def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
+    """Untrained gates for every layer whose memory is compressed."""
+    torch.manual_seed(recipe.seed)
+    beside = 4 if recipe.form == "learned" else 1
+    return {
+        layer.index: new_gate(
+            recipe.form, layer, recipe.features, recipe.hidden or max(1, layer.value_dim // beside)
+        ).to(layer.device)
+        for layer in facts.layers
+    }
+
+
+def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
+    """The method with gates that are in memory, not in a file."""
+
+    return with_folding(method, lambda sized, asked: Gated(sized, gates, asked))
+
+
+def open_reader(
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    method: EdgeInfinite,
+    budget: int,
+    tokens: int,
+    run: RunSettings | None = None,
+) -> Reader:
+    """A reader of a text of so many tokens, with nothing in front but what begins every text."""
+    head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    sizes = Sizes(budget, len(head), 0, ROOM, ROOM)
+    return Reader(model, method, run or RunSettings(), sizes, head, (), tokens)
+
+
+class Trainer:
+    """Trains gates; can stop after a block of steps or a text, and go on from its checkpoint."""
+
+    def __init__(
+        self, model: BoundedModel, tokenizer: Tokenizer, recipe: GateRecipe, data: Path, out: Path
+    ) -> None:
+        self.model, self.tokenizer, self.recipe, self.out = model, tokenizer, recipe, out
+        self.learned, self.held = texts_in(data)
+        if recipe.tokens <= self._shortest:
+            raise UsageError(
+                f"Texts of {recipe.tokens:,} tokens leave nothing to go into memory under a "
+                f"budget of {recipe.budget:,}; use --tokens {self._shortest + 1} or more, or "
+                "lower --budget."
+            )
+        if not model.facts.layers:
+            raise ModelError(f"{model.name} has no layer with a global memory; nothing to train.")
+        self.method = EdgeInfinite(form=recipe.form, features=recipe.features)
+        self.gates = new_gates(model.facts, recipe)
+        self.parameters = [p for gate in self.gates.values() for p in gate.parameters()]
+        named = [pair for gate in self.gates.values() for pair in gate.named_parameters()]
+        vectors = [p for name, p in named if name in ("g", "offset")]
+        mlps = [p for name, p in named if name in ("w1", "b1", "w2", "b2")]
+        features = [p for name, p in named if name.endswith(("query", "key"))]
+        # The sigmoid of the gating vectors starts nearly closed, where its slope is small.
+        groups = [
+            {"params": mlps, "times": 1.0},
+            {"params": vectors, "times": VECTOR_RATE},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=0.0)
+        self.of_features = torch.optim.Adam(features, lr=FEATURE_RATE) if features else None
+        self.stepped, self.done = 0, 0
+        draw = random.Random(recipe.seed)
+        self.order: list[str] = []
+        for _ in range(recipe.epochs):
+            self.order += draw.sample(self.learned, len(self.learned))[: recipe.texts]
+
+    @property
+    def share(self) -> float:
+        """The gates' share of all weights."""
+        mine = sum(p.numel() for p in self.parameters)
+        return mine / (mine + sum(p.numel() for p in self.model.model.parameters()))
+
+    @property
+    def _shortest(self) -> int:
+        """Tokens that a text has to pass; a lesson without questions is run to its end apart."""
+        budget = self.recipe.budget
+        return max(budget * 3 // 2, budget + FOLLOWING) if self.recipe.form == "learned" else budget
+
+    def heldout(self, count: int) -> list[list[int]]:
+        """Excerpts of so many texts that were held out."""
+        recipe = self.recipe
+        return excerpts(self.held, self.tokenizer, recipe.tokens, count, recipe.seed)
+
+    def train(self) -> Iterator[Progress]:
+        """What remains of the training; a checkpoint after each block of steps and each text."""
+        if self.of_features is not None and self.stepped < self.recipe.steps:
+            lessons: list[dict[int, Noted]] = []
+            yield from self._read_lessons(lessons)
+            yield from self._learn(lessons, self.of_features)
+            lessons.clear()
+        met = self.done > 0
+        while self.done < len(self.order):
+            started = time.perf_counter()
+            draw = random.Random(f"{self.recipe.seed}:{self.done}")
+            name = self.order[self.done]
+            ids = excerpt(name, self.tokenizer, self.recipe.tokens, draw)
+            loss = self._text(ids)
+            self.done += 1
+            met = met or not math.isnan(loss)
+            self._save_checkpoint()
+            spent = time.perf_counter() - started
+            yield Progress("text", self.done, len(self.order), loss, len(ids), spent)
+        if not met:
+            raise self._nothing_left()
+
+    def _nothing_left(self) -> UsageError:
+        return UsageError(
+            f"No text was longer than a budget of {self.recipe.budget:,} holds; lower --budget."
+        )
+
+    # Features
+
+    def _read_lessons(self, lessons: list[dict[int, Noted]]) -> Iterator[Progress]:
+        """Fills `lessons`; the same ones in every run, whatever was learned from them before."""
+        recipe, head = self.recipe, build_prompt(self.tokenizer).head
+        for number in range(recipe.lessons):
+            started = time.perf_counter()
+            draw = random.Random(f"{recipe.seed}:lesson:{number}")
+            size = draw.randrange(self._shortest, recipe.tokens)
+            ids = excerpt(draw.choice(self.learned), self.tokenizer, size, draw)
+            made = None
+            if draw.random() >= PROSE:
+                made = with_questions(ids, self.tokenizer, recipe.budget // 4, draw)
+            made = made or of_prose(ids)
+            met = noted(self.model, head, self.method, recipe.budget, made, draw)
+            if met is not None:
+                lessons.append(met)
+            spent = time.perf_counter() - started
+            yield Progress("lesson", number + 1, recipe.lessons, math.nan, len(made.ids), spent)
+        if not lessons:
+            raise self._nothing_left()
+
+    def _learn(
+        self, lessons: Sequence[Mapping[int, Noted]], optimizer: torch.optim.Optimizer
+    ) -> Iterator[Progress]:
+        steps, gates = self.recipe.steps, cast(dict[int, LearnedGate], self.gates)
+        while self.stepped < steps:
+            started, total = time.perf_counter(), 0.0
+            draw = random.Random(f"{self.recipe.seed}:step:{self.stepped}")
+            block = min(BLOCK, steps - self.stepped)
+            for _ in range(block):
+                rate = FEATURE_RATE * rising_then_falling(self.stepped / steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                loss = divergence(gates, draw.choice(lessons))
+                self._step(optimizer, loss)
+                total += float(loss.detach())
+                self.stepped += 1
+            self._save_checkpoint()
+            spent = time.perf_counter() - started
+            yield Progress("step", self.stepped, steps, total / block, 0, spent)
+
+    def _step(self, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
+        if not torch.isfinite(loss):
+            raise KvstreamError(f"The loss is {float(loss.detach())}; train with a lower --lr.")
+        loss.backward()
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        for weight in self.parameters:  # those that another optimizer changes got gradients, too
+            weight.grad = None
+
+    # MLP and vectors
+
+    def _text(self, ids: Sequence[int]) -> float:
+        method = with_gates(self.method, self.gates)
+        reader = open_reader(self.model, self.tokenizer, method, self.recipe.budget, len(ids))
+        reader.begin()
+        losses = []
+        at = 0
+        while at < len(ids):
+            part = ids[at : at + reader.schedule.chunk()]
+            if reader.cache.folding is not None and len(part) > 1:
+                losses.append(self._chunk(reader.cache, part, (at + len(part)) / len(ids)))
+            at += len(part)
+            reader.step(Piece(part, at - len(part)), last=at == len(ids))
+        return sum(losses) / len(losses) if losses else math.nan
+
+    def _chunk(self, cache: BoundedCache, ids: Sequence[int], within: float) -> float:
+        rate = self.recipe.lr * rising_then_falling((self.done + within) / len(self.order))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["times"]
+        loss = chunk_loss(self.model, cache, ids, self.gates)
+        self._step(self.optimizer, loss)
+        return float(loss.detach())
+
+    # Checkpoints
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out.with_name(self.out.name + ".checkpoint")
+
+    def resume(self) -> bool:
+        """Go on from a checkpoint, if there is one. Raises UsageError if it is of another run."""
+        if not self.checkpoint.is_file():
+            return False
+        stored = torch.load(self.checkpoint, weights_only=True)
+        if stored["recipe"] != self._identity():
+            raise UsageError(
+                f"{self.checkpoint} is of a training with other settings; remove it, or train with "
+                "the same model and settings as before."
+            )
+        for layer, gate in self.gates.items():
+            gate.load_state_dict(stored["gates"][layer])
+        for optimizer, state in zip(self._optimizers(), stored["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.stepped, self.done = int(stored["stepped"]), int(stored["done"])
+        return True
+
+    def save(self) -> None:
+        """Write the gates; the checkpoint goes."""
+        save_gates(self.gates, self.out, {"model": self.model.name, **self._recipe()})
+        self.checkpoint.unlink(missing_ok=True)
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimizer, *([self.of_features] if self.of_features is not None else [])]
+
+    def _recipe(self) -> dict[str, str]:
+        return {k: json.dumps(v) for k, v in dataclasses.asdict(self.recipe).items()}
+
+    def _identity(self) -> dict[str, str]:
+        return {"model": self.model.name, "order": json.dumps(self.order), **self._recipe()}
+
+    def _save_checkpoint(self) -> None:
+        state: dict[str, Any] = {
+            "recipe": self._identity(),
+            "gates": {layer: gate.state_dict() for layer, gate in self.gates.items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers()],
+            "stepped": self.stepped,
+            "done": self.done,
+        }
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.checkpoint.with_name(self.checkpoint.name + ".partial")
+        torch.save(state, partial)
+        os.replace(partial, self.checkpoint)
+
+
+def rising_then_falling(progress: float) -> float:
+    """Share of the highest learning rate, after this share of the training."""
+    rise = min(1.0, progress / WARM_UP)
+    return rise * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
+
+
+def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> None:
+    """A safetensors file that the method loads; written whole or not at all."""
+    from safetensors.torch import save_file
+
+    tensors = {
+        f"layers.{layer}.{name}": value.detach().cpu().contiguous()
+        for layer, gate in gates.items()
+        for name, value in gate.state_dict().items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata=about)
+    os.replace(partial, path)

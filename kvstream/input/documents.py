@@ -1,0 +1,125 @@
+"""PDF, EPUB, DOCX and HTML to plain text in parts, through the libraries of ``documents``.
+
+No document is ever in memory whole: a PDF comes page by page, the others in blocks of their
+markup.  Byte offsets of a document are those of the extracted text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstream.errors import SourceError
+from kvstream.input.blocks import Part
+from kvstream.input.formats import Head
+from kvstream.input.limits import Patience
+
+if TYPE_CHECKING:
+    from kvstream.input.zipped import Packed
+
+LIBRARIES = {"pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",)}
+SAMPLE = 256 * 1024
+"""Bytes of HTML at the beginning of a page by which its text is estimated."""
+
+
+def missing_extra(kind: str, name: str) -> str | None:
+    """What to tell where a library for ``kind`` is not installed, or None."""
+    missing = [lib for lib in LIBRARIES[kind] if importlib.util.find_spec(lib) is None]
+    if not missing:
+        return None
+    return (
+        f"{name} is {kind.upper()}, which needs {' and '.join(missing)}: "
+        "install kvstream[documents], or convert it to text first."
+    )
+
+
+def kind_of_zip(path: Path) -> str:
+    """``epub``, ``docx`` or ``plain``, by the members of a ZIP file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.NameToInfo
+            if "META-INF/container.xml" in members:
+                return "epub"
+            return "docx" if "word/document.xml" in members else "plain"
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
+        return "plain"
+
+
+def parts_of(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
+    """The text of a document, part after part; what was left out is added to ``notices``.
+
+    Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
+    """
+    found = False
+    try:
+        for part in _parts(kind, path, notices):
+            found = found or bool(part.text.strip())
+            yield part
+    except SourceError:
+        raise
+    except Exception as error:  # whatever a parser raises on a file that it does not understand
+        raise SourceError(f"{path} cannot be read as {kind.upper()}: {error}") from error
+    if not found:
+        raise SourceError(
+            f"{path} has no text that can be extracted (scanned pages?): run it through OCR."
+        )
+
+
+def _parts(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
+    if kind == "pdf":
+        from kvstream.input.pdf import pages
+
+        return pages(path, notices)
+    if kind == "html":
+        return _html_file(path)
+    return _packed(kind, path).parts()
+
+
+def page_parts(head: Head, name: str) -> Iterator[Part | None]:
+    """The text of an HTML page as its bytes come from a stream; None where the stream pauses."""
+    from kvstream.input.markup import html_parts, parts
+
+    patience = Patience(name)
+    for block in html_parts(head.read, patience):
+        if block is None:
+            yield None
+        else:
+            patience.grow(head.taken)
+            yield from parts(block, 0.0, 0.0)
+
+
+def estimate(kind: str, path: Path) -> int:
+    """Bytes of text in a document, from its structure and a sample; 0 where that fails."""
+    try:
+        if kind == "pdf":
+            from kvstream.input.pdf import estimated_bytes
+
+            return estimated_bytes(path)
+        if kind != "html":
+            return _packed(kind, path).estimate()
+        from kvstream.input.markup import text_bytes
+
+        with path.open("rb") as file:
+            sample = file.read(SAMPLE)
+        return round(text_bytes(sample) * path.stat().st_size / max(len(sample), 1))
+    except Exception:  # the reading itself tells what is wrong
+        return 0
+
+
+def _packed(kind: str, path: Path) -> Packed:
+    from kvstream.input.zipped import Docx, Epub
+
+    return (Epub if kind == "epub" else Docx)(path)
+
+
+def _html_file(path: Path) -> Iterator[Part]:
+    from kvstream.input.markup import html_parts, parts
+
+    share, size = 0.0, path.stat().st_size
+    with path.open("rb") as file:
+        for block in html_parts(file.read, Patience(str(path), size)):
+            before, share = share, min(1.0, file.tell() / max(size, 1))
+            yield from parts(block or (), before, share)

@@ -1,0 +1,153 @@
+"""The files of a directory: sorted, without what is hidden or ignored by git."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pathspec
+import re2
+
+from kvstream.input import pseudo
+
+# Those of git, Mercurial, Subversion and others begin with a dot and are hidden already.
+VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
+
+
+def files_in(
+    folder: Path,
+    unreadable: Callable[[OSError], None],
+    no_disk: Callable[[str, str], None],
+) -> Iterator[Path]:
+    """Regular files in ``folder``, depth first by name, ``.gitignore`` obeyed.
+
+    Links to directories are not followed, so a loop of links cannot hold us; FIFOs, sockets and
+    devices are left alone.  A directory that cannot be listed goes to ``unreadable``; what lies
+    on no disk goes to ``no_disk``, with its file system and ``file`` or ``directory``.
+    """
+    kind = pseudo.kind(folder.stat())
+    if kind is not None:
+        no_disk(kind, "directory")
+        return
+    yield from _walk(folder, _ignores_above(folder), unreadable, no_disk)
+
+
+def _walk(
+    folder: Path,
+    ignores: list[_Ignore],
+    unreadable: Callable[[OSError], None],
+    no_disk: Callable[[str, str], None],
+) -> Iterator[Path]:
+    # Without recursion: folders can be nested deeper than Python's calls.
+    waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
+    while waiting:
+        at, ignores = waiting.pop()
+        if not isinstance(at, Path):
+            yield Path(at.path)
+            continue
+        try:
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+        except OSError as error:
+            unreadable(error)
+            continue
+        here = _Ignore.of(at)
+        if here is not None:
+            ignores = [here, *ignores]
+        found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name in VCS_FOLDERS or _ignored(path, ignores, is_folder=True):
+                    continue
+                if (kind := _pseudo(entry)) is not None:
+                    no_disk(kind, "directory")
+                    continue
+                found.append((path, ignores))
+            elif entry.is_file() and not _ignored(path, ignores, is_folder=False):
+                if (kind := _pseudo(entry)) is not None:
+                    no_disk(kind, "file")
+                    continue
+                found.append((entry, ignores))
+        waiting += reversed(found)
+
+
+def _pseudo(entry: os.DirEntry[str]) -> str | None:
+    try:
+        return pseudo.kind(entry.stat())
+    except OSError:  # gone, or not ours to see: whoever opens it is told
+        return None
+
+
+class _Ignore:
+    """One ``.gitignore`` and the folder it speaks of."""
+
+    def __init__(self, folder: Path, lines: list[str]) -> None:
+        self.folder = folder
+        self.spec = _spec(lines)
+
+    @classmethod
+    def of(cls, folder: Path) -> _Ignore | None:
+        path = folder / ".gitignore"
+        try:
+            if not path.is_file():  # a FIFO of that name would hold us for ever
+                return None
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        return cls(folder.absolute(), text.splitlines())
+
+    def verdict(self, path: Path, *, is_folder: bool) -> bool | None:
+        name = path.absolute().relative_to(self.folder).as_posix() + ("/" if is_folder else "")
+        return self.spec.check_file(name).include
+
+
+def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
+    """The patterns, without those that are none: ``[z-a]`` ignores nothing, as in git.
+
+    RE2 takes time that grows with the name alone, whatever the pattern.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # re has doubts about some patterns; RE2 decides
+        try:
+            return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
+        except (ValueError, re.error, re2.error):
+            return pathspec.GitIgnoreSpec.from_lines(filter(_is_pattern, lines), backend="re2")
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line], backend="re2")
+    except (ValueError, re.error, re2.error):
+        return False
+    return True
+
+
+def _ignores_above(folder: Path) -> list[_Ignore]:
+    """The files of the folders above, nearest first, up to the top of the repository."""
+    top = folder.resolve()
+    found: list[_Ignore] = []
+    while not (top / ".git").exists():
+        if top.parent == top:
+            return []  # not in a repository: files outside of what was named do not count
+        top = top.parent
+        ignore = _Ignore.of(top)
+        if ignore is not None:
+            found.append(ignore)
+    return found
+
+
+def _ignored(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
+    """Whether the nearest ``.gitignore`` that says anything about ``path`` excludes it."""
+    for ignore in ignores:
+        try:
+            verdict = ignore.verdict(path, is_folder=is_folder)
+        except ValueError:  # reached over a link, so not below that folder
+            continue
+        if verdict is not None:
+            return verdict
+    return False

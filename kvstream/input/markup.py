@@ -1,0 +1,228 @@
+"""The visible text of HTML, and the headings it stands under, while the markup streams through.
+
+lxml calls back for every tag; no tree is built.  A stack of open tags that is thousands deep makes
+its parser take time with the square of the depth, so such a stack is closed on the way.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from lxml import etree
+
+from kvstream.input.blocks import Part
+from kvstream.input.encodings import html_decoder
+from kvstream.input.limits import Patience
+
+BLOCK = 16 * 1024
+"""Characters given to the parser at a time."""
+DEEPEST = 1000
+"""Open tags at the end of a block; with more, all are closed."""
+LONGEST_HEADING = 200
+"""Characters; what is longer is no heading."""
+LONGEST_LINE = 64 * 1024
+"""Characters of a line that are held back until it ends."""
+_DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
+_APART = frozenset(["p", "h1", "h2", "h3", "h4"])
+_HEADINGS = frozenset(["h1", "h2", "h3"])
+_BLOCKS = frozenset([
+    "address", "article", "aside", "blockquote", "dd", "div", "dl", "dt", "figcaption",
+    "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main",
+    "nav", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul",
+])  # fmt: skip
+_SPACE = re.compile(r"[ \t\n\r\f\v]+")
+
+Read = Callable[[int], bytes | None]
+Piece = tuple[str, str]
+"""Text, and the heading above it."""
+
+
+def html_parts(
+    read: Read, patience: Patience, heading: str = "", encoding: str | None = None
+) -> Iterator[list[Piece] | None]:
+    """The pieces of a page's text, block by block; None where ``read`` has nothing now.
+
+    ``heading`` counts until there is one on the page.  Raises SourceError when it takes too long.
+    """
+    target = _Page(heading)
+    parser = _parser(target)
+    decoder, held = None, ""
+    while True:
+        data = read(BLOCK)
+        if data is None:
+            yield None
+            continue
+        decoder = decoder or html_decoder(data, encoding)
+        with patience.counting():
+            text, held = held + decoder.decode(data, not data), ""
+            close = not data or target.depth > DEEPEST
+            if data and close and (tag := text.rfind("<")) > 0:  # no tag is cut in two
+                text, held = text[:tag], text[tag:]
+            # lxml refuses NUL, and surrogates of a damaged UTF-16
+            parser.feed(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
+            if close:
+                parser.close()
+                parser = _parser(target)
+        yield target.lines.take(final=not data)
+        if not data:
+            return
+
+
+def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part]:
+    """The pieces of one block, which took the conversion from one share to another."""
+    done, every = 0, sum(len(text) for text, _ in pieces)
+    for text, heading in pieces:
+        done += len(text)
+        yield Part(text, heading, before + (after - before) * done / every)
+
+
+def text_bytes(markup: bytes) -> int:
+    """Bytes of the text in a piece of HTML."""
+    blocks = html_parts(io.BytesIO(markup).read, Patience("a sample"))
+    return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
+
+
+def _parser(target: _Page) -> etree.HTMLParser:
+    return etree.HTMLParser(target=target, encoding="utf-8", huge_tree=True)
+
+
+class _Page:
+    """What lxml calls while it parses: gathers the text."""
+
+    def __init__(self, heading: str) -> None:
+        self.depth = 0
+        """Tags that are open."""
+        self.lines = Lines(heading)
+        self._dropped = 0
+        self._pre = 0
+        self._heading: list[str] | None = None
+
+    def start(self, tag: str, attributes: object) -> None:
+        self.depth += 1
+        if tag in _DROPPED:
+            self._dropped += 1
+        if self._dropped:
+            return
+        if tag in _APART:
+            self.lines.add("\n\n")
+        elif tag in _BLOCKS:
+            self.lines.end_line()
+        elif tag == "br":
+            self.lines.add("\n")
+        if tag in _HEADINGS:
+            self._heading = []
+        self._pre += tag == "pre"
+
+    def end(self, tag: str) -> None:
+        self.depth -= 1
+        if self._dropped:
+            self._dropped -= tag in _DROPPED
+            return
+        if tag in _HEADINGS:
+            self._name()
+        if tag in _BLOCKS:
+            self.lines.end_line()
+        self._pre -= tag == "pre"
+
+    def data(self, text: str) -> None:
+        if self._dropped:
+            return
+        text = text if self._pre else _SPACE.sub(" ", text)
+        if self._heading is not None:
+            self._heading.append(text)
+            if sum(map(len, self._heading)) > LONGEST_HEADING:
+                self._heading = None
+        self.lines.add(text)
+
+    def comment(self, text: str) -> None:
+        """Not shown."""
+
+    def pi(self, target: str, data: str | None = None) -> None:
+        """Not shown."""
+
+    def close(self) -> None:
+        """Nothing is returned: the text was handed out on the way."""
+
+    def _name(self) -> None:
+        words = " ".join("".join(self._heading or ()).split())
+        if words:
+            self.lines.name(words)
+        self._heading = None
+
+
+class Lines:
+    """Text as it comes, cleaned: lines without white space around, one empty line at most."""
+
+    def __init__(self, heading: str = "") -> None:
+        self.heading = heading
+        """Above what comes next."""
+        self._new: list[str] = []
+        self._rest = ""
+        self._done: list[str] = []
+        self._pieces: list[Piece] = []
+        self._empty = 0
+        self._begun = False
+        self._cut = False
+        self._open = False
+
+    def add(self, text: str) -> None:
+        self._new.append(text)
+        line = text.rpartition("\n")[2]
+        self._open = bool(line.strip()) or (self._open and len(line) == len(text))
+
+    def end_line(self) -> None:
+        """Begin a new line, unless one has just begun."""
+        if self._open:
+            self.add("\n")
+
+    def name(self, heading: str) -> None:
+        """What was added last, after the last empty line, is a heading."""
+        waiting = self._rest + "".join(self._new)
+        before, _, own = waiting.rpartition("\n\n")
+        self._rest, self._new = "", [before, "\n\n"]
+        self._settle(final=False)
+        self._finish()
+        self.heading = heading
+        self._new = [own]
+        self._open = True
+
+    def take(self, *, final: bool = False) -> list[Piece]:
+        """The pieces that are certain by now."""
+        self._settle(final=final)
+        if final and self._begun:
+            self._done.append("\n")
+        self._finish()
+        found, self._pieces = self._pieces, []
+        return found
+
+    def _finish(self) -> None:
+        text = "".join(self._done)
+        self._done = []
+        if text:
+            self._pieces.append((text, self.heading))
+
+    def _settle(self, *, final: bool) -> None:
+        lines = (self._rest + "".join(self._new)).split("\n")
+        self._new = []
+        self._rest = "" if final else lines.pop()
+        for line in lines:
+            self._line(line)
+            self._cut = False
+        if len(self._rest) > LONGEST_LINE:
+            self._line(self._rest)
+            self._rest, self._cut = "", True
+
+    def _line(self, line: str) -> None:
+        if self._cut:  # the line began in what was handed out before
+            self._done.append(line)
+            return
+        line = line.strip(" \t")
+        if not line:
+            self._empty += 1
+            return
+        if self._begun:
+            self._done.append("\n\n" if self._empty else "\n")
+        self._done.append(line)
+        self._begun, self._empty = True, 0

@@ -1,0 +1,199 @@
+"""The text of a PDF page by page, without running headers, footers and page numbers."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvstream.errors import SourceError
+from kvstream.input import pdf_worker
+from kvstream.input.blocks import Part
+from kvstream.input.limits import Patience
+
+SAMPLES = 24
+"""Pages by which the text of all is estimated."""
+BATCH = 50
+"""Pages that are asked for at a time."""
+NEAR = 4
+"""Pages before and after that are looked at for the same line."""
+REPEATED = 2
+"""A line at the edge of a page that so many pages near it have, too, is a header or a footer."""
+EDGE = 2
+"""Lines at the top and at the bottom that may be one."""
+
+
+class _Worker:
+    """The process that converts; one for all, and a new one after it had to be ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def pages(
+        self, path: Path, number: int, patience: Patience, most: int = 1
+    ) -> tuple[int, list[str]]:
+        """How many pages there are, and the text of some, from ``number`` (from 0) on.
+
+        At most ``most`` of them, and one at least, unless that is the end.  Raises SourceError.
+        """
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            late = threading.Timer(max(patience.left, 0.1), process.kill)
+            late.daemon = True
+            late.start()
+            began = time.perf_counter()
+            try:
+                request = json.dumps([str(path.absolute()), number, most])
+                process.stdin.write(request.encode() + b"\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = b""
+            except BaseException:  # an interrupt: the answer would come to the next question
+                self._end()
+                raise
+            finally:
+                late.cancel()
+                patience.used += time.perf_counter() - began
+            if not line:
+                self._end()
+                if not patience.left:
+                    raise patience.error()
+                raise SourceError(
+                    f"{path} cannot be read as PDF: converting page {number + 1:,} takes too much "
+                    "memory or crashes the PDF library. Convert it to text first."
+                )
+        if not patience.left:
+            raise patience.error()
+        count, told = json.loads(line)
+        if count is None:
+            if "password" in told.lower():
+                raise SourceError(f"{path} is encrypted: remove its password first.")
+            raise SourceError(f"{path} cannot be read as PDF: {told}")
+        return count, [_plain(text) for text in told]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._process = subprocess.Popen(
+                # -P: the folder of the script must not hide modules of other libraries.
+                [sys.executable, "-P", pdf_worker.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for us alone
+            )
+            atexit.register(self._process.kill)
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            atexit.unregister(self._process.kill)
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+            self._process = None
+
+
+_worker = _Worker()
+
+
+def estimated_bytes(path: Path) -> int:
+    """Bytes of text, from the number of pages and the text of some. Raises SourceError."""
+    patience = Patience(str(path), path.stat().st_size)
+    count, texts = _worker.pages(path, 0, patience)
+    numbers = range(1, count) if count <= SAMPLES else _spread(count)
+    texts = [*texts, *(_worker.pages(path, n, patience)[1][0] for n in numbers)]
+    return round(sum(len(text.encode()) for text in texts) * count / max(len(texts), 1))
+
+
+def _spread(pages: int) -> list[int]:
+    return [round((i + 0.5) * pages / SAMPLES) for i in range(SAMPLES)]
+
+
+def pages(path: Path, notices: list[str]) -> Iterator[Part]:
+    """Every page; how many lines were left out is added to ``notices``. Raises SourceError."""
+    patience = Patience(str(path), path.stat().st_size)
+    near: deque[_Page] = deque()
+    """The pages around the one that is handed out next."""
+    left_out: Counter[str] = Counter()
+    ahead: deque[str] = deque()
+    count, read = 1, 0
+    number = 0
+    while number < count:
+        while read < count and read <= number + NEAR:
+            if not ahead:
+                count, texts = _worker.pages(path, read, patience, BATCH)
+                ahead.extend(texts)
+            if ahead:
+                near.append(_Page(ahead.popleft()))
+                read += 1
+        if not near:
+            return
+        at = min(number, NEAR)
+        others = Counter(line for i, page in enumerate(near) if i != at for line in page.edges)
+        for line in set().union(*(page.within for page in near)):
+            others.pop(line, None)  # what looks so in the middle of a page is text
+        text = near[at].without(others, left_out)
+        yield Part(text + "\n", number + 1, (number + 1) / count)
+        if number >= NEAR:
+            near.popleft()
+        number += 1
+    if left_out:
+        lines = left_out.total()
+        notices.append(
+            f"{path}: {lines:,} running headers, footers and page numbers were left out."
+        )
+
+
+class _Page:
+    def __init__(self, text: str) -> None:
+        self.lines = text.split("\n")
+        self._filled = [i for i, line in enumerate(self.lines) if line.strip()]
+        ends = {*self._filled[:EDGE], *self._filled[-EDGE:]}
+        self.edges = {_shape(self.lines[i]) for i in ends}
+        """How the lines at top and bottom look, whatever numbers are in them."""
+        self.within = {_shape(self.lines[i]) for i in self._filled[EDGE:-EDGE]}
+        """How the lines between them look."""
+
+    def without(self, others: Counter[str], left_out: Counter[str]) -> str:
+        """The text without the lines at its edges that ``others`` have often enough."""
+        dropped: set[int] = set()
+        for side in (self._filled[:EDGE], self._filled[: -EDGE - 1 : -1]):
+            for index in side:
+                shape = _shape(self.lines[index])
+                if others[shape] < REPEATED:
+                    break
+                dropped.add(index)
+        if len(dropped) == len(self._filled):  # nothing else is on the page
+            return "\n".join(self.lines)
+        left_out.update(_shape(self.lines[index]) for index in dropped)
+        return "\n".join(line for i, line in enumerate(self.lines) if i not in dropped)
+
+
+_NUMBER = re.compile(r"\d+|\b[ivxlc]+\b")
+
+
+def _shape(line: str) -> str:
+    return _NUMBER.sub("#", " ".join(line.casefold().split()))
+
+
+def _plain(text: str) -> str:
+    """PDFium's text with one kind of line end; words cut at the end of a line are one again."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+    text = re.sub("[\ufffe\x02]\n?", "", text)
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,561 @@
+"""Files, directories, compressed files and standard input as one stream of text blocks.
+
+Never more than a block is in memory.  Sources are concatenated as ``cat`` does it; where one does
+not end in a newline, a newline that stands for no byte is put in between, so that the last line
+of one file and the first line of the next stay two lines.  All offsets count bytes of the
+concatenated sources after decompression, before decoding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import stat
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.input import documents, pseudo
+from kvstream.input.blocks import BlockDecoder, Part, TextBlock
+from kvstream.input.encodings import OtherDecoder, by_mark, encoding_of
+from kvstream.input.folders import files_in
+from kvstream.input.following import Follow, FollowedFile
+from kvstream.input.formats import (
+    COMPRESSED,
+    MAGIC,
+    SNIFF,
+    Head,
+    damage_errors,
+    decompressed,
+    kind_of,
+)
+
+__all__ = ["SourceSet", "TextBlock", "open_sources"]
+
+BLOCK = 64 * 1024
+"""Bytes asked for in one read."""
+# Text bytes for each byte of a file, until some of it has been read.
+EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0}
+SAMPLED = 100
+"""Documents of one kind whose text is estimated each by itself; others are taken to be alike."""
+TOLD = 3
+"""Files that notices of one kind name one by one; more are counted."""
+
+
+@dataclass
+class _Source:
+    name: str
+    path: Path | None = None
+    """None: standard input."""
+    size: int | None = None
+    """Bytes of a regular file; None for a pipe, whose kind shows when it is read."""
+    kind: str = "plain"
+    length: int | None = None
+    """Decoded bytes, once all have been read."""
+    followed: bool = False
+    """Others write to it, and more is waited for."""
+    folder: str = ""
+    """The directory that was named, where it was not the file itself."""
+    pseudo: str | None = None
+    """What kind of file it is that no disk holds."""
+    expected: int | None = None
+    """Bytes of text of a document, from its structure and a sample."""
+    share: float = 0.0
+    """Of a document that has been converted: 0 to 1."""
+    converted: int = 0
+    """Bytes of text that it gave."""
+    digest: Any = field(default_factory=hashlib.sha256, repr=False)
+    """Of the decoded bytes so far."""
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """What is known of a source that was read, or begun."""
+
+    name: str
+    bytes: int
+    """Decoded."""
+    sha256: str
+    """Of the decoded bytes, in hex."""
+
+
+def open_sources(
+    paths: Sequence[str],
+    *,
+    text: bool = False,
+    stdin: BinaryIO | io.RawIOBase | None = None,
+    max_bytes: int | None = None,
+    follow: Follow | None = None,
+    copies: Mapping[str, str] | None = None,
+    opener: Callable[[Path], io.RawIOBase] | None = None,
+) -> SourceSet:
+    """Look at every source and prepare to read them in order.
+
+    ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
+    files and HTML as they are, ``max_bytes`` stops what decompresses without end, ``follow`` waits
+    for more at the end of the last file.  ``copies`` are files to read in place of sources that can
+    be read only once, whose names they keep; ``opener`` opens pipes and devices.
+    Raises UsageError for what cannot be followed, and SourceError for what is missing, unreadable,
+    binary, or a directory without text.
+    """
+    if not paths:
+        raise SourceError("Nothing to read: name a file or a directory, or - for standard input.")
+    if list(paths).count("-") > 1:
+        raise UsageError("Standard input (-) was named twice, but it can be read only once.")
+    sources: list[_Source] = []
+    warnings: list[str] = []
+    for name in paths:
+        place = (copies or {}).get(name, name)
+        if place == "-":
+            sources.append(_Source("-"))
+            continue
+        path = Path(place)
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                sources += _folder(path, warnings, text=text)
+            else:
+                source, problem = _look(path, name, text=text)
+                if problem:
+                    raise SourceError(problem)
+                sources.append(source)
+        except FileNotFoundError:
+            raise SourceError(f"{name} does not exist; check the path.") from None
+        except OSError as error:
+            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
+        except ValueError as error:  # a NUL in the name
+            raise SourceError(f"{name!r} is not a path: {error}.") from None
+    if follow is not None and paths[-1] != "-":
+        if sources[-1].name != paths[-1] or sources[-1].kind != "plain":
+            raise UsageError(
+                f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
+            )
+        sources[-1].followed, sources[-1].size = True, None
+    return SourceSet(
+        sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow, opener=opener
+    )
+
+
+def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
+    """The text files in a directory; what is skipped is counted in ``warnings``."""
+    found: list[_Source] = []
+    skipped: Counter[str] = Counter()
+
+    def unreadable(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+        skipped["unreadable directory"] += 1
+
+    def no_disk(kind: str, what: str) -> None:
+        skipped[f"{what} on no disk ({kind})"] += 1
+
+    for path in files_in(folder, unreadable, no_disk):
+        try:
+            source, problem = _look(path, str(path), text=text)
+        except OSError:
+            skipped["unreadable file"] += 1
+            continue
+        if not problem:
+            source.folder = str(folder)
+            found.append(source)
+        elif "kvstream[" in problem:
+            skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
+        else:
+            skipped["binary file"] += 1
+    told = [f"{count:,} × {what}" for what, count in skipped.items()]
+    if not found:
+        seen = f" ({', '.join(told)} skipped)" if told else ""
+        raise SourceError(
+            f"{folder} has no text files that are not hidden or ignored{seen}; "
+            "name the files themselves."
+        )
+    if told:
+        warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
+    return found
+
+
+def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
+    """What a file is, and the reason if it cannot be read as text. Raises OSError."""
+    status = path.stat()
+    made_up = pseudo.kind(status)
+    if made_up is not None or not stat.S_ISREG(status.st_mode):
+        return _Source(name, path, pseudo=made_up), None
+    source = _Source(name, path, size=status.st_size)
+    with path.open("rb") as file:
+        beginning = Head(file)
+        head = beginning.look()
+        source.kind = kind_of(head)
+        if head.startswith(MAGIC["zip"]):
+            source.kind = documents.kind_of_zip(path)
+        if source.kind == "plain" and path.suffix.lower() in (".html", ".htm", ".xhtml"):
+            source.kind = "html"
+        if text and source.kind not in COMPRESSED:
+            source.kind = "plain"
+        if source.kind in documents.LIBRARIES:
+            return source, documents.missing_extra(source.kind, name)
+        try:
+            start = decompressed(beginning, source.kind, name)(SNIFF) or b""
+        except SourceError as error:
+            return source, str(error)
+        except damage_errors() as error:
+            if isinstance(error, EOFError):  # cut short: what there is will be read
+                return source, None
+            return source, _damaged(name, source.kind, 0, error)
+    return source, None if text else _not_text(start, name)
+
+
+def _not_text(start: bytes, name: str) -> str | None:
+    if b"\0" not in start or by_mark(start):
+        return None
+    return (
+        f"{name} is binary (a NUL at byte {start.index(0):,}); "
+        "convert it to text first, or read it as it is with --text."
+    )
+
+
+def _damaged(name: str, kind: str, position: int, error: BaseException) -> str:
+    return (
+        f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
+        f"({error}); fetch or pack it again."
+    )
+
+
+class SourceSet:
+    """The sources of a run, read once, in order, as blocks of about 64 KiB."""
+
+    def __init__(
+        self,
+        sources: list[_Source],
+        warnings: list[str],
+        *,
+        text: bool,
+        stdin: BinaryIO | io.RawIOBase | None,
+        max_bytes: int | None,
+        follow: Follow | None = None,
+        opener: Callable[[Path], io.RawIOBase] | None = None,
+    ) -> None:
+        self._warnings = warnings
+        self._sources = sources
+        self._text = text
+        self._stdin = stdin
+        self._max_bytes = max_bytes
+        self._follow = follow
+        self._opener = opener
+        self._bases: list[int] = []
+        self._position = 0
+        self._head: Head | None = None
+        self._started = False
+        self._earlier: list[SourceRecord] = []
+        self._last = ""
+        self._encodings: list[tuple[str, str]] = []
+        self._damaged: list[tuple[str, SourceError]] = []
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user should know; complete when all has been read."""
+        return [*self._warnings, *self._about_encodings(), *self._about_damage()]
+
+    def _about_encodings(self) -> list[str]:
+        """Which files were not in UTF-8, one by one or counted."""
+        if len(self._encodings) <= TOLD:
+            return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
+        counts = Counter(encoding for _, encoding in self._encodings).most_common()
+        told = ", ".join(f"{count:,} × {encoding}" for encoding, count in counts)
+        return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
+
+    def _about_damage(self) -> list[str]:
+        """The documents in folders whose reading failed."""
+        failed: dict[str, list[SourceError]] = {}
+        for folder, error in self._damaged:
+            failed.setdefault(folder, []).append(error)
+        return [
+            f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
+            f"(the first: {errors[0]})"
+            for folder, errors in failed.items()
+        ]
+
+    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
+        """Count from behind sources that were read before: offsets, indices, names.
+
+        ``ended_line``: whether they ended with a newline.
+        """
+        self._earlier = list(earlier)
+        for record in earlier:
+            self._bases.append(self._position)
+            self._position += record.bytes
+        self._last = ("\n" if ended_line else " ") if self._position else ""
+
+    @property
+    def ended_line(self) -> bool:
+        """Whether what was read so far ends with a newline."""
+        return self._last == "\n"
+
+    @property
+    def records(self) -> list[SourceRecord]:
+        """Of every source that was begun, those before included."""
+        behind = [*self._bases[1:], self._position]
+        begun = self._sources[: len(self._bases) - len(self._earlier)]
+        return self._earlier + [
+            SourceRecord(source.name, behind[i] - self._bases[i], source.digest.hexdigest())
+            for i, source in enumerate(begun, len(self._earlier))
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """Path of each source, ``-`` for standard input."""
+        return [r.name for r in self._earlier] + [source.name for source in self._sources]
+
+    @property
+    def bases(self) -> list[int]:
+        """Global byte offset of the beginning of each source that was begun; grows as they are."""
+        return self._bases
+
+    @property
+    def bytes_read(self) -> int:
+        """Decoded bytes so far, over all sources."""
+        return self._position
+
+    def locate(self, byte: int) -> tuple[int, int]:
+        """The source that a global byte offset lies in, and the offset in that source."""
+        index = max(bisect_right(self._bases, byte) - 1, 0)
+        return index, byte - (self._bases[index] if self._bases else 0)
+
+    def size_hint(self) -> int | None:
+        """Decoded bytes of all sources; an estimate where one is packed; None for a pipe."""
+        total = sum(record.bytes for record in self._earlier)
+        for index, source in enumerate(self._sources, len(self._earlier)):
+            if source.length is not None:
+                total += source.length
+            elif source.size is None:
+                return None
+            elif source.kind in documents.LIBRARIES:
+                total += self._document_size(source)
+            elif index == len(self._bases) - 1:
+                total += self._expected(source)
+            else:
+                total += round(source.size * EXPANSION.get(source.kind, 1.0))
+        return total
+
+    def _expected(self, source: _Source) -> int:
+        """Length of the source that is being read, from how far its bytes have come."""
+        assert source.size is not None
+        done = self._position - self._bases[-1]
+        if source.kind == "plain":
+            return max(source.size, done)
+        ratio = EXPANSION[source.kind]  # of a compressed file
+        if self._head is not None and self._head.taken and done:
+            ratio = done / self._head.taken
+        return max(round(source.size * ratio), done)
+
+    def _document_size(self, source: _Source) -> int:
+        """Bytes of text of a document: what it gave so far, and a share of what was expected."""
+        assert source.size is not None
+        assert source.path is not None
+        if source.expected is None:
+            alike = [s for s in self._sources if s.kind == source.kind and s.expected is not None]
+            if len(alike) < SAMPLED:
+                source.expected = documents.estimate(source.kind, source.path)
+            else:
+                known = alike[:SAMPLED]
+                ratio = sum(s.expected or 0 for s in known) / sum(s.size or 1 for s in known)
+                source.expected = round(source.size * ratio)
+        return source.converted + round((1 - source.share) * source.expected)
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        if self._started:
+            raise RuntimeError("A SourceSet can be read only once; open the sources again.")
+        self._started = True
+        return self._all()
+
+    def _all(self) -> Iterator[TextBlock]:
+        first = len(self._earlier)
+        ended, empty = max(first - 1, 0), True
+        for index, source in enumerate(self._sources, first):
+            self._bases.append(self._position)
+            between = bool(self._last) and not self.ended_line
+            for block in self._blocks(index, source):
+                if between and block.text:
+                    yield TextBlock("\n", block.start, ended, np.zeros(1, dtype=np.int64))
+                    between = False
+                yield block
+                if block.text:
+                    self._last, ended, empty = block.text[-1], index, False
+            source.length = self._position - self._bases[-1]
+        if empty:
+            names = ", ".join(_shown(name) for name in self.names[:3])
+            more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
+            why = "".join(f" {line}" for line in self._about_damage())
+            raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.{why}")
+
+    def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
+        decoder: BlockDecoder | OtherDecoder | None = None
+        with closing(self._pieces(source)) as pieces:
+            for piece in pieces:
+                if isinstance(piece, Part):
+                    yield from self._part(index, source, piece)
+                    continue
+                if not piece:  # nothing now, and something else to do
+                    yield TextBlock("", self._position, index)
+                    continue
+                decoder = decoder or self._decoder(index, source, piece)
+                self._position += len(piece)
+                source.digest.update(piece)
+                block = decoder.decode(piece)
+                if block is not None:
+                    yield block
+        if decoder is None:
+            return
+        block = decoder.decode(b"", final=True)
+        if block is not None:
+            yield block
+        if decoder.first_replaced is not None:
+            place = decoder.first_replaced - self._bases[index]
+            self._warnings.append(
+                f"{_shown(source.name)}: {decoder.replaced:,} bytes are not "
+                f"{decoder.encoding.upper()} and were replaced, the first at byte {place:,}."
+            )
+
+    def _part(self, index: int, source: _Source, part: Part) -> Iterator[TextBlock]:
+        """A part of a document as blocks."""
+        source.share = part.share
+        for begin in range(0, len(part.text), BLOCK):
+            data = part.text[begin : begin + BLOCK].encode("utf-8", "replace")
+            start = self._position
+            self._position += len(data)
+            source.converted += len(data)
+            source.digest.update(data)
+            yield TextBlock(data.decode(), start, index, place=part.place)
+
+    def _decoder(self, index: int, source: _Source, beginning: bytes) -> Any:
+        """What decodes a source that begins so."""
+        encoding = "utf-8" if self._text else encoding_of(beginning)
+        if encoding == "utf-8":
+            return BlockDecoder(index, self._position)
+        self._encodings.append((_shown(source.name), encoding))
+        return OtherDecoder(index, self._position, encoding)
+
+    def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
+        """The decoded bytes of a source, at most BLOCK at a time, or the parts of a document.
+
+        Empty bytes where it pauses.
+        """
+        if source.kind in documents.LIBRARIES and source.path is not None:
+            try:
+                yield from documents.parts_of(source.kind, source.path, self._warnings)
+            except SourceError as error:
+                if not source.folder:
+                    raise
+                self._damaged.append((source.folder, error))
+            return
+        name = _shown(source.name)
+        try:
+            with closing(Head(self._open(source))) as head:
+                self._head = head
+                kind = "plain" if source.followed else kind_of(head.look())
+                if kind in ("pdf", "epub") and not self._text:
+                    raise SourceError(
+                        f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
+                    )
+                if kind == "html" and not self._text:
+                    problem = documents.missing_extra(kind, name)
+                    if problem:
+                        raise SourceError(problem)
+                    head.may_pause = True
+                    for part in documents.page_parts(head, name):
+                        yield part or b""
+                    return
+                yield from self._plain(head, kind, name)
+                self._given_up(source)
+        except OSError as error:
+            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
+        finally:
+            self._head = None
+
+    def _given_up(self, source: _Source) -> None:
+        """Tell where a file that no disk holds had to be given up. Raises SourceError."""
+        opened = self._head.stream if self._head is not None else None
+        if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
+            return
+        told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
+        if not opened.given:
+            raise SourceError(
+                f"{told}: it is no document, but a file on no disk ({source.pseudo}). Name "
+                "another file, or pipe what it gives to kvstream."
+            )
+        self._warnings.append(
+            f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
+        )
+
+    def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
+        """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
+        read = decompressed(head, kind, name)
+        damage = damage_errors() if kind in COMPRESSED else ()
+        position, marked = 0, False
+        while True:
+            try:
+                data = read(BLOCK)
+                if data is None:
+                    yield b""
+                    continue
+            except EOFError:
+                self._warnings.append(
+                    f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
+                    "text; what there was has been read."
+                )
+                return
+            except damage as error:
+                raise SourceError(_damaged(name, kind, position, error)) from error
+            if not data:
+                return
+            marked = marked or (not position and by_mark(data) is not None)
+            if position < SNIFF and not self._text and not marked:
+                problem = _not_text(data[: SNIFF - position], name)
+                if problem:
+                    raise SourceError(problem)
+            position += len(data)
+            if kind in COMPRESSED and self._max_bytes is not None and position > self._max_bytes:
+                raise SourceError(
+                    f"{name} unpacks to more than {self._max_bytes:,} bytes, if it ever ends; "
+                    "raise --max-unpacked if that is right."
+                )
+            yield data
+
+    def _open(self, source: _Source) -> IO[bytes] | io.RawIOBase:
+        if source.followed and source.path is not None and self._follow is not None:
+            return FollowedFile(source.path, self._follow)
+        if source.path is not None and source.pseudo is not None:
+            return pseudo.PseudoFile(source.path)
+        if source.path is not None:
+            if self._opener is not None and not source.path.is_file():
+                return self._opener(source.path)
+            return source.path.open("rb")
+        if self._stdin is not None:
+            return _Borrowed(self._stdin)
+        if sys.stdin is None:
+            raise SourceError("Standard input is closed; name a file instead.")
+        return _Borrowed(sys.stdin.buffer)
+
+
+class _Borrowed(io.RawIOBase):
+    """Someone else's stream: read, but left open."""
+
+    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
+        self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes | None:
+        return self._take(size)
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name

@@ -1,0 +1,248 @@
+"""EPUB and DOCX: the text of markup that lies in a ZIP file, member by member."""
+
+from __future__ import annotations
+
+import posixpath
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from lxml import etree
+
+from kvstream.errors import SourceError
+from kvstream.input.blocks import Part
+from kvstream.input.limits import Patience
+from kvstream.input.markup import Lines, Piece, html_parts, parts, text_bytes
+
+MAX_BYTES = 256 * 1024**2
+"""What the members that are read may unpack to, together."""
+LARGEST_INDEX = 16 * 1024**2
+"""Bytes of a list of members."""
+LARGEST_SAMPLE = 4 * 1024**2
+"""Bytes of markup at the beginning of a DOCX by which its text is estimated."""
+BLOCK = 64 * 1024
+SAMPLES = 8
+SAMPLE = 64 * 1024
+"""Bytes of markup by which the text is estimated, at so many places of the document."""
+_NAMES = {
+    "c": "urn:oasis:names:tc:opendocument:xmlns:container",
+    "o": "http://www.idpf.org/2007/opf",
+}
+_WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+class Packed:
+    """Members of a ZIP file that are read one after the other.
+
+    Raises SourceError where they unpack to more than MAX_BYTES.
+    """
+
+    kind = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+            raise SourceError(f"{path} cannot be read as {self.kind}: {error}") from error
+        try:
+            self.members = [self.archive.getinfo(name) for name in self.texts()]
+            self.size = sum(member.file_size for member in self.members)
+            if self.size > MAX_BYTES:
+                raise self._too_large(self.size)
+        except BaseException:
+            self.archive.close()
+            raise
+
+    def texts(self) -> list[str]:
+        """Names of the members that hold text, in reading order, each one once."""
+        raise NotImplementedError
+
+    def pieces(
+        self, read: Callable[[int], bytes], patience: Patience, heading: str
+    ) -> Iterator[list[Piece]]:
+        """The text of one member, with the headings above, block by block."""
+        raise NotImplementedError
+
+    def estimate(self) -> int:
+        """Bytes of the text."""
+        raise NotImplementedError
+
+    def parts(self) -> Iterator[Part]:
+        """The text of all members."""
+        patience = Patience(str(self.path), self.size)
+        taken, heading = 0, ""
+
+        with self.archive as archive:
+            for member in self.members:
+                with archive.open(member) as file:
+
+                    def read(size: int, file: Any = file) -> bytes:
+                        nonlocal taken
+                        data: bytes = file.read(size)
+                        taken += len(data)
+                        if taken > MAX_BYTES:
+                            raise self._too_large(taken)
+                        return data
+
+                    share = taken / max(self.size, 1)
+                    for block in self.pieces(read, patience, heading):
+                        before, share = share, min(1.0, taken / max(self.size, 1))
+                        yield from parts(block, before, share)
+                        heading = block[-1][1] if block else heading
+
+    def read(self, name: str) -> bytes:
+        """A small member, whole."""
+        with self.archive.open(name) as file:
+            data = file.read(LARGEST_INDEX + 1)
+        if len(data) > LARGEST_INDEX:
+            raise self._too_large(len(data))
+        return data
+
+    def _too_large(self, size: int) -> SourceError:
+        return SourceError(
+            f"{self.path} unpacks to {size:,} bytes or more; at most {MAX_BYTES:,} bytes of "
+            f"an {self.kind} are read: convert it to text first."
+        )
+
+
+class Epub(Packed):
+    """An e-book: pages of XHTML, in the order of its spine."""
+
+    kind = "EPUB"
+
+    def texts(self) -> list[str]:
+        container = _xml(self.read("META-INF/container.xml"))
+        [package] = container.xpath("//c:rootfile[1]/@full-path", namespaces=_NAMES)[:1] or [None]
+        if package is None:
+            raise SourceError(f"{self.path} cannot be read as EPUB: its container names no book.")
+        book = _xml(self.read(package))
+        base = posixpath.dirname(package)
+        places = {
+            item.get("id"): posixpath.normpath(posixpath.join(base, unquote(item.get("href", ""))))
+            for item in book.iterfind("o:manifest/o:item", _NAMES)
+            if "html" in item.get("media-type", "html")
+        }
+        spine = [places.get(i.get("idref")) for i in book.iterfind("o:spine/o:itemref", _NAMES)]
+        known = self.archive.NameToInfo
+        names = [name for name in dict.fromkeys(spine) if name is not None and name in known]
+        locks = known.get("META-INF/encryption.xml")
+        if locks is not None:
+            locked = self.read(locks.filename).decode("utf-8", "replace")
+            if any(f'URI="{name}"' in unquote(locked) for name in names):
+                raise SourceError(f"{self.path} is encrypted (DRM): kvstream cannot read it.")
+        return names
+
+    def pieces(
+        self, read: Callable[[int], bytes], patience: Patience, heading: str
+    ) -> Iterator[list[Piece]]:
+        for piece in html_parts(read, patience, heading):
+            if piece is not None:
+                yield piece
+
+    def estimate(self) -> int:
+        with self.archive as archive:
+            step = max(self.size, 1) / SAMPLES
+            wanted, chosen, passed = step / 2, [], 0
+            for member in self.members:
+                passed += member.file_size
+                if passed > wanted or self.size <= SAMPLES * SAMPLE:
+                    chosen.append(member)
+                    wanted = max(wanted + step, passed)
+            markup = text = 0
+            for member in chosen:
+                with archive.open(member) as file:
+                    sample = file.read(SAMPLE)
+                markup += len(sample)
+                text += text_bytes(sample)
+        return round(self.size * text / max(markup, 1))
+
+
+class Docx(Packed):
+    """A document of Word and others; paragraphs and tables, without headers and footnotes."""
+
+    kind = "DOCX"
+
+    def texts(self) -> list[str]:
+        return ["word/document.xml"]
+
+    def pieces(
+        self, read: Callable[[int], bytes], patience: Patience, heading: str
+    ) -> Iterator[list[Piece]]:
+        target = _Document(heading)
+        parser = etree.XMLParser(target=target, resolve_entities=False, no_network=True)
+        while data := read(BLOCK):
+            with patience.counting():
+                parser.feed(data)
+            yield target.lines.take()
+        parser.close()
+        yield target.lines.take(final=True)
+
+    def estimate(self) -> int:
+        text, last = 0, 0.0
+        for part in self.parts():
+            text += len(part.text.encode("utf-8", "replace"))
+            last = part.share
+            if last * self.size >= LARGEST_SAMPLE:
+                break
+        return round(text / last) if last else 0
+
+
+class _Document:
+    """What lxml calls while it parses the body of a DOCX."""
+
+    def __init__(self, heading: str) -> None:
+        self.lines = Lines(heading)
+        self._text = False
+        self._is_heading = False
+        self._heading: list[str] = []
+        self._dropped = 0
+
+    def start(self, tag: str, attributes: Any) -> None:
+        name = tag.removeprefix(_WORD)
+        if name == "del":  # deleted, but not yet accepted
+            self._dropped += 1
+        elif name == "p":
+            self.lines.end_line()
+            self._is_heading, self._heading = False, []
+        elif name == "pStyle":
+            style = str(attributes.get(f"{_WORD}val", "")).lower()
+            self._is_heading = style.startswith(("heading", "title"))
+            self.lines.add("\n\n" * self._is_heading)
+        elif name in ("tab", "br", "cr"):
+            self._data("\n" if name != "tab" else " ")
+        self._text = name == "t"
+
+    def end(self, tag: str) -> None:
+        name = tag.removeprefix(_WORD)
+        self._text = False
+        self._dropped -= name == "del"
+        if name == "p":
+            words = " ".join("".join(self._heading).split())
+            if self._is_heading and words:
+                self.lines.name(words)
+            self.lines.end_line()
+
+    def data(self, text: str) -> None:
+        if self._text:
+            self._data(text)
+
+    def _data(self, text: str) -> None:
+        if self._dropped:
+            return
+        self.lines.add(text)
+        if self._is_heading and sum(map(len, self._heading)) < 200:
+            self._heading.append(text)
+
+    def close(self) -> None:
+        """Nothing is returned: the text was handed out on the way."""
+
+
+def _xml(data: bytes) -> Any:
+    parser = etree.XMLParser(recover=True, resolve_entities=False, no_network=True)
+    root = etree.fromstring(data, parser)
+    if root is None:
+        raise ValueError("a list of its members is no XML")
+    return root

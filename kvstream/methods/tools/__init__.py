@@ -1,0 +1,1 @@
+"""What several methods share: scoring, submodular functions, sub-caches, gates."""

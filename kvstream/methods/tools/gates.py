@@ -1,0 +1,219 @@
+"""Gates of ``edgeinfinite``: how entries go into a compressive memory, and how it is read.
+
+A memory is ``M [K, F, E]`` and ``z [K, F]``, the sums of ``f(k)^T v`` and of ``f(k)`` over the
+entries that it was given, f(k) being F features of a key. A gate has the features of keys and of
+queries and says how what it finds is mixed with the attention to what is still there. One for each
+layer, trained for the model (``kvstream gate train``).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import elu, linear
+
+from kvstream.errors import UsageError
+from kvstream.methods.base import LayerFacts, ModelFacts
+from kvstream.methods.tools.heads import grouped, ungrouped
+
+FORMS = ("learned", "paper")
+
+
+class Gate(nn.Module):
+    """What both forms have, for one layer: eq. 8's MLP, shared by the heads, and eq. 9's vectors.
+
+    Args:
+        heads: query heads, each with a gating vector.
+        dim: of a value.
+        hidden: width of the MLP.
+    """
+
+    file: ClassVar[str]
+    """Looked for beside the model's weights."""
+
+    def __init__(self, heads: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(hidden, dim) * (2 / dim) ** 0.5)
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        # Starts as next to nothing: memory says zero, and little is taken from the attention.
+        self.w2 = nn.Parameter(torch.zeros(dim, hidden))
+        self.b2 = nn.Parameter(torch.zeros(dim))
+        self.g = nn.Parameter(torch.full((heads, dim), -3.0))
+
+    def gated(self, out: Tensor, found: Tensor) -> Tensor:
+        """Eqs. 8 and 9: out [H, T, E] with what the MLP makes of what was found, float32."""
+        said = linear(linear(found, self.w1, self.b1).relu(), self.w2, self.b2)
+        return torch.lerp(out.float(), said, self.g.sigmoid()[:, None])
+
+    def features(self, keys: Tensor) -> Tensor:
+        """[K, n, F] float32, positive, of rotated keys [K, n, D]."""
+        raise NotImplementedError
+
+    def forward(
+        self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
+    ) -> Tensor:
+        """out [H, T, E] mixed with what rotated queries [H, T, D] find in memory.
+
+        lse [H, T] are the logarithms of the normalisers of the attention that gave `out`; `asked`
+        says whether a question chose what is in memory. H is a multiple of K.
+        """
+        raise NotImplementedError
+
+
+class PaperGate(Gate):
+    """Eqs. 5-9 of EdgeInfinite: ELU + 1, and a share that is the same for every query."""
+
+    file = "gate-paper.safetensors"
+
+    def features(self, keys: Tensor) -> Tensor:
+        return sigma(keys)
+
+    def forward(
+        self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
+    ) -> Tensor:
+        looking = sigma(grouped(query, len(memory)))
+        found = looking @ memory / (looking @ norm[..., None]).clamp_min(TINY)
+        return self.gated(out, ungrouped(found, len(query))).to(out.dtype)
+
+
+class LearnedGate(Gate):
+    """Features that learn to be the softmax, and a share for each query, by the normalisers.
+
+    With ``f(k) = exp(k W_k + b_k)`` and ``f(q) = exp(q W_q + b_q)``, ``f(q) f(k)`` stands for
+    ``exp(scale q k)``. So ``f(q) z`` is the mass that the entries in memory would have in the
+    softmax, and what was found counts as if they had been attended to together with what is there.
+    Where no question chose them they count less, by a learned factor for each query head, and the
+    paper's MLP and vectors come on top.
+
+    Args:
+        kv_heads: K, each with features of its own.
+        key_dim: D.
+        features: F.
+    """
+
+    file = "gate.safetensors"
+
+    def __init__(
+        self, kv_heads: int, key_dim: int, features: int, heads: int, dim: int, hidden: int
+    ) -> None:
+        super().__init__(heads, dim, hidden)
+        self.offset = nn.Parameter(torch.full((heads,), -1.0))
+        # Random features of exp(q k / sqrt(D)), but for their norms (Performer, lemma 1).
+        start = torch.randn(kv_heads, key_dim, features) / key_dim**0.25
+        self.w_query, self.w_key = nn.Parameter(start), nn.Parameter(start.clone())
+        self.b_query = nn.Parameter(torch.zeros(kv_heads, 1, features))
+        # For the norms: memory is worth little at the start.
+        self.b_key = nn.Parameter(torch.full((kv_heads, 1, features), -8.0))
+
+    def features(self, keys: Tensor) -> Tensor:
+        return self.logs_of_keys(keys).exp()
+
+    def logs_of_keys(self, keys: Tensor) -> Tensor:
+        """[K, n, F] of keys [K, n, D]."""
+        return (keys.float() @ self.w_key + self.b_key).clamp_max(HIGHEST)
+
+    def logs_of_queries(self, queries: Tensor) -> Tensor:
+        """[K, n, F] of queries [K, n, D]."""
+        return queries.float() @ self.w_query + self.b_query
+
+    def logs_between(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """[K, n, m]: logarithms of ``f(q) f(k)`` for queries [K, n, D] and keys [K, m, D]."""
+        asked, held = self.logs_of_queries(queries), self.logs_of_keys(keys)
+        top, most = asked.amax(-1, keepdim=True), held.amax((-2, -1), keepdim=True)
+        product = (asked - top).exp() @ (held - most).exp().transpose(-1, -2)
+        return product.clamp_min(TINY).log() + top + most
+
+    def forward(
+        self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
+    ) -> Tensor:
+        looking = self.logs_of_queries(grouped(query, len(memory)))
+        top = looking.amax(-1, keepdim=True)
+        looking = (looking - top).exp()
+        mass = (looking @ norm[..., None]).clamp_min(TINY)
+        found = ungrouped(looking @ memory / mass, len(query))
+        share = ungrouped(mass.log() + top, len(query)) - lse[..., None]
+        if asked:
+            return torch.lerp(out.float(), found, share.sigmoid()).to(out.dtype)
+        share = share + self.offset[:, None, None]
+        return self.gated(torch.lerp(out.float(), found, share.sigmoid()), found).to(out.dtype)
+
+
+HIGHEST = 60.0
+"""Of the logarithm of a key's feature, so that sums over a stream without end stay finite."""
+TINY = 1e-30
+"""Of a memory that holds nothing yet, all is found to be zero."""
+
+
+def sigma(x: Tensor) -> Tensor:
+    """ELU + 1, float32: the feature map of linear attention; always positive."""
+    return elu(x.float()) + 1
+
+
+def new_gate(form: str, layer: LayerFacts, features: int, hidden: int) -> Gate:
+    """An untrained one; `features` are those of the form ``learned``."""
+    of_values = (layer.query_heads, layer.value_dim, hidden)
+    if form == "paper":
+        return PaperGate(*of_values)
+    return LearnedGate(layer.heads, layer.key_dim, features, *of_values)
+
+
+def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None) -> dict[int, Gate]:
+    """The gates of a model's layers. Raises UsageError where there are none, or of other shapes.
+
+    `rows` are those of a memory that learned features have to fit; None: any.
+    """
+    name = (PaperGate if form == "paper" else LearnedGate).file
+    path = Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / name
+    option = " --form paper" if form == "paper" else ""
+    remedy = (
+        f"train one with `kvstream gate train --model {model.name} --data FOLDER --out "
+        f"{name}{option}` and name it with --set edgeinfinite.gate={name}."
+    )
+    if not path.is_file():
+        where = (
+            f"{path} is no file" if file else f"there is none beside the weights of {model.name}"
+        )
+        raise UsageError(
+            f"edgeinfinite needs a gate that was trained for the model, and {where}; {remedy}"
+        )
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path} cannot be read as a gate ({error}); {remedy}") from error
+    gates = {}
+    for layer in model.layers:
+        prefix = f"layers.{layer.index}."
+        own = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
+        features, hidden = (_last_size(own.get(name)) for name in ("b_key", "b1"))
+        gate = new_gate(form, layer, features, hidden)
+        wanted = {k: v.shape for k, v in gate.state_dict().items()}
+        if {k: v.shape for k, v in own.items()} != wanted:
+            if own and ("w_key" in own) != (form == "learned"):
+                (other,) = {*FORMS} - {form}
+                raise UsageError(
+                    f"{path} is a gate of the form {other}, and the form {form} was asked for; "
+                    f"use --set edgeinfinite.form={other}, or {remedy}"
+                )
+            raise UsageError(
+                f"{path} was trained for another model: its layer {layer.index} does not fit "
+                f"{model.name}; {remedy}"
+            )
+        if form == "learned" and rows not in (None, features):
+            raise UsageError(
+                f"The gate of layer {layer.index} has {features} features, and a memory of {rows} "
+                f"rows was asked for; use --set edgeinfinite.features={features}."
+            )
+        gate.load_state_dict(own)
+        gates[layer.index] = gate.requires_grad_(False).to(layer.device)
+    return gates
+
+
+def _last_size(tensor: Tensor | None) -> int:
+    return 1 if tensor is None or tensor.ndim == 0 else max(1, tensor.shape[-1])

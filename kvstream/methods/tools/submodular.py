@@ -1,0 +1,333 @@
+"""Greedy maximisation of facility location plus concave importance, for many heads at once.
+
+``g(A) = mixture * f(A) + (1 - mixture) * c(A)`` over subsets A of a ground set V of n entries:
+``f(A) = sum_v max_{a in A} sim(v, a) / n`` with ``sim = ReLU(cosine)`` and
+``c(A) = phi(sum_{a in A} weight_a) / phi(sum_{v in V} weight_v)``; both are 1 on V.
+
+P independent problems (heads) are solved side by side. Similarities are computed when they are
+needed, at most 256 rows [P, R, n] at a time, and forgotten: the whole matrix would take n / (2 D)
+times what the keys and values of these heads do, 12 times for 1,536 entries of 64 dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvstream.methods.tools.scoring import noise
+
+ROWS = 64
+"""Rows of similarities at once where all of them are visited."""
+BOUNDS = 16
+"""Candidates of each head that a round of lazy greedy evaluates."""
+
+NARROW, WIDE = 64, 256
+"""Candidates of each head that a round of batched greedy evaluates. Two numbers and no others:
+where a CPU has matrix tiles every new shape of a product is compiled, which takes milliseconds."""
+COLUMNS = 256
+"""Similarities are to a multiple of so many entries, for the same reason."""
+
+Concave = Callable[[Tensor], Tensor]
+
+
+def logarithm(x: Tensor) -> Tensor:
+    """``log(1 + x)``"""
+    return torch.log1p(x)
+
+
+def power_like(x: Tensor, alpha: float = 0.04, beta: float = 1.0) -> Tensor:
+    """The inverse of ``y -> alpha * y ** (1 / alpha) + beta * y``: linear, then nearly flat."""
+    # Either term alone gives an upper bound, and from above Newton's steps on a convex function
+    # fall to the root without overshooting.
+    y = torch.minimum(x / beta, (x / alpha) ** alpha)
+    for _ in range(8):
+        high = y ** (1 / alpha - 1)
+        y = y - (alpha * high * y + beta * y - x) / (high + beta)
+    return y
+
+
+CONCAVE: dict[str, Concave] = {"log": logarithm, "power": power_like}
+
+
+class Mixture:
+    """g over P ground sets, and the value of a growing subset of each.
+
+    Args:
+        keys: [P, n, D], any float dtype; products are taken in it.
+        weights: [P, n] importance, 0 or more.
+        mixture: share of facility location.
+        concave: phi.
+    """
+
+    def __init__(self, keys: Tensor, weights: Tensor, mixture: float, concave: Concave) -> None:
+        norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+        # Entries of zero at the end are like none and change nothing.
+        self.unit = pad((keys / norm).to(keys.dtype), (0, 0, 0, -keys.shape[1] % COLUMNS))
+        # [P, m, D] and [P, D, m]: neither factor of a product is copied, and rows lie together.
+        self.keys = self.unit.transpose(1, 2).contiguous()
+        self.heads, self.n = weights.shape
+        # In double precision: late gains are small differences of saturated values.
+        self.weights = weights.double().clamp_min(0)
+        self.concave = concave
+        self.share = mixture / self.n
+        total = concave(self.weights.sum(-1, keepdim=True)).clamp_min(1e-30)
+        self.importance = (1 - mixture) / total  # [P, 1]
+        self.best = keys.new_zeros(self.heads, 1, self.keys.shape[2])
+        """[P, 1, m]: similarity of every entry to the closest one that was added; the zeros it
+        starts from are the ReLU."""
+        self.entries = torch.arange(self.keys.shape[2], device=keys.device).expand(self.heads, -1)
+        """[P, m]: the entry that each column of `keys` and `best` is."""
+        self.added = torch.zeros_like(self.entries, dtype=torch.bool)
+        """[P, n and padding]"""
+        self.count = 0
+        """Entries that each head has added."""
+        self.covered = self.weights.new_zeros(self.heads)
+        """[P]: similarity of the entries that are no column any more to their closest."""
+        self.mass = self.weights.new_zeros(self.heads, 1)
+        """[P, 1]: weight of what was added."""
+
+    def rows(self, chosen: Tensor) -> Tensor:
+        """Cosines [P, R, m] of the entries `chosen` [P, R] to all that are columns."""
+        return _pick(self.unit, chosen) @ self.keys
+
+    def covers(self, rows: Tensor) -> Tensor:
+        """What entries with these `rows` [P, R, m] would add to facility location: [P, R]."""
+        # In blocks: each is compared in a copy of its own.
+        parts = rows.split(ROWS, dim=1)
+        sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
+        reached = sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
+        covered = self.best.sum(-1, dtype=torch.float32)
+        return (reached - covered).double() * self.share
+
+    def weighs(self, weights: Tensor) -> Tensor:
+        """What entries of these `weights` [P, R] would add to importance: [P, R]."""
+        heavier = self.concave(self.mass + weights) - self.concave(self.mass)
+        return heavier * self.importance
+
+    def gains(self, chosen: Tensor, rows: Tensor) -> Tensor:
+        """What each of `chosen` [P, R], with its `rows`, would add to g: [P, R] float64."""
+        return self.covers(rows) + self.weighs(self.weights.gather(1, chosen))
+
+    def add(self, chosen: Tensor, rows: Tensor) -> None:
+        """Add `chosen` [P, R], whose rows are `rows` [P, R, m]."""
+        self.best = torch.maximum(self.best, rows.amax(1, keepdim=True))
+        self.mass = self.mass + self.weights.gather(1, chosen).sum(1, keepdim=True)
+        self.added.scatter_(1, chosen, True)
+        self.count += chosen.shape[1]
+
+    def begin(self, chosen: Tensor) -> None:
+        """Add entries [P, R] of any number, in blocks."""
+        for part in chosen.split(ROWS, dim=1):
+            if part.shape[1]:
+                self.add(part, self.rows(part))
+
+    def narrow(self) -> None:
+        """Leave out columns of what was added, which is its own closest and gains nothing more.
+
+        Nothing may have been added twice; done once it spares a quarter of the work.
+        """
+        m, size = self.entries.shape[1], self.unit.shape[1] - self.count
+        size += -size % COLUMNS
+        if size > m * 3 // 4:
+            return
+        done = self.added.gather(1, self.entries)
+        left = done.byte().sort(dim=1, stable=True).indices[:, :size]
+        self.covered = self.covered + self.best.sum((1, 2), dtype=torch.float64)
+        self.entries = self.entries.gather(1, left)
+        self.best = self.best.gather(2, left[:, None])
+        self.covered = self.covered - self.best.sum((1, 2), dtype=torch.float64)
+        self.keys = _pick(self.unit, self.entries).transpose(1, 2).contiguous()
+
+    def value(self) -> Tensor:
+        """g [P] of what was added."""
+        covered = self.covered + self.best.sum((1, 2), dtype=torch.float64)
+        return covered * self.share + (self.concave(self.mass) * self.importance)[:, 0]
+
+
+def stochastic_greedy(
+    g: Mixture, candidates: int, count: int, samples: int, picks: int, generator: torch.Generator
+) -> Tensor:
+    """`count` of the first `candidates` entries: [P, count], in the order they were added.
+
+    Each time the best of `samples` random candidates is added (Mirzasoleiman et al., "Lazier than
+    lazy greedy"). A round evaluates `picks` such samples, disjoint, before it adds the best of
+    each; 1 is the algorithm as published, more saves time and, among hundreds, next to nothing
+    is lost. Candidates are drawn without replacement until all were seen, then shuffled again.
+    """
+    device = g.weights.device
+    left = torch.arange(candidates, device=device).expand(g.heads, -1)
+    chosen = []
+    missing = count
+    while missing:
+        left = left.gather(1, noise(left.shape, generator, device).argsort(1))
+        size = min(samples, left.shape[1])
+        window = max(1, min(picks, left.shape[1] // size)) * size
+        rest, first = [], 0
+        while missing and first + window <= left.shape[1]:
+            g.narrow()
+            sample = left[:, first : first + window]
+            first += window
+            rows = g.rows(sample)
+            groups = g.gains(sample, rows).unflatten(1, (-1, size))
+            groups = groups[:, : min(missing, groups.shape[1])]
+            places = groups.argmax(-1)  # [P, picks]
+            offset = torch.arange(places.shape[1], device=device) * size
+            picked = sample.gather(1, places + offset)
+            g.add(picked, _pick(rows, places + offset))
+            chosen.append(picked)
+            missing -= picked.shape[1]
+            # The first of each group takes the place of the one picked; the rest stays.
+            groups = sample.unflatten(1, (-1, size))[:, : places.shape[1]]
+            groups = groups.scatter(2, places[..., None], groups[..., :1])
+            rest.append(groups[..., 1:].flatten(1))
+        left = torch.cat((*rest, left[:, first:]), dim=1)
+    return torch.cat(chosen, dim=1)
+
+
+def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
+    """The same, adding the best of all candidates each time: exact greedy, [P, count].
+
+    What an entry added to facility location once is an upper bound of what it adds later (Minoux,
+    "Accelerated greedy algorithms"); importance is exact at any time. Each round evaluates every
+    head's most promising candidates again, and adds the best while it beats the bounds of all
+    others. Ties go to the oldest. When that is, only values tell: every round waits for a GPU.
+    """
+    device = g.weights.device
+    bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
+    chosen = torch.empty(g.heads, count, dtype=torch.int64, device=device)
+    found = torch.zeros(g.heads, dtype=torch.int64, device=device)
+    width = min(BOUNDS, candidates)
+    heads = torch.arange(g.heads, device=device)
+    while bool((found < count).any()):
+        # Of equals the oldest, which is the one to be added: `topk` may leave it out for ever.
+        worth = bounds + g.weighs(weights)
+        tried = worth.sort(dim=1, descending=True, stable=True).indices[:, :width]
+        tried = tried.sort(1).values  # by age, so that the first maximum is the oldest
+        rows = g.rows(tried)
+        for _ in range(width):
+            fresh = g.covers(rows)
+            fresh[bounds.gather(1, tried) == -torch.inf] = -torch.inf
+            bounds.scatter_(1, tried, fresh)
+            top = (bounds + g.weighs(weights)).argmax(1)
+            here = (tried == top[:, None]) & (found < count)[:, None]
+            sure = here.any(1)  # the best bound is a fresh gain
+            if not bool(sure.any()):
+                break
+            row = rows[heads, here.int().argmax(1)]
+            closer = torch.maximum(g.best[:, 0], row)
+            g.best[:, 0] = torch.where(sure[:, None], closer, g.best[:, 0])
+            added = weights.gather(1, top[:, None])
+            g.mass = g.mass + torch.where(sure[:, None], added, 0)
+            chosen[heads[sure], found[sure]] = top[sure]
+            found += sure
+            bounds[heads[sure], top[sure]] = -torch.inf
+    return chosen
+
+
+def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
+    """The same in few rounds: not exact, and no luck involved.
+
+    The bounds of `lazy_greedy` name twice as many candidates as a round adds, or more; evaluated
+    again, the best are added. The first rounds, whose picks shadow each other most, are small.
+    """
+    bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
+    chosen: list[Tensor] = []
+    found = 0
+    while found < count:
+        early = found < 2 * NARROW
+        most = min(max(8, found // 2), NARROW // 2) if early else WIDE // 2
+        take, width = min(count - found, most), NARROW if early else WIDE
+        width = min(width, candidates - found)
+        g.narrow()
+        tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices
+        rows = g.rows(tried)
+        covers = g.covers(rows)
+        bounds.scatter_(1, tried, covers)
+        places = (covers + g.weighs(weights.gather(1, tried))).topk(take, dim=1).indices
+        picked = tried.gather(1, places)
+        g.add(picked, _pick(rows, places))
+        bounds.scatter_(1, picked, -torch.inf)
+        chosen.append(picked)
+        found += take
+    return torch.cat(chosen, dim=1)
+
+
+def _bounds(g: Mixture, candidates: int) -> Tensor:
+    """What the candidates add to facility location now, at least what they add later: [P, n]."""
+    # One problem alone can afford larger products, which take less time a row.
+    parts = g.unit[:, :candidates].split(2 * ROWS if g.heads == 1 else ROWS, dim=1)
+    return torch.cat([g.covers(part @ g.keys) for part in parts], dim=1)
+
+
+def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave: Concave) -> Tensor:
+    """Entries that a summary of `size` holds after all have passed by, oldest first: [P, size].
+
+    Each newcomer enters and whoever has the least conditional gain given the others leaves
+    (BumbleBee, algorithm 2). The ground set of each moment is the summary with the newcomer: there
+    every entry is its own closest, so leaving takes ``1 - (similarity to the nearest other)`` from
+    facility location, and only nearest neighbours have to be kept up to date. Weights are those
+    after the last one has passed. How many lose their nearest neighbour, only values tell: every
+    newcomer waits for a GPU.
+
+    Args:
+        keys: [P, n, D]; weights: [P, n]; ``size < n``.
+    """
+    heads, n, _ = keys.shape
+    device = keys.device
+    norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+    unit = (keys / norm).to(keys.dtype)
+    weights = weights.double().clamp_min(0)
+    head = torch.arange(heads, device=device)
+    held = torch.arange(size + 1, device=device).repeat(heads, 1)
+    unit_held = unit[:, : size + 1].clone()
+    near = torch.empty(heads, size + 1, dtype=torch.float32, device=device)
+    whose = torch.empty(heads, size + 1, dtype=torch.int64, device=device)
+    for first in range(0, size + 1, ROWS):
+        part = slice(first, min(first + ROWS, size + 1))
+        cosines = (unit_held[:, part] @ unit_held.transpose(1, 2)).float()
+        cosines.diagonal(offset=first, dim1=1, dim2=2).fill_(-1)
+        near[:, part], whose[:, part] = cosines.max(-1)
+    gone = torch.full((heads,), size, dtype=torch.int64, device=device)
+    mass = weights[:, : size + 1].sum(1)
+    for newcomer in range(size, n):
+        if newcomer > size:
+            held[head, gone] = newcomer
+            unit_held[head, gone] = unit[:, newcomer]
+            cosines = (unit_held @ unit[:, newcomer, :, None])[..., 0].float()
+            cosines[head, gone] = -1
+            near[head, gone], whose[head, gone] = cosines.max(-1)
+            closer = cosines > near
+            near = torch.where(closer, cosines, near)
+            whose = torch.where(closer, gone[:, None], whose)
+            mass = mass + weights[:, newcomer]
+        carried = weights.gather(1, held)
+        total = concave(mass)[:, None]
+        lost = (total - concave((mass[:, None] - carried).clamp_min(0))) / total.clamp_min(1e-30)
+        alone = (1 - near.clamp_min(0)).double() / (size + 1)
+        gone = (mixture * alone + (1 - mixture) * lost).argmin(1)
+        mass = mass - carried[head, gone]
+        orphans = whose == gone[:, None]
+        most = int(orphans.sum(1).max())
+        if most:
+            found = orphans.int().topk(most, dim=1).indices
+            # Rows that were no orphans are computed as well, and come out as they were.
+            cosines = (_pick(unit_held, found) @ unit_held.transpose(1, 2)).float()
+            cosines.scatter_(2, found[..., None], -1)
+            cosines.scatter_(2, gone[:, None, None].expand(-1, most, 1), -1)
+            nearest = cosines.max(-1)
+            near.scatter_(1, found, nearest.values)
+            whose.scatter_(1, found, nearest.indices)
+    keep = torch.ones_like(held, dtype=torch.bool)
+    keep[head, gone] = False
+    return held[keep].view(heads, size).sort(1).values
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """Rows [P, R, D] of x [P, n, D] at index [P, R]."""
+    heads, n, _ = x.shape
+    flat = index + torch.arange(heads, device=x.device)[:, None] * n
+    # Several times as fast as `gather`, which goes by single elements.
+    return x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (heads, -1))

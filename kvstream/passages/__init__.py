@@ -1,0 +1,1 @@
+"""Sentences and lines around tokens: what of the text stands where."""

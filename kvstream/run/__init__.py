@@ -1,0 +1,1 @@
+"""What is fixed before the first token: prompt, budget, method."""

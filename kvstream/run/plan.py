@@ -1,0 +1,132 @@
+"""What is settled before the first token is read: method, prompt, catalysts and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvstream.engine.budget import Sizes, share_out
+from kvstream.engine.reader import Reader
+from kvstream.errors import BudgetError
+from kvstream.methods.base import Method
+from kvstream.methods.registry import make
+from kvstream.model.bounded import BoundedModel
+from kvstream.run.feed import ShortenedFeed, TokenFeed
+from kvstream.run.prompt import Layout, Prompt, Task, build_prompt
+from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
+
+DEFAULT_BUDGET = 4096
+LATER_QUESTION, LATER_SHARE = 48, 16
+"""A question that comes later has room for this many tokens, or this part of the budget if more."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that is settled before the first token is read."""
+
+    method: Method
+    prompt: Prompt
+    questions: tuple[str, ...]
+    catalysts: tuple[tuple[int, ...], ...]
+    sizes: Sizes
+    system: str | None = None
+    """What the prompt was given beside the text and the questions."""
+
+    @classmethod
+    def of(
+        cls,
+        model: BoundedModel,
+        tokenizer: Tokenizer,
+        questions: Sequence[str],
+        run: RunSettings,
+        *,
+        command: str = "ask",
+        system: str | None = None,
+        extract: bool = False,
+        asked_later: bool = False,
+        whole_answers: bool = False,
+        layout: Layout | None = None,
+    ) -> Setting:
+        """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
+
+        With `asked_later` and no questions there is room for one that nobody knows yet. With
+        `whole_answers`, as with several questions, an answer never has to compress memory. A
+        `layout` replaces the program's own words around document and question.
+        """
+        method = make(run.method, run.method_settings)
+        task: Task = "summarize" if command == "summarize" else "ask"
+        prompt = build_prompt(tokenizer, list(questions), system=system, task=task, layout=layout)
+        catalysts = tuple(
+            tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
+            for text in method.catalyst(questions)
+        )
+        catalyst = sum(len(c) for c in catalysts)
+        question = max((len(prompt.tail(q)) for q in questions or ("",)), default=0)
+        budget = budget_tokens(model, run.budget, method)
+        if asked_later and not questions:
+            question += max(LATER_QUESTION, budget // LATER_SHARE)
+        sizes = share_out(
+            budget,
+            len(prompt.head),
+            catalyst if method.evicts else 0,
+            max(question, catalyst) if extract or (asked_later and not questions) else question,
+            run.max_tokens,
+            whole_answer=len(questions) > 1 or whole_answers,
+        )
+        return cls(method, prompt, tuple(questions), catalysts, sizes, system)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether the method reads two ends of the text alone."""
+        return self._ends is not None
+
+    @property
+    def _ends(self) -> tuple[int, int] | None:
+        return self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
+
+    def feed(self, stream: TokenStream | ReadAhead, interrupted: Callable[[], bool]) -> TokenFeed:
+        """The tokens that the model will see: all, or two ends where the method cuts."""
+        ends = self._ends
+        return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
+
+    def reader(
+        self,
+        model: BoundedModel,
+        run: RunSettings,
+        estimate: int | None,
+        *,
+        measure_always: bool = False,
+    ) -> Reader:
+        """A reader with empty memory; `estimate` is the expected length in tokens."""
+        return Reader(
+            model,
+            self.method,
+            run,
+            self.sizes,
+            self.prompt.head,
+            self.catalysts,
+            estimate,
+            measure_always=measure_always,
+        )
+
+
+def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) -> int:
+    """The budget in entries a head. Raises BudgetError where its bytes hold not one."""
+    if budget is None:
+        return min(DEFAULT_BUDGET, model.trained_length)
+    if budget.tokens is not None:
+        return budget.tokens
+    assert budget.bytes is not None
+    one = model.new_cache(1, method.tensors(), method.head_tensors())
+    fixed = one.fixed_bytes
+    each = one.capacity_bytes - fixed
+    tokens = (budget.bytes - fixed) // each
+    if tokens < 1:
+        beside = f", what its layers carry {fixed}" if fixed else ""
+        raise BudgetError(
+            f"{budget.bytes} bytes hold not one token of {model.name}: an entry takes "
+            f"{each} bytes over all layers{beside}. Use a larger --budget."
+        )
+    # Bytes are a ceiling, and what a model was trained for is another.
+    return min(tokens, model.trained_length)

@@ -1,0 +1,239 @@
+"""Sources into a memory, chunk by chunk: saved on the way, taken up again, read on, asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kvstream.engine.reader import Reader, StepReport
+from kvstream.errors import SourceError, UsageError
+from kvstream.events import Event, Notice, Started, StepDone
+from kvstream.memory.base import Memory, Trace, broken_apart
+from kvstream.memory.checkpoint import Checkpoint, Handed
+from kvstream.model.bounded import BoundedModel
+from kvstream.passages.passages import Passages
+from kvstream.run.feed import TokenFeed
+from kvstream.run.plan import Setting
+from kvstream.session.intervals import Rolling
+from kvstream.settings import RunSettings
+from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
+
+if TYPE_CHECKING:
+    from kvstream.input.blocks import TextBlock
+    from kvstream.input.sources import SourceSet
+
+PRUNE_EVERY = 65536
+"""Byte offsets of evicted tokens are forgotten after this many tokens."""
+FIRST_LOOK = 256
+"""Tokens looked at before anything is settled; the length of what ends before is known."""
+
+
+@dataclass
+class Reading:
+    """One reading of some sources, from its settings to the memory that remains."""
+
+    model: BoundedModel
+    tokenizer: Tokenizer
+    sources: SourceSet
+    setting: Setting
+    run: RunSettings
+    command: str = "ask"
+    load_s: float = 0.0
+    extract: bool = False
+    """Have evidence of every chunk, to rank passages by."""
+    passages: Passages | None = None
+    """The text around the tokens, where it is known already; else it is gathered."""
+    words: WordForms | None = None
+    """Which words the whole text has, where `passages` are known already; else it is gathered."""
+    after: Memory | None = None
+    """Read on into this memory, behind what it has read."""
+    checkpoint: Checkpoint | None = None
+    """Go on from there, and save there."""
+    rolling: Rolling | None = None
+    on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
+    """What is asked whenever `rolling` says so."""
+    interrupted: Callable[[], bool] = lambda: False
+
+    def events(self) -> Generator[Event, None, Memory]:
+        """Read to the end; returns the memory. Raises SourceError."""
+        memory, feed = self._new() if self.after is None else self._more(self.after)
+        reader, trace, rolling = memory.reader, memory.trace, self.rolling
+        start = started(reader, self.run)
+        yield start
+        unused = start.unused(self.run.budget.bytes if self.run.budget else None)
+        if unused:
+            yield Notice(unused)
+        began, earlier = time.perf_counter(), trace.read
+        if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
+            feed.look_ahead(self.setting.sizes.free + 1)
+            length = feed.estimate()
+            if length is not None:
+                reader.schedule.revise(length)
+        handed = Handed(feed, self._limit(feed))
+        if self.checkpoint is not None:
+            self.checkpoint.take_up(memory, handed)
+        if rolling is not None:
+            rolling.answered = trace.read
+        before, pruned = memory.prefill_s, trace.read
+        sized, stop = self.sources.size_hint() is not None, self.interrupted
+        while True:
+            for report in reader.read(handed, stop):
+                memory.prefill_s = before + time.perf_counter() - began
+                yield step_done(reader, report, feed, memory.prefill_s)
+                trace.read, trace.end = feed.read_tokens, feed.end
+                if trace.read - pruned >= PRUNE_EVERY:
+                    trace.prune(reader.retained())
+                    pruned = trace.read
+                if self.checkpoint is not None:
+                    self._place(trace)
+                    self.checkpoint.note(memory, handed)
+                if rolling is not None and not self.interrupted() and rolling.due(trace.read):
+                    yield from self.on_the_way(memory)
+            if self.interrupted() and stop is self.interrupted and not sized:
+                stop = _never  # what a pipe has brought already is read
+            elif not feed.paused or self.interrupted():
+                break
+            if rolling is not None and rolling.due(trace.read):
+                yield from self.on_the_way(memory)
+        trace.read, trace.end = feed.read_tokens, feed.end
+        feed.stream.close()
+        if trace.read == earlier:
+            raise SourceError("There is no text in what was given; nothing to read.")
+        if self.interrupted():
+            memory.warnings.append(
+                f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
+            )
+        memory.warnings += self.sources.warnings
+        if feed.stream.broken:
+            memory.warnings.append(broken_apart("text", feed.stream.broken))
+        if system := self.setting.prompt.broken(self.setting.system or ""):
+            memory.warnings.append(broken_apart("system text", system))
+        for message in memory.warnings:
+            yield Notice(message)
+        if unused:
+            memory.warnings.insert(0, unused)
+        self._place(trace)
+        memory.prefill_s = before + time.perf_counter() - began
+        if self.checkpoint is not None and not self.interrupted():
+            self.checkpoint.finish(memory, handed)
+        return memory
+
+    def _new(self) -> tuple[Memory, TokenFeed]:
+        """An empty memory, and the tokens of the sources."""
+        passages, words, show = self.passages, self.words, None
+        if passages is None:
+            passages, words = Passages(), WordForms()
+            show = both(passages.feed, words.feed)
+        trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
+        feed = self.setting.feed(open_stream(self.tokenizer, self.sources, show), self.interrupted)
+        trace.origins = feed.origins
+        # A first look tells how many bytes a token has here, before the schedule is solved, and
+        # whether a pipe brings but a line or two.
+        feed.look_ahead(FIRST_LOOK)
+        reader = self.setting.reader(
+            self.model, self.run, feed.estimate(), measure_always=self.extract
+        )
+        name = self.model.name
+        memory = Memory(
+            name, self.tokenizer, reader, self.setting, self.run, trace, self.command, self.load_s
+        )
+        return memory, feed
+
+    def _more(self, memory: Memory) -> tuple[Memory, TokenFeed]:
+        """A memory that has read before, and the tokens that follow. Raises UsageError."""
+        trace = memory.trace
+        if self.setting.shortens:
+            raise UsageError(
+                f"{self.run.method} reads the two ends of a text, so nothing can follow it; read "
+                "all sources at once."
+            )
+        self.sources.follow_on(trace.records, ended_line=trace.ended_line)
+        trace.names, trace.bases = self.sources.names, self.sources.bases
+        if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
+            trace.passages = Passages()
+        after = trace.read, trace.end
+        show: Callable[[TextBlock], None] = trace.passages.feed
+        if trace.words is not None:  # else it is not known what was in the text before
+            show = both(show, trace.words.feed)
+        stream = open_stream(self.tokenizer, self.sources, show, after)
+        feed = TokenFeed(stream, trace.origins)
+        feed.look_ahead(FIRST_LOOK)
+        memory.reader.reopen(feed.estimate())
+        return memory, feed
+
+    def _limit(self, feed: TokenFeed) -> Callable[[], int] | None:
+        """The most tokens of a chunk, where the next answer may come before it is full."""
+        if self.rolling is None:
+            return None
+        rolling = self.rolling
+        return lambda: rolling.room(feed.read_tokens) or sys.maxsize
+
+    def _place(self, trace: Trace) -> None:
+        """What is known of the sources so far."""
+        trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
+
+
+def _never() -> bool:
+    return False
+
+
+def both(
+    first: Callable[[TextBlock], None], second: Callable[[TextBlock], None]
+) -> Callable[[TextBlock], None]:
+    """A function that hands a block of text to both."""
+
+    def show(block: TextBlock) -> None:
+        first(block)
+        second(block)
+
+    return show
+
+
+def started(reader: Reader, run: RunSettings) -> Started:
+    """The sizes of a run, as an event."""
+    sizes = reader.sizes
+    return Started(
+        model=reader.model.name,
+        method=run.method,
+        budget_tokens=sizes.budget,
+        budget_bytes=reader.cache.capacity_bytes,
+        fixed_bytes=reader.cache.fixed_bytes,
+        prompt_tokens=sizes.prompt,
+        reserved_tokens=sizes.question + sizes.answer,
+        schedule=run.growth,
+        chunk=run.chunk,
+        estimated_tokens=reader.schedule.length,
+        estimated_steps=reader.schedule.steps,
+        lossless=reader.schedule.whole,
+    )
+
+
+def step_done(reader: Reader, report: StepReport, feed: TokenFeed, seconds: float) -> StepDone:
+    """A step as an event; what it tells of the moment is asked for while it is shown."""
+    seen = feed.read_tokens
+
+    def coverage(bins: int) -> list[float]:
+        bins = max(1, min(bins, seen))
+        counts = torch.histc(reader.retained().float(), bins, 0, seen)
+        return [min(1.0, float(c) * bins / seen) for c in counts]
+
+    return StepDone(
+        step=reader.steps,
+        chunk=report.chunk,
+        memory=report.memory,
+        seen=seen,
+        estimated_tokens=feed.estimate(),
+        kv_tokens=reader.cache.used,
+        in_flight_tokens=report.in_flight,
+        peak_tokens=reader.cache.peak.tokens,
+        budget_tokens=reader.sizes.budget,
+        kv_bytes=reader.cache.bytes,
+        seconds=seconds,
+        coverage=coverage,
+        retained=lambda: int(reader.retained().numel()),
+    )

@@ -1,0 +1,1 @@
+"""Where models lie: files, stores of other programs, what can be fetched."""

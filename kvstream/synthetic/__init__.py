@@ -1,0 +1,1 @@
+"""Made-up facts, keys, questions and documents, for benchmarks, samples and training."""

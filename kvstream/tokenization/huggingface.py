@@ -1,0 +1,341 @@
+"""Hugging Face's fast tokenizers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstream.input.blocks import utf8_starts
+from kvstream.tokenization import metaspace_bpe, tiktoken_bpe
+from kvstream.tokenization.control import Guard, frames, markers, text_of
+from kvstream.tokenization.metaspace_bpe import MetaspaceBPE
+from kvstream.tokenization.templates import time_limit
+from kvstream.tokenization.tiktoken_bpe import TiktokenBPE, byte_alphabet
+from kvstream.tokenization.tokenizer import (
+    ByteDecoder,
+    Decoder,
+    Spans,
+    Tokenizer,
+    WindowDecoder,
+    any_crosses_words,
+    without_surrogates,
+)
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NOWHERE = "\ue000\U000f0000\U0010fffd"
+"""Characters of private use."""
+WORTH = 1 << 22
+"""Characters that took the library as long as it takes to look for a faster way."""
+
+
+class HubTokenizer(Tokenizer):
+    """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
+
+    The backend itself is left as it is: light copies that share its model encode, ``_plain`` for
+    documents and ``_control`` for template text.  Long documents are encoded by a faster stand-in
+    where one is certain to give the same.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
+        self.name = name
+        self._backend = backend
+        self._wrapper = wrapper
+        added = backend.get_added_tokens_decoder()
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_id = getattr(wrapper, "bos_token_id", None)
+        eos = getattr(wrapper, "eos_token_id", None)
+        self.eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        template = str(getattr(wrapper, "chat_template", None) or "")
+        around = frames(template, self.render) if template else ()
+        # Some role markers are added tokens that are not declared special; the template knows.
+        control = {
+            token.content
+            for token in added.values()
+            if token.special
+            or (
+                token.content.strip() and any(token.content in text for text in (template, *around))
+            )
+        }
+        self.special_strings = tuple(sorted(control))
+        self._plain = _Pair(backend, control)
+        self._control = _Pair(backend, set())
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.highest = max((i for i in vocabulary.values() if i not in added), default=-1)
+        self._pieces = _byte_pieces(backend, vocabulary)
+        self._guard = Guard(
+            text_of(
+                backend,
+                lambda part: _state(part, first=True) or {"type": ""},
+                vocabulary,
+                byte_alphabet(),
+            ),
+            self._plain.places,
+            self._control.places,
+            {
+                *(vocabulary[text] for text in control),
+                *self.eos_ids,
+                *([self.bos_id] if self.bos_id is not None else []),
+            },
+            # Those of single words are plain text where others touch them.
+            (markers(around, control) - control)
+            | {token.content for token in added.values() if token.single_word} & control,
+            self._unknown(backend),
+        )
+        pieces = self._pieces or [token.encode() for token in vocabulary]
+        lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+        self.longest = max(int(lengths.max(initial=1)), self._guard.longest)
+        self.crosses_words = any_crosses_words(p.decode("utf-8", "ignore") for p in pieces)
+        self._lengths = lengths if self._pieces else None
+        self._encoded = 0  # characters
+        self._quick: TiktokenBPE | MetaspaceBPE | None = None
+
+    @property
+    def has_template(self) -> bool:
+        return bool(getattr(self._wrapper, "chat_template", None))
+
+    def render(self, messages: list[dict[str, str]], **options: Any) -> str:
+        with time_limit():
+            text: str = self._wrapper.apply_chat_template(messages, tokenize=False, **options)
+        return text
+
+    def encode(self, text: str, *, continuing: bool = False) -> list[int]:
+        text = without_surrogates(text)
+        ids = self._quickly(text, continuing)
+        if ids is None:
+            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+        if not self._guard.clean(text, ids):
+            ids = self._guard.mend(text, continuing)[0]
+        return ids.tolist()
+
+    def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
+        return self._control.ids(without_surrogates(text), continuing)
+
+    def controls(self, ids: Sequence[int]) -> int:
+        return self._guard.count(ids)
+
+    def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
+        return self._guard.between(before, behind)
+
+    @property
+    def reach(self) -> int:
+        return self._guard.reach
+
+    def spans(self, text: str, *, continuing: bool = False) -> Spans:
+        found = self._spans(text, continuing)
+        if self._guard.clean(text, found.ids):
+            return found
+        ids, chars, broken = self._guard.mend(text, continuing)
+        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
+
+    def _spans(self, text: str, continuing: bool) -> Spans:
+        """Those of ``text``, whatever ids it gives."""
+        ids = self._quickly(text, continuing)
+        if ids is None and self._pieces is not None and self._unchanged(text):
+            ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
+        if ids is not None and self._lengths is not None:
+            lengths = self._lengths[ids]
+            ends = np.cumsum(lengths)
+            size = len(text) if text.isascii() else len(text.encode())
+            if (int(ends[-1]) if len(ends) else 0) == size:
+                return Spans(ids, ends - lengths)
+        # A prefix, a normaliser or an unknown token: only the library knows what came from where.
+        ids, chars, _ = self._plain.places(text, continuing)
+        return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
+
+    def _unknown(self, backend: tokenizers.Tokenizer) -> int | None:
+        """The id of characters that the vocabulary has not; None where they become bytes."""
+        name = getattr(backend.model, "unk_token", None)
+        if name:
+            return backend.token_to_id(name)
+        for char in _NOWHERE:
+            ids = self._plain.ids(char, True)
+            if len(ids) == 1:
+                return ids[0]
+        return None
+
+    def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
+        """Ids by a stand-in; None where they may be others, or few were encoded so far."""
+        if self._encoded < WORTH:
+            self._encoded += len(text)
+            if self._encoded < WORTH:
+                return None
+            self._quick = self._plain.stand_in()
+            if isinstance(self._quick, MetaspaceBPE):
+                self._lengths = self._quick.lengths
+        if self._quick is None or (self._plain.prefixed and not continuing):
+            return None
+        return self._quick.encode(text)
+
+    def _unchanged(self, text: str) -> bool:
+        """Whether the normaliser leaves ``text`` alone."""
+        normalizer = self._backend.normalizer
+        return normalizer is None or normalizer.normalize_str(text) == text
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
+        return text
+
+    def decoder(self) -> Decoder:
+        if self._pieces is not None:
+            return ByteDecoder(self._pieces, self.special_ids)
+        return WindowDecoder(self)
+
+
+class _Pair:
+    """Two copies of a backend: for the beginning of a text, and for text that goes on."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, control: set[str]) -> None:
+        self._first = _copy(backend, first=True, control=control)
+        self._later = _copy(backend, first=False, control=control)
+        for copy in (self._first, self._later):
+            copy.encode_special_tokens = bool(control)
+        self.prefixed = any(
+            _state(part, first=True) != _state(part, first=False)
+            for part in (backend.normalizer, backend.pre_tokenizer)
+        )
+        """Whether the two differ."""
+        added = backend.get_added_tokens_decoder().values()
+        self._active = [token for token in added if token.content not in control]
+        self._inner: re.Pattern[str] | None = None
+        if self._active and self.prefixed:
+            patterns = [(r"\s*" if t.lstrip else "") + re.escape(t.content) for t in self._active]
+            self._inner = re.compile("|".join(patterns))
+
+    def stand_in(self) -> TiktokenBPE | MetaspaceBPE | None:
+        """What does the same faster for text that goes on, if that is certain."""
+
+        def encode(text: str) -> list[int]:
+            return self.ids(text, continuing=True)
+
+        added = self._active
+        by_bytes = tiktoken_bpe.convert(self._later, encode, [token.content for token in added])
+        return by_bytes or metaspace_bpe.convert(self._later, encode, added, self.prefixed)
+
+    def ids(self, text: str, continuing: bool) -> list[int]:
+        return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
+
+    def places(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """ids int32 [n], and the characters at which each token begins and ends, int64 [n]."""
+        ids: list[int] = []
+        offsets = [np.empty((0, 2), dtype=np.int64)]
+        place = 0
+        for backend, part in self._parts(text, continuing):
+            encoding = backend.encode(part, add_special_tokens=False)
+            ids += encoding.ids
+            offsets.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + place)
+            place += len(part)
+        begins, ends = np.concatenate(offsets).T
+        return np.array(ids, dtype=np.int32), begins, ends
+
+    def _parts(self, text: str, continuing: bool) -> list[tuple[tokenizers.Tokenizer, str]]:
+        """Who encodes what. Behind an added token some tokenizers put a prefix again."""
+        if not continuing:
+            return [(self._first, text)]
+        match = self._inner.search(text) if self._inner is not None else None
+        if match is None:
+            return [(self._later, text)]
+        return [(self._later, text[: match.start()]), (self._first, text[match.start() :])]
+
+
+def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """Ids alone: this entry of the library spends no time on offsets."""
+    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
+
+
+def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> tokenizers.Tokenizer:
+    """A tokenizer that shares the model (and so costs little).
+
+    Without post-processing: it would trim offsets.  Not ``first``: without prefixes.  Added
+    tokens in ``control`` are declared special, so they can be switched off.
+    """
+    from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+
+    copy = Tokenizer(backend.model)
+    normalizer = _state(backend.normalizer, first=first)
+    if normalizer is not None:
+        copy.normalizer = _component(normalizers.Sequence([]), normalizer)
+    pre_tokenizer = _state(backend.pre_tokenizer, first=first)
+    if pre_tokenizer is not None:
+        copy.pre_tokenizer = _component(pre_tokenizers.Sequence([]), pre_tokenizer)
+    added = sorted(backend.get_added_tokens_decoder().items())
+    copy.add_tokens(
+        [
+            AddedToken(
+                token.content,
+                single_word=token.single_word,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                normalized=token.normalized,
+                special=token.special or token.content in control,
+            )
+            for _, token in added
+        ]
+    )
+    if any(copy.token_to_id(token.content) != number for number, token in added):
+        # The numbering has holes, which only the whole description can restate.
+        whole = json.loads(backend.to_str())
+        whole |= {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None}
+        for token in whole["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in control
+        copy = Tokenizer.from_str(json.dumps(whole))
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _state(component: Any, *, first: bool) -> dict[str, Any] | None:
+    if component is None:
+        return None
+    state: dict[str, Any] = json.loads(component.__getstate__())
+    return state if first else _without_prefix(state)
+
+
+def _component(empty: Any, state: dict[str, Any]) -> Any:
+    empty.__setstate__(json.dumps(state).encode())
+    return empty
+
+
+def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
+    """The same normaliser or pre-tokenizer for text that goes on: nothing is put in front."""
+    kind = state["type"]
+    if kind == "Prepend":
+        return None
+    if kind == "Sequence":
+        key = "normalizers" if "normalizers" in state else "pretokenizers"
+        parts = [_without_prefix(part) for part in state[key]]
+        return {**state, key: [part for part in parts if part is not None]}
+    if kind == "Metaspace":
+        return {**state, "prepend_scheme": "never"}
+    if kind == "ByteLevel" and "add_prefix_space" in state:
+        return {**state, "add_prefix_space": False}
+    if kind == "Strip":
+        return {**state, "strip_left": False}
+    return state
+
+
+def _byte_pieces(backend: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> list[bytes] | None:
+    """The bytes of every token of a byte-level tokenizer, None for others."""
+    pre_tokenizer = _state(backend.pre_tokenizer, first=True) or {"type": ""}
+    parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    if not any(part["type"] == "ByteLevel" for part in parts):
+        return None
+    decoder = _state(backend.decoder, first=True)
+    if decoder is None or decoder["type"] != "ByteLevel":
+        return None
+    back = byte_alphabet()
+    added = backend.get_added_tokens_decoder()
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, number in vocabulary.items():
+        if number in added or not all(char in back for char in token):
+            pieces[number] = token.encode()
+        else:
+            pieces[number] = bytes(back[char] for char in token)
+    return pieces

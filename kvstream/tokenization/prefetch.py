@@ -1,0 +1,166 @@
+"""Reading and encoding beside the model: a thread that keeps a few blocks of tokens ready.
+
+Only for sources whose size is known. A pipe's writer runs beside us anyway, and a pipe may say
+nothing for hours, which a thread could not be woken from.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvstream.input.blocks import TextBlock
+from kvstream.tokenization.stream import Chunk, TokenStream
+from kvstream.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+
+AHEAD = 2
+"""Encoded blocks that may wait; each has about 64k characters."""
+LOOK_SECONDS = 0.1
+"""A thread that has nothing to do looks so often whether it is still needed."""
+
+
+@dataclass
+class _Block:
+    """What came of one block of text, and what the stream knew then."""
+
+    chunk: Chunk
+    estimate: int | None
+    forced_cuts: int
+    broken: int
+    shown: list[TextBlock]
+
+
+_Queue = queue.Queue[_Block | BaseException]
+
+
+def _run(
+    stream: TokenStream, shown: list[TextBlock], blocks: _Queue, closed: threading.Event
+) -> None:
+    """What the thread does."""
+    try:
+        while not closed.is_set():
+            # A block and no more: whoever reads token by token encodes it at the same time.
+            first = stream.read(1)
+            rest = stream.read(stream._ready_tokens)
+            ids = np.concatenate([first.ids, rest.ids])
+            chunk = Chunk(ids, np.concatenate([first.starts, rest.starts]), rest.end)
+            block = _Block(chunk, stream.estimate(), stream.forced_cuts, stream.broken, shown[:])
+            shown.clear()
+            _put(block, blocks, closed)
+            if not len(chunk):
+                return
+    except BaseException as error:
+        _put(error, blocks, closed)
+
+
+def _put(item: _Block | BaseException, blocks: _Queue, closed: threading.Event) -> None:
+    while not closed.is_set():
+        try:
+            blocks.put(item, timeout=LOOK_SECONDS)
+            return
+        except queue.Full:
+            continue
+
+
+class ReadAhead:
+    """A `TokenStream` that runs ahead in a thread; gives the same tokens and the same estimates.
+
+    `on_block` is called by whoever reads, when the tokens of a block are first asked for. An error
+    of the thread is raised there too. The thread ends with the sources, when this is closed, or
+    when nobody holds it any more.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sources: SourceSet,
+        on_block: Callable[[TextBlock], None] | None = None,
+    ) -> None:
+        shown: list[TextBlock] = []
+        stream = TokenStream(tokenizer, sources, None if on_block is None else shown.append)
+        self.seen = stream.seen
+        """Tokens handed out."""
+        self.paused = False
+        """Sources of known size never pause."""
+        self.forced_cuts = 0
+        self.broken = 0
+        self._on_block = on_block
+        self._queue: _Queue = queue.Queue(AHEAD)
+        self._closed = threading.Event()
+        # It must not hold this object, or that would never be let go.
+        arguments = (stream, shown, self._queue, self._closed)
+        self._thread = threading.Thread(target=_run, args=arguments, name="reading", daemon=True)
+        weakref.finalize(self, self._closed.set)
+        self._ready: deque[Chunk] = deque()
+        self._ready_tokens = 0
+        self._end = 0
+        self._estimate: int | None = None
+        self._begun = self._ended = False
+
+    def close(self) -> None:
+        """End the thread; only what was taken from it can still be read."""
+        self._closed.set()
+        self._ended = True
+        if self._begun:
+            self._thread.join()
+
+    def read(self, n: int) -> Chunk:
+        """The next ``n`` tokens; fewer at the end. Raises SourceError."""
+        while self._ready_tokens < n and not self._ended:
+            self._take()
+        taken = [Chunk(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), 0)]
+        missing = min(n, self._ready_tokens)
+        while missing:
+            first = self._ready.popleft()
+            if len(first) > missing:
+                rest = Chunk(first.ids[missing:], first.starts[missing:], first.end)
+                self._ready.appendleft(rest)
+                first = Chunk(first.ids[:missing], first.starts[:missing], int(rest.starts[0]))
+            taken.append(first)
+            missing -= len(first)
+            self._ready_tokens -= len(first)
+            self.seen += len(first)
+        end = int(self._ready[0].starts[0]) if self._ready else self._end
+        ids, starts = (np.concatenate([getattr(c, k) for c in taken]) for k in ("ids", "starts"))
+        return Chunk(ids, starts, end)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether ``read`` has nothing more to give, as far as is known."""
+        return self._ended and not self._ready_tokens
+
+    def estimate(self) -> int | None:
+        """Tokens of the whole source, as the stream knew when it had encoded what was read."""
+        if self._estimate is None and not self._ended:
+            self._take()
+        return self._estimate
+
+    def _take(self) -> None:
+        """One more block from the thread."""
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            self._ended = True
+            raise item
+        if self._on_block is not None:
+            for block in item.shown:
+                self._on_block(block)
+        self._estimate, self.forced_cuts = item.estimate, item.forced_cuts
+        self.broken = item.broken
+        self._end = item.chunk.end
+        self._ended = not len(item.chunk)
+        if not self._ended:
+            self._ready.append(item.chunk)
+            self._ready_tokens += len(item.chunk)

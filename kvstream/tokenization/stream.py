@@ -1,0 +1,280 @@
+"""Tokens of a source of any length, the same as if the whole text had been encoded at once.
+
+Text is encoded in blocks.  A block ends at a place where encoding both sides apart gives the same
+tokens as encoding them together: between tokens, with enough text after it that what is still to
+come cannot move it, and proven by doing it for the text around.  Before a space between two words
+that hardly ever fails; text without spaces has no such places, but between tokens there are some.
+
+One thing cannot be had: between two ways of equal score a unigram model decides by the rounding of
+a sum over the whole word, so in a "word" longer than a block either may come out.  And where a
+normalizer takes away so much text within a control sequence that its end is not in sight, it is
+broken apart at the cut, not at every character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvstream.input.blocks import TextBlock, utf8_starts
+from kvstream.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+
+BLOCK = 64 * 1024
+"""Characters encoded at a time, where there are that many."""
+MOST = 4 * BLOCK
+"""Characters that may wait for a safe cut; then a cut is made anyway."""
+STEP = 1024
+"""Characters worth another try, when a slow writer sends them one by one."""
+OTHER_ENDS = (1, 2, 3, 5, 8, 13, 21)
+"""A doubtful cut must be the same with so many characters less at the end."""
+REPEATED = 4
+"""Text repeats itself where each token comes so many times, on the average, in front of a cut."""
+CONTEXT = 256
+"""Bytes in front of a cut that are encoded again to prove it."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive tokens of the source."""
+
+    ids: np.ndarray
+    """int32 [n]."""
+    starts: np.ndarray
+    """int64 [n]: global byte offset at which each token begins, never falling."""
+    end: int
+    """Global byte offset behind the last token; of the whole source if it has ended."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TokenStream:
+    """Reads sources as tokens. ``on_block`` is shown every block of text as it is taken in.
+
+    Where the sources follow on others, ``after`` is how many tokens and bytes those were.
+    What `estimate` says depends on the sources and the tokens handed out alone, not on how many
+    were asked for at a time: a reading that is taken up again gets the same estimates.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sources: SourceSet,
+        on_block: Callable[[TextBlock], None] | None = None,
+        after: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.seen = after[0]
+        """Tokens handed out, those before included."""
+        self.paused = False
+        """The last read got less because the sources said that there is nothing now."""
+        self.forced_cuts = 0
+        """Cuts that could not be proven; 0 for all but made-up text."""
+        self.broken = 0
+        """Control sequences of the template that were broken apart."""
+        self._latest: list[int] = []  # ids in front of what waits
+        self._tokenizer = tokenizer
+        self._sources = sources
+        self._blocks: Iterator[TextBlock] | None = iter(sources)
+        self._on_block = on_block
+        self._waiting: list[TextBlock] = []
+        self._waiting_chars = 0
+        self._ready: list[tuple[np.ndarray, np.ndarray]] = []
+        self._ready_tokens = 0
+        self._encoded_tokens, self._encoded_to = after  # tokens, bytes
+        self._begun = after[0] > 0
+        self._sized = sources.size_hint() is not None
+        self._ended = False
+        self._look_ahead = max(CONTEXT, 2 * tokenizer.longest)
+
+    def read(self, n: int) -> Chunk:
+        """The next ``n`` tokens; fewer at the end or at a pause. Raises SourceError."""
+        self.paused = False
+        while self._ready_tokens < n and self._blocks is not None and not self.paused:
+            self._fill(n - self._ready_tokens)
+        self._ended = self._ended or (self._blocks is None and self._ready_tokens < n)
+        ids: list[np.ndarray] = [np.empty(0, dtype=np.int32)]
+        starts: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
+        missing = min(n, self._ready_tokens)
+        while missing:
+            first_ids, first_starts = self._ready[0]
+            taken = min(missing, len(first_ids))
+            ids.append(first_ids[:taken])
+            starts.append(first_starts[:taken])
+            if taken == len(first_ids):
+                self._ready.pop(0)
+            else:
+                self._ready[0] = first_ids[taken:], first_starts[taken:]
+            missing -= taken
+            self._ready_tokens -= taken
+            self.seen += taken
+        end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
+        return Chunk(np.concatenate(ids), np.concatenate(starts), end)
+
+    def close(self) -> None:
+        """Nothing to do; for `ReadAhead`, which has a thread to end."""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether ``read`` has nothing more to give, as far as is known."""
+        return self._blocks is None and not self._ready_tokens
+
+    def estimate(self) -> int | None:
+        """Tokens of the whole source: expected, exact at its end, None for a pipe before that."""
+        if not self._sized:
+            return self._encoded_tokens if self._ended else None
+        if self._blocks is not None and not self._encoded_tokens:
+            self._fill(BLOCK)
+        if self._blocks is None:
+            return self._encoded_tokens
+        size = max(self._sources.size_hint() or 0, self._sources.bytes_read)
+        left = max(size - self._encoded_to, 0)
+        return self._encoded_tokens + round(left * self._encoded_tokens / max(self._encoded_to, 1))
+
+    def _fill(self, missing: int) -> None:
+        """Read on until there is something to encode, and encode it."""
+        assert self._blocks is not None
+        # A pipe is not made to wait for more than is asked for. Half as much again at least: what
+        # waits is encoded anew at every try.
+        more = BLOCK if self._sized else max(STEP, min(BLOCK, 3 * missing))
+        more = max(more, self._waiting_chars // 2)
+        wanted = self._waiting_chars + more
+        wanted = max(wanted, self._look_ahead + STEP)
+        while self._waiting_chars < wanted:
+            block = next(self._blocks, None)
+            if block is None:
+                self._blocks = None
+                break
+            if not block.text:
+                self.paused = True
+                break
+            if self._on_block is not None:
+                self._on_block(block)
+            self._waiting.append(block)
+            self._waiting_chars += len(block.text)
+        if self._waiting:
+            self._encode(final=self._blocks is None)
+
+    def _encode(self, *, final: bool) -> None:
+        text = "".join(block.text for block in self._waiting)
+        offsets = [block.offsets() for block in self._waiting]
+        places = np.concatenate([*(part[:-1] for part in offsets), offsets[-1][-1:]])
+        utf8 = utf8_starts(text)
+        ids, starts, broken = self._tokenizer.spans(text, continuing=self._begun)
+        tokens, chars = len(ids), len(text)
+        if not final:
+            cut = self._cut(text, utf8, ids, starts)
+            if cut is None:
+                return
+            tokens, chars = cut
+        ids, starts = ids[:tokens], starts[:tokens]
+        if np.array_equal(places - places[0], utf8):
+            starts = starts + places[0]
+        else:  # replaced bytes, or the seam of two sources
+            char = np.searchsorted(utf8, starts, side="right") - 1
+            char = np.clip(char, 0, len(text) - 1)
+            room = np.maximum(places[char + 1] - places[char] - 1, 0)
+            starts = places[char] + np.minimum(starts - utf8[char], room)
+        self.broken += int((broken < tokens).sum())
+        reach = self._tokenizer.reach
+        if tokens and (between := self._tokenizer.between(self._latest, ids[:reach].tolist())):
+            # A sequence with more text in it than was looked ahead, or across a cut not proven.
+            ids = np.concatenate([np.array(between, dtype=ids.dtype), ids])
+            starts = np.concatenate([np.repeat(starts[:1], len(between)), starts])
+            tokens += len(between)
+            self.broken += 1
+        if tokens:
+            self._ready.append((ids, starts))
+            if reach:
+                self._latest = [*self._latest, *ids[-reach:].tolist()][-reach:]
+        self._ready_tokens += tokens
+        self._encoded_tokens += tokens
+        self._encoded_to = int(places[chars])
+        self._begun = True
+        self._keep(chars)
+
+    def _keep(self, chars: int) -> None:
+        """Forget the first ``chars`` characters that wait."""
+        self._waiting_chars -= chars
+        while self._waiting and chars >= len(self._waiting[0].text):
+            chars -= len(self._waiting.pop(0).text)
+        if chars:
+            block = self._waiting[0]
+            widths = None if block.widths is None else block.widths[chars:]
+            start = int(block.offsets()[chars])
+            self._waiting[0] = TextBlock(block.text[chars:], start, block.source, widths)
+
+    def _cut(
+        self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
+    ) -> tuple[int, int] | None:
+        """Where to end the block: (tokens, characters), or None to wait for more text."""
+        last = int(np.searchsorted(starts, int(utf8[-1]) - self._look_ahead, side="right")) - 1
+        candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
+        chars = np.searchsorted(utf8, starts[candidates])
+        options = list(zip(candidates.tolist(), chars.tolist(), strict=True))[::-1]
+        words = list(islice((o for o in options if _between_words(text, o[1])), 4))
+        for token, char in [*words, *options[:8], *options[8::16]]:
+            if self._proven(text, utf8, ids, starts, token, char):
+                return token, char
+        if len(text) < MOST or not options:
+            return None
+        self.forced_cuts += 1
+        return (words or options)[0]
+
+    def _proven(
+        self,
+        text: str,
+        utf8: np.ndarray,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        token: int,
+        char: int,
+    ) -> bool:
+        """Whether both sides of a cut, encoded apart, are the tokens that they are together."""
+        context = int(np.searchsorted(starts, starts[token] - CONTEXT))
+        earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
+        first = int(earlier[-1]) if len(earlier) else 0
+        begin = int(np.searchsorted(utf8, starts[first])) if first else 0
+        continuing = self._begun or begin > 0
+        expected = ids[first:token].tolist()
+
+        def encode(piece: str, follows: bool) -> list[int]:
+            return self._tokenizer.encode(piece, continuing=follows)
+
+        if encode(text[begin:char], continuing) != expected:
+            return False
+        if encode(text[char:], True) != ids[token:].tolist():
+            return False
+        if _between_words(text, char) and not self._tokenizer.crosses_words:
+            return True
+        # Where text repeats itself, a unigram model cuts it by where the run ends: then another
+        # end moves the cut, and it must wait for the real one. What moves may lie anywhere in the
+        # run, however long it is.
+        if REPEATED * len(set(expected)) <= len(expected):
+            begin, continuing, expected = 0, self._begun, ids[:token].tolist()
+        return all(
+            encode(text[begin:-less], continuing)[: len(expected)] == expected
+            for less in OTHER_ENDS
+        )
+
+
+def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -> np.ndarray:
+    """Tokens low..high that begin a character of their own: a cut in front of them splits none."""
+    tokens = np.arange(low, high + 1)
+    if not len(tokens):
+        return tokens
+    begins = starts[tokens]
+    whole = utf8[np.clip(np.searchsorted(utf8, begins), 0, len(utf8) - 1)] == begins
+    return tokens[whole & (begins > starts[tokens - 1])]
+
+
+def _between_words(text: str, char: int) -> bool:
+    """A space with a letter or digit on both sides."""
+    around = text[char - 1 : char + 2]
+    return len(around) == 3 and around[1] == " " and around[0].isalnum() and around[2].isalnum()

@@ -1,0 +1,255 @@
+"""The second look: pieces, their ranking, and both passes inside one budget."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstream.errors import KvstreamError
+from kvstream.events import Answered, AnswerStarted
+from kvstream.input.sources import open_sources
+from kvstream.model.cache import LayerStore
+from kvstream.passages.passages import Passage
+from kvstream.passages.sentences import MOST_CHARS
+from kvstream.rereading.look import LEAST, Reread, choose, words_alone
+from kvstream.rereading.pieces import PIECE, Excerpts, pieces
+from kvstream.rereading.ranking import Cited, Words, fused
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+from kvstream.synthetic.document import generate, make_facts
+
+SEED, FACTS = 3, 6
+FACT = make_facts(FACTS, SEED)[5]
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=3000, seed=SEED, facts=FACTS)
+
+
+def passage(start: int, weight: float) -> Passage:
+    return Passage(0, start, start + 5, 1, 1, "", weight)
+
+
+@given(st.text(max_size=3000), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_pieces_are_the_text(
+    tmp_path_factory: pytest.TempPathFactory, text: str, copies: int
+) -> None:
+    folder = tmp_path_factory.mktemp("pieces")
+    data = text.encode("utf-8", "replace") + b"x"
+    names = []
+    for number in range(copies):
+        (folder / f"{number}.txt").write_bytes(data)
+        names.append(str(folder / f"{number}.txt"))
+    sources = open_sources(names, text=True)
+    cut = list(pieces(sources))
+    assert all(len({p.source for p in piece.passages}) == 1 for piece in cut)
+    assert all(a.end <= b.start for a, b in itertools.pairwise(cut))
+    assert all(piece.end - piece.start <= PIECE + 4 * MOST_CHARS + 64 for piece in cut)
+    said = "".join("".join(piece.text.split()) for piece in cut)
+    # A mark of byte order at the very beginning is no text.
+    once = "".join(data.decode().removeprefix("\ufeff").split())
+    assert said == once * copies
+    every = Excerpts(cut, sources.names, sources.bases)
+    for block in every:
+        offsets = block.offsets()
+        assert len(offsets) == len(block.text) + 1
+        assert (np.diff(offsets) >= 0).all()
+    for told in every.to_json():
+        assert 0 <= told["byte_start"] < told["byte_end"] <= len(data)
+
+
+def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
+    path = tmp_path / "odd.txt"
+    path.write_bytes(b"One \xff\xfe two. Then came three.\n")
+    [piece] = pieces(open_sources([str(path)], text=True))
+    ends = [int(block.offsets()[-1]) for block in piece.blocks()]
+    assert ends[-1] == piece.end == len(path.read_bytes()) - 1
+
+
+def test_citations_weigh_the_pieces_they_lie_in() -> None:
+    parts = [(0, 10), (12, 30), (31, 40)]
+    cited = [passage(0, 0.5), passage(5, 0.25), passage(14, 0.125), passage(99, 1.0)]
+    assert [Cited(cited).weight(*part) for part in parts] == [0.75, 0.125, 0.0]
+    assert Cited([]).weight(0, 10) == 0.0
+
+
+def test_words_find_the_piece_that_has_them() -> None:
+    words = Words("Who hid the BRASS lamp?")
+    for text in (
+        "The dog slept.",
+        "It was the brass lamp.",
+        "The lamp fell.",
+        "",
+        "He hid behind the old garden wall.",
+    ):
+        words.add(text)
+    scores = words.scores()
+    assert scores.argmax() == 1
+    assert scores[3] == 0
+    assert len(scores) == 5
+    everywhere = Words("lamp")
+    for text in ("lamp", "a lamp", "lamp lamp", "none"):
+        everywhere.add(text)
+    scores = everywhere.scores()
+    assert scores[2] > scores[0] > scores[1] > scores[3] == 0
+    nothing = Words("?!")
+    nothing.add("text")
+    assert nothing.scores().tolist() == [0.0]
+
+
+def test_fused_ranks_count_by_place_and_zero_counts_nothing() -> None:
+    score = fused([np.array([9.0, 1.0, 0.0]), np.array([0.2, 0.1, 0.0])])
+    assert score[0] > score[1] > score[2] == 0.0
+
+
+@pytest.mark.parametrize("by", ["citations", "words", "both"])
+@pytest.mark.parametrize("room", [20, 100, 700])
+def test_what_is_chosen_fits_and_is_in_order(
+    session: Session, story: Path, by: str, room: int
+) -> None:
+    how = Reread(by, lambda: open_sources([str(story)]))
+    at = story.read_bytes().index(FACT.sentence.encode())
+    found = choose(how, FACT.question, [passage(at, 1.0)], (room, room), session.tokenizer)
+    text = "".join(block.text for block in found)
+    assert len(session.tokenizer.encode(text)) <= room
+    starts = [told["byte_start"] for told in found.to_json()]
+    assert starts == sorted(starts)
+    assert FACT.sentence in text or room == 20
+
+
+def test_a_long_best_piece_is_read_and_then_it_is_enough(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("First.\n" + "The lamp is brass " * 60 + ".\nLast comes the lamp again.\n" * 40)
+    how = Reread("words", lambda: open_sources([str(path)]))
+    found = choose(how, "lamp?", [passage(8, 1.0)], (900, 50), session.tokenizer)
+    assert len(found) == 1
+    assert not choose(how, "lamp?", [passage(8, 1.0)], (9, 50), session.tokenizer)
+
+
+def test_both_passes_stay_in_one_budget(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of the first pass are given back before any are made for the second."""
+    made: list[LayerStore] = []
+    held: list[int] = []
+    first = LayerStore.__init__
+
+    def counted(self: LayerStore, *args: Any) -> None:
+        first(self, *args)
+        made.append(self)
+        held.append(sum(s.keys.nbytes + s.values.nbytes for s in made))
+
+    monkeypatch.setattr(LayerStore, "__init__", counted)
+    questions = [f.question for f in make_facts(FACTS, SEED)[:2]]
+    events = list(
+        session.ask(
+            open_sources([str(story)]),
+            questions,
+            RunSettings(Budget(tokens=512), max_tokens=16),
+            reread=Reread("citations", lambda: open_sources([str(story)])),
+        )
+    )
+    layers = len(session.model.layers)
+    assert len(made) == 3 * layers
+    one = held[layers - 1]
+    assert max(held) == one, "two caches were there at once"
+    results = [e.result for e in events if isinstance(e, Answered)]
+    assert [r.question for r in results] == questions
+    assert [e.number for e in events if isinstance(e, AnswerStarted)] == [0, 1]
+    for r in results:
+        assert r.peak_kv_tokens <= 512
+        assert r.peak_kv_bytes <= r.budget_bytes
+        assert r.reread["tokens"] <= LEAST + 2 * PIECE
+        assert r.reread["peak_kv_tokens"] <= 512
+        assert r.reread["first"]["peak_kv_tokens"] <= 512
+        assert r.read > r.reread["tokens"]
+        assert r.method == "infinipot"
+
+
+def test_what_is_read_again_is_cited_at_its_own_lines(session: Session, tmp_path: Path) -> None:
+    packed = tmp_path / "story.txt.gz"
+    text = "".join(generate(tokens=3000, seed=SEED, facts=FACTS))
+    packed.write_bytes(gzip.compress(text.encode()))
+
+    def again() -> Any:
+        return open_sources([str(packed)])
+
+    run = RunSettings(Budget(tokens=512), max_tokens=24)
+    events = session.ask(again(), [FACT.question], run, reread=Reread("words", again))
+    result = next(e.result for e in events if isinstance(e, Answered))
+    assert result.citations
+    for cited in result.citations:
+        assert text.encode()[cited["byte_start"] : cited["byte_end"]].decode() == cited["text"]
+        line = text.encode()[: cited["byte_start"]].count(b"\n") + 1
+        assert cited["line_start"] == line
+
+
+def test_bm25_alone_reads_no_more_than_the_budget(session: Session, story: Path) -> None:
+    run = RunSettings(Budget(tokens=512), max_tokens=24)
+    events = words_alone(session, [FACT.question], run, lambda: open_sources([str(story)]))
+    result = next(e.result for e in events if isinstance(e, Answered))
+    assert result.method == "bm25"
+    assert result.read <= result.peak_kv_tokens <= 512
+    assert result.evicted == 0
+
+
+def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Path) -> None:
+    texts = [story, story.with_name("short.txt")]
+    texts[1].write_text("Gone.")
+    how = Reread("words", lambda: open_sources([str(texts.pop(0))]))
+    with pytest.raises(KvstreamError, match="changed"):
+        choose(how, FACT.question, [], (400, 400), session.tokenizer)
+
+
+def test_a_source_that_was_altered_in_between_is_noticed(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text("".join(generate(tokens=1500, seed=SEED, facts=FACTS)))
+
+    def altered() -> Any:
+        path.write_text(path.read_text().replace("a", "b"))
+        return open_sources([str(path)])
+
+    run = RunSettings(Budget(tokens=512), max_tokens=4)
+    events = session.ask(
+        open_sources([str(path)]), [FACT.question], run, reread=Reread("words", altered)
+    )
+    with pytest.raises(KvstreamError, match=r"story\.txt has changed"):
+        list(events)
+
+
+def kvstream(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvstream", *arguments, "--threads", "1"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_pipe_is_refused_with_a_remedy(story: Path) -> None:
+    done = kvstream("ask", "--reread", FACT.question, text="Some text.")
+    assert done.returncode == 2
+    assert "file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bare_reread_does_not_take_the_question(story: Path) -> None:
+    done = kvstream(
+        "ask", str(story), "--reread", FACT.question, "--budget", "512", "--json", "-n", "16"
+    )
+    assert done.returncode == 0, done.stderr
+    assert f'"question": "{FACT.question}"' in done.stdout
+    assert '"by": "citations"' in done.stdout

@@ -1,0 +1,283 @@
+"""What is said of an answer that may be wrong, and of a refusal after forgetting."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from draining import returned
+
+from kvstream import pocket
+from kvstream.errors import ModelError
+from kvstream.events import Answered, AnswerToken, Result
+from kvstream.input.sources import open_sources
+from kvstream.memory.base import NOT_SUPPORTED, Memory
+from kvstream.memory.citations import Look
+from kvstream.memory.saving import look as open_file
+from kvstream.memory.saving import recall, save
+from kvstream.memory.support import FILE, Calibration, Support, absent, judge
+from kvstream.passages.passages import Passage
+from kvstream.rereading.look import Reread
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.tokenization.forms import WordForms
+
+LEASE = """RESIDENTIAL LEASE
+
+This lease is made on 3 March 2024 between Harriet Osgood, the landlord, and Benedict Marlow, the \
+tenant. The landlord lets to the tenant the flat on the second floor of 14 Quarry Lane, Wexcombe, \
+for a term of eighteen months, beginning on 1 April 2024.
+
+The rent is 1,150 pounds a month and is paid on the first day of every month by bank transfer. If \
+the rent is more than seven days late, the tenant pays a charge of 40 pounds. The tenant has paid \
+a deposit of 1,725 pounds, which the landlord keeps with the Fairhold scheme and returns within \
+ten days after the end of the lease.
+
+The tenant pays for gas, water and electricity. The landlord pays the insurance of the building. \
+The landlord repairs the roof, the boiler and the windows; the tenant tells her of damage within \
+three days. Repairs are arranged through Colin Peake, the caretaker, who lives on the ground floor.
+
+No pets are allowed except one cat. Smoking is allowed on the balcony only. The tenant may end the \
+lease with two months of notice in writing. Any dispute goes to the county court in Wexcombe.
+"""
+EVERYTHING = RunSettings(Budget(tokens=1024), max_tokens=24)
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Path:
+    path = tmp_path / "lease.txt"
+    path.write_text(LEASE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=3000, seed=3, facts=4)
+
+
+def remember(session: Session, path: Path, run: RunSettings, *questions: str) -> Memory:
+    setting = session.settle(questions, run)
+    return returned(session.read(open_sources([str(path)]), setting, run))
+
+
+def says(memory: Memory, answer: str) -> None:
+    """Put an answer into the mouth of the model."""
+
+    def write(tail: Any, last: bool, said: list[int]) -> Any:
+        said += memory.tokenizer.encode(f" {answer}", continuing=True)
+        memory.reader.stopped = "end"
+        yield answer
+
+    memory._write = write  # type: ignore[method-assign]
+
+
+def result(memory: Memory, question: str, **how: Any) -> Result:
+    return next(e.result for e in memory.answer(question, **how) if isinstance(e, Answered))
+
+
+def forms(text: str) -> WordForms:
+    made = WordForms()
+    made.add(text)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("answer", "marked"),
+    [
+        ("555-0199", ("555-0199",)),
+        ("555-0142", ()),
+        ("Call Harriet at 555-0199 or 555 0142.", ("555-0199",)),
+        ("Benedict Osgood", ("Benedict",)),
+        ("Harriet Osgood", ()),
+        ("Osgood's", ()),
+        ("It is Marlow.", ("Marlow",)),
+        ("Unfortunately the text tells of Harriet alone.", ()),
+        ("Lord Osgood, 1,150 pounds", ("Lord", "1,150")),
+        ("Yes", ()),
+        ("Is it 7?", ()),
+        ("the Zebra asked for", ()),
+        ("房东是 Harriet", ()),
+    ],
+)
+def test_numbers_and_names_that_the_text_lacks_are_found(answer: str, marked: Any) -> None:
+    text = forms("Harriet Osgood, telephone 555-0142, owns the text; it is of 9 rooms.")
+    assert absent(answer, "What is the number 7 of the Zebra?", text) == marked
+
+
+def test_a_number_that_is_not_in_the_text_is_marked(session: Session, lease: Path) -> None:
+    memory = remember(session, lease, EVERYTHING, "What is the phone number?")
+    says(memory, "555-0199")
+    told = result(memory, "What is the phone number of the landlord?")
+    assert told.answer == "555-0199"
+    assert told.absent == ("555-0199",)
+    assert told.to_json()["not_in_text"] == ["555-0199"]
+    assert "not in the text: 555-0199" in told.warnings[-1]
+    strict = result(memory, "What is the phone number of the landlord?", strict=True)
+    assert (strict.answer, strict.withheld) == (NOT_SUPPORTED, "555-0199")
+    says(memory, "Harriet Osgood")
+    assert result(memory, "Who is the landlord?").absent == ()
+
+
+def test_the_whole_text_counts_and_not_what_memory_kept(session: Session, story: Path) -> None:
+    run = replace(EVERYTHING, budget=Budget(tokens=256), method="streaming")
+    memory = remember(session, story, run, "Who?")
+    memory.trace.prune(memory.reader.retained())
+    held = " ".join(p.text for p in memory.trace.passages.held()[0])  # type: ignore[union-attr]
+    lost = next(w for w in story.read_text().split() if w.isalpha() and w not in held)
+    assert memory.trace.words is not None
+    assert memory.trace.words.has_word(lost), "it was read, though memory has lost it"
+    says(memory, f"{lost.capitalize()} Zzyzx")
+    assert result(memory, "Who?").absent == ("Zzyzx",)
+
+
+def test_an_old_memory_file_knows_the_words_that_it_kept(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = replace(EVERYTHING, budget=Budget(tokens=300))
+    memory = remember(session, story, run, "Who?")
+    new, old = tmp_path / "new.kvs", tmp_path / "old.kvs"
+    save(memory, new)
+    kept = recall(open_file(new), session.model, session.tokenizer, run)
+    assert kept.trace.words is not None
+    assert memory.trace.words is not None
+    assert kept.trace.words.packed() == memory.trace.words.packed()
+    monkeypatch.setattr(WordForms, "packed", lambda self: b"")
+    save(memory, old)
+    assert "trace.words" not in open_file(old).content.tensors
+    before = recall(open_file(old), session.model, session.tokenizer, run)
+    assert before.trace.words is None
+    says(before, "555-0199")
+    told = result(before, "Who?").warnings[-1]
+    assert "of the text that memory kept: 555-0199" in told
+
+
+def test_a_refusal_after_forgetting_says_how_little_was_kept(session: Session, story: Path) -> None:
+    question = "What is the name of the cat?"
+    run = replace(EVERYTHING, budget=Budget(tokens=256), method="cascade")
+    memory = remember(session, story, run, question)
+    says(memory, "not in the text")
+    told = result(memory, question, strict=True)
+    assert told.evicted
+    assert told.answer == "not in the text", "the answer stays the model's, and is no claim"
+    assert told.withheld is None
+    share = f"{told.coverage['share']:.0%}"  # type: ignore[index]
+    assert f"not in the {share} of the text that memory kept" in told.warnings[-1]
+    assert "Low confidence" not in told.warnings[-1]
+
+
+def test_a_refusal_after_a_second_look_is_of_what_was_read_again(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Memory, tail: Any, last: bool, said: list[int]) -> Any:
+        said += self.tokenizer.encode(" not in the text", continuing=True)
+        self.reader.stopped = "end"
+        yield "not in the text"
+
+    monkeypatch.setattr(Memory, "_write", refuse)
+
+    def again() -> Any:
+        return open_sources([str(story)])
+
+    run = replace(EVERYTHING, budget=Budget(tokens=300))
+    events = list(session.ask(again(), ["Who?"], run, reread=Reread("citations", again)))
+    told = events[-1].result  # type: ignore[union-attr]
+    tokens = told.reread["tokens"]
+    assert 0 < tokens < told.read
+    assert f"not in the {tokens:,} tokens that were found and read" in told.warnings[-1]
+
+
+def test_a_refusal_about_a_text_held_whole_needs_no_warning(session: Session, lease: Path) -> None:
+    memory = remember(session, lease, EVERYTHING, "Who?")
+    says(memory, "not in the text")
+    assert result(memory, "How many bedrooms does the flat have?").warnings == ()
+
+
+def test_no_answer_at_all_is_told(session: Session, lease: Path) -> None:
+    memory = remember(session, lease, EVERYTHING, "Who?")
+    says(memory, "")
+    memory._write = lambda tail, last, said: iter([""])  # type: ignore[method-assign]
+    memory.reader.stopped = "end"
+    assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
+
+
+def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(
+    session: Session, lease: Path
+) -> None:
+    def asked(question: str, answer: str) -> Result:
+        memory = remember(session, lease, EVERYTHING, question)
+        says(memory, answer)
+        return result(memory, question)
+
+    wrong = asked("Who is the tenant?", "a month and is paid on the first day of every month")
+    assert "Low confidence" in wrong.warnings[-1]
+    assert "and no clear passage supports it. Check the text." in wrong.warnings[-1]
+    assert asked("Who is the tenant?", "the tenant").warnings
+    assert asked("When is the rent paid?", "on the first day of every month").warnings == ()
+
+
+def test_the_calibration_that_ships_is_of_the_weights_that_ship() -> None:
+    for dtype in ("float32", "bfloat16"):
+        model = Session.open(ModelSettings(dtype=dtype)).model
+        found = Calibration.of(model.facts.folder, model.fingerprint)
+        assert found is not None, "fit it anew: docs/research/scripts/support.py"
+        assert found.probability(dict.fromkeys(found.weights, 0.0)) < 1
+        assert 0 < found.threshold < 1
+
+
+def test_a_model_without_a_calibration_is_not_doubted(session: Session, lease: Path) -> None:
+    assert Calibration.of("", "no model") is None
+    assert Calibration.of(pocket.path(), "other weights") is None
+    guess = Look((), (), 0.1, 0.1, -9.0)
+    told = judge(None, guess, "Who?", "Harriet and 99", forms("Harriet"), "the text")
+    assert told.probability is None
+    assert told.doubts == ("The answer has words that are not in the text: 99",)
+
+
+def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None:
+    shipped = json.loads((pocket.path() / FILE).read_text())
+    for broken in ([], {}, {**shipped, "weights": {"other": 1.0}}, {**shipped, "bias": "x"}):
+        (tmp_path / FILE).write_text(json.dumps(broken))
+        with pytest.raises(ModelError, match=r"support\.json is no calibration"):
+            Calibration.of(tmp_path, "x")
+
+
+def test_a_probability_below_the_limit_is_a_doubt() -> None:
+    passage = Passage(0, 0, 5, 1, 1, "The tenant is Marlow.", 0.9)
+    certain = Look((passage,), (), 0.9, 0.9, -0.1)
+    calibration = Calibration(0.0, {"mean": 1.0, "asked_in_first": 2.0}, 0.6)
+    told = judge(calibration, certain, "Who is the tenant?", "Marlow", None, "the text")
+    assert told.probability == pytest.approx(1 / (1 + math.exp(-(math.log(0.9) + 2))))
+    assert told.doubts == ()
+    told = judge(
+        calibration, replace(certain, confidence=1e-4), "Who is the tenant?", "M", None, "it"
+    )
+    assert told.doubts == ("Low confidence (0%)",), "one passage is clear"
+    assert Support(0.17, True, False).doubts == (
+        "Low confidence (17%), and no clear passage supports it",
+    )
+
+
+def test_strict_withholds_what_is_doubtful(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = remember(session, story, EVERYTHING, "Who?")
+    for threshold, withheld in ((0.0, False), (1.0, True)):
+        limit = Calibration(0.0, {"mean": 0.1}, threshold)
+        monkeypatch.setattr(Calibration, "of", lambda *_, limit=limit: limit)
+        events = list(memory.answer("Who?", strict=True))
+        told = events[-1].result
+        assert (told.withheld is not None) == withheld
+        assert (told.answer == NOT_SUPPORTED) == withheld
+        shown = "".join(e.text for e in events if isinstance(e, AnswerToken))
+        assert shown.strip() == told.answer, "what is withheld must not have been streamed"
+
+
+def test_the_numbers_are_shown_with_v_alone(cli, lease) -> None:
+    asked = ("ask", str(lease), "When is the rent paid?", "--budget", "512")
+    assert "probability that the answer is right" not in cli(*asked).stderr
+    assert "probability that the answer is right" in cli(*asked, "-v").stderr

@@ -1,0 +1,230 @@
+"""Which models are here and fit, found out without loading them; short names for models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import torch
+
+from kvstream.cli import config
+from kvstream.cli.diagnostics import model_list as catalog
+from kvstream.cli.diagnostics.model_list import BUDGET, Memory
+from kvstream.errors import ModelError, UsageError
+from kvstream.model import placement
+from kvstream.session.session import Session
+from kvstream.settings import ModelSettings, RunSettings
+
+PLENTY = Memory("cpu", 2**40)
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "gemma3", "gpt-neox", "mistral", "qwen3.5", "gemma3n"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sizes_are_those_of_the_loaded_model(
+    family: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = models.fresh(models.FAMILIES[family].config()).to(dtype)
+    model.save_pretrained(tmp_path)
+    entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
+    assert entry.problem is None
+    assert entry.kind == model.config.model_type
+    own = list(model.parameters())  # tied ones once, as in the file
+    assert entry.parameters == sum(p.numel() for p in own)
+    assert entry.weight_bytes == sum(p.nbytes for p in own)
+    assert entry.kv_tokens == 2048
+    layers = models.bounded(family).layers
+    each = sum(s.heads * ((s.key_dim + s.value_dim) * dtype.itemsize + 4) for s in layers)
+    assert entry.kv_bytes == 2048 * each
+    assert entry.needs_bytes == round(entry.weight_bytes * 1.1) + entry.kv_bytes
+    assert entry.fits
+    tight = catalog._entry("m", catalog.FOLDER, tmp_path, Memory("cpu", entry.needs_bytes - 1))
+    assert tight.fits is False
+
+
+def capacity(session: Session) -> int:
+    """Bytes of the cache that a run with the default budget announces."""
+    setting = session.settle(["Who?"], RunSettings())
+    return setting.reader(session.model, RunSettings(), None).cache.capacity_bytes
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU where pocket runs in float32, twice as large as its files say."""
+    monkeypatch.setattr(placement, "_fast_bfloat16", lambda: fast)
+    session = Session.open(ModelSettings())
+    entry = next(catalog.entries(PLENTY))
+    assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)
+    assert entry.kv_bytes == capacity(session)
+
+
+def test_shards_are_added_up_and_missed(tmp_path: Path) -> None:
+    model = models.plain("llama")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    assert len(shards) > 2
+    (tmp_path / "consolidated.safetensors").write_bytes(b"the same again, for another program")
+    entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
+    assert entry.parameters == sum(p.numel() for p in model.parameters())
+    shards[1].unlink()
+    entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
+    assert entry.problem == f"{shards[1].name} is missing"
+    assert entry.fits is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("config.json", None, "config.json is missing"),
+        ("config.json", "{", "cannot be understood"),
+        ("config.json", "[1]", "cannot be understood"),
+        ("config.json", "{}", "cannot be understood"),
+        ("model.safetensors", None, "model.safetensors is missing"),
+        ("model.safetensors", "", "no safetensors file"),
+        ("model.safetensors", "x" * 100, "no safetensors file"),
+        ("model.safetensors.index.json", "{}", "cannot be understood"),
+    ],
+)
+def test_broken_folders_are_told(name: str, content: str | None, says: str, tmp_path: Path) -> None:
+    models.plain("llama").save_pretrained(tmp_path)
+    if "index" in name:
+        (tmp_path / "model.safetensors").unlink()
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(content)
+    entry = catalog._entry("m", catalog.FOLDER, tmp_path, PLENTY)
+    assert entry.problem is not None
+    assert says in entry.problem
+    assert entry.fits is None
+
+
+@pytest.fixture
+def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(path))
+    return path
+
+
+def test_an_alias_stands_for_a_model_wherever_one_is_named(
+    config_file: Path, cli: Any, fake_session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("A line of text.\n")
+    config_file.write_text('model = "small"\n[models]\nsmall = "org/some"\nlarge = "/a/folder"\n')
+    answers = [
+        cli("ask", str(book), "Q?", "--json"),
+        cli("ask", str(book), "Q?", "--json", "-m", "large"),
+        cli("ask", str(book), "Q?", "--json", "-m", "org/other"),
+    ]
+    monkeypatch.setenv("KVSTREAM_MODEL", "large")
+    answers.append(cli("ask", str(book), "Q?", "--json"))
+    assert [a.code for a in answers] == [0] * 4, answers[0].stderr
+    found = [json.loads(a.stdout)["model"] for a in answers]
+    assert found == ["org/some", "/a/folder", "org/other", "/a/folder"]
+
+
+def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatch) -> None:
+    config_file.write_text('[models]\nlarge = "org/large"\n')
+    for name, close in (("pockett", "pocket"), ("larg", "large")):
+        with pytest.raises(UsageError, match=f"no model '{name}'. Did you mean {close}\\?"):
+            config.model_name(name)
+    for name in ("org/pockett", "./pockett"):
+        assert config.model_name(name) == name
+    monkeypatch.chdir(config_file.parent)
+    Path("pockett").mkdir()
+    assert config.model_name("pockett") == "pockett"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("llama3.2", "no model of that name in the hub's cache"),
+        ("llama3.2:1b", "those have no colon"),
+        ("http://localhost:11434/v1", "the address of a server"),
+    ],
+)
+def test_names_of_other_tools_are_answered_at_once(name: str, says: str, kvstream: Any) -> None:
+    with pytest.raises(ModelError, match=says) as caught:
+        config.model_name(name)
+    assert "Give --model a folder" in str(caught.value)
+    if name.startswith("llama3.2"):
+        began = time.perf_counter()
+        ran = kvstream("ask", __file__, "Who?", "-m", name)
+        assert time.perf_counter() - began < 10
+        assert ran.code == 4
+        assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["m.bin", "./m.bin"])
+def test_a_file_that_is_no_model_is_told(
+    name: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.bin").write_bytes(b"weights")
+    ran = cli("ask", __file__, "Who?", "-m", name)
+    assert ran.code == 4
+    assert "m.bin is no model: give a folder, a GGUF file" in ran.stderr
+
+
+def test_a_cached_name_without_an_owner_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--gpt2").mkdir()
+    assert config.model_name("gpt2") == "gpt2"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("models = 3", r"\[models\] is a table"),
+        ("[models]\nsmall = 3", "small in .models. must be a hub id or a path"),
+        ('[models]\nsmall = ""', "must be a hub id or a path"),
+        ('[models]\npocket = "org/some"', "pocket is the embedded model"),
+    ],
+)
+def test_wrong_aliases_are_told(config_file: Path, text: str, says: str) -> None:
+    config_file.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        config.model_name("small")
+
+
+def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:
+    """A hub's cache as the hub's library lays it out, with an alias into it."""
+    snapshot = tmp_path / "hub/models--org--some/snapshots/0123abc"
+    models.plain("llama").save_pretrained(snapshot)
+    refs = tmp_path / "hub/models--org--some/refs"
+    refs.mkdir()
+    (refs / "main").write_text("0123abc")
+    half = tmp_path / "hub/models--org--half/snapshots/4567def"
+    half.mkdir(parents=True)
+    shutil.copy(snapshot / "config.json", half)
+    settings = tmp_path / "config.toml"
+    settings.write_text(
+        f'[models]\nfirst = "org/some"\nfar = "org/far"\nown = "{snapshot}"\ntoy = "pocket"\n'
+    )
+    env = {"HF_HUB_CACHE": str(tmp_path / "hub"), "KVSTREAM_CONFIG": str(settings)}
+    done = kvstream("models", "--json", **env)
+    assert done.code == 0, done.stderr
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert list(found) == ["pocket", "first", "far", "own", "toy", "org/half", "org/some"]
+    assert found["pocket"]["fits"]
+    assert found["pocket"]["kv_tokens"] == BUDGET
+    assert found["far"]["problem"].startswith("not here yet")
+    assert found["org/half"]["problem"] == "model.safetensors is missing"
+    assert found["first"]["weight_bytes"] == found["org/some"]["weight_bytes"] > 0
+    assert found["own"]["where"] == "folder"
+    assert found["toy"]["parameters"] == found["pocket"]["parameters"]
+    table = kvstream("models", **{**env, "HF_HUB_CACHE": str(tmp_path / "nothing")})
+    assert table.code == 0, table.stderr
+    assert "first = org/some" in table.stdout
+    assert "free on" in table.stdout.splitlines()[-1]

@@ -1,0 +1,392 @@
+"""Arguments, options and where their values come from; usage errors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kvstream.engine.budget import share_out
+from kvstream.errors import BudgetError
+from kvstream.settings import Budget
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.txt"
+    path.write_text("A short story about a key under a stone.\n" * 20)
+    return str(path)
+
+
+def test_the_last_argument_is_the_question(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "Where is the key?", "-q")
+    assert ran.code == 0
+    assert ran.stdout == "It is 51234.\n"
+    assert fake_session.last["questions"] == ["Where is the key?"]
+
+
+def test_with_q_every_argument_is_a_source(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?", "-q", "--json")
+    assert ran.code == 0
+    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [a["question"] for a in answers] == ["Where?", "Who?"]
+
+
+def test_standard_input_is_the_source_when_none_is_named(cli, fake_session) -> None:
+    assert cli("ask", "Where?", "-q", stdin=b"some text").code == 0
+    assert cli("summarize", "-q", stdin=b"some text").stdout == "It is 51234.\n"
+
+
+def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
+    ran = cli(
+        "ask", book, "Q?", "-q", "--budget", "512MB", "--method", "streaming", "--keep", "1k",
+        "--schedule", "fixed", "--chunk", "fixed", "--chunk-size", "128", "-n", "7", "--temp",
+        "0.5", "--top-p", "0.9", "--top-k", "40", "--seed", "3", "-s", "Be brief.",
+        "--set", "streaming.sinks=8", "--extract", "--passages", "4",
+    )  # fmt: skip
+    assert ran.code == 0, ran.stderr
+    run = fake_session.last["run"]
+    assert run.budget == Budget(bytes=512_000_000)
+    assert (run.method, run.method_settings) == ("streaming", {"sinks": "8"})
+    assert (run.keep, run.growth, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
+    assert (run.max_tokens, run.temperature, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
+    assert run.seed == 3
+    assert fake_session.last["system"] == "Be brief."
+    assert fake_session.last["extract"] == 4
+
+
+@pytest.mark.parametrize(
+    "command", [["ask"], ["summarize"], ["compare", "--method", "window,full"]]
+)
+def test_strict_ends_with_6_where_an_answer_was_withheld(cli, fake_session, book, command) -> None:
+    asked = [*command, book, *([] if command == ["summarize"] else ["Who?"])]
+    fake_session.withheld = "A guess."
+    assert cli(*asked).code == 0
+    assert cli(*asked, "--strict").code == 6
+    fake_session.withheld = None
+    assert cli(*asked, "--strict").code == 0
+
+
+def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_session, book) -> None:
+    assert cli("summarize", book, "-q").code == 0
+    assert fake_session.last["extract"] == 10
+    assert cli("summarize", book, "-q", "--no-extract").code == 0
+    assert fake_session.last["extract"] == 0
+    fake_session.default_extract = False
+    assert cli("summarize", book, "-q").code == 0
+    assert fake_session.last["extract"] == 0
+    assert cli("ask", book, "Q?", "-q").code == 0
+    assert fake_session.last["extract"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ask"], "No question"),
+        (["ask", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", ""], "question is empty"),
+        (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
+        (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
+        (["ask", "BOOK", "Q?", "--schedule", "exponential"], "linear"),
+        (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
+        (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
+        (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
+        (["ask", "BOOK", "-who did it?"], "'-who did it?' begins like an option"),
+        (["ask", "BOOK", "-x"], "No such option '-x'"),
+        (["ask", "BOOK", "Q?", "--seed", "9" * 30], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--seed", "x"], "'x' is not a whole number"),
+        (["sample", "--seed", str(2**63)], "beyond 64 bits"),
+        (["ask", "BOOK", "Q?", "--threads", "100000"], "100000 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "9" * 30], "is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--threads", "0"], "0 is no number of threads for"),
+        (["ask", "BOOK", "Q?", "--temp", "nan"], "nan is not a finite number"),
+        (["ask", "BOOK", "Q?", "--every", "5"], "An answer every 5 tokens takes far longer"),
+        (["ask", "Who hid it?", "BOOK"], "The question comes last: kvstream ask /"),
+        (["ask", "Who hid it?", "no.txt"], "comes last: kvstream ask no.txt 'Who hid it?'"),
+        (["remember", "BOOK", "-o", "b.kvs", "--temp", "1"], "--temp has no effect in kvstream"),
+        (["remember", "BOOK", "-o", "b.kvs", "--extract"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--strict"], "nothing is answered here"),
+        (["remember", "BOOK", "-o", "b.kvs", "--reread"], "nothing is answered here"),
+        (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
+        (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
+        (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
+        (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),
+        (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
+        (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
+        (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
+        (["gate", "trian"], "Did you mean train?"),
+        (["methods", "nonsense"], "There are: infinipot"),
+    ],
+)
+def test_usage_errors_are_code_2_and_say_what_would_be_right(
+    cli, fake_session, book, arguments, says
+) -> None:
+    ran = cli(*[book if a == "BOOK" else a for a in arguments])
+    assert ran.code == 2
+    assert ran.stdout == ""
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_environment_and_config_file_and_their_order(
+    cli, fake_session, book, tmp_path, monkeypatch
+):
+    config = tmp_path / "config.toml"
+    config.write_text(
+        'budget = "2k"\nmax-tokens = 99\nseed = 5\nset = ["streaming.sinks=2"]\n'
+        "[ask]\nseed = 6\n[summarize]\nseed = 7\n"
+    )
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("KVSTREAM_BUDGET", "3k")
+    assert cli("ask", book, "Q?", "-q").code == 0
+    run = fake_session.last["run"]
+    assert run.budget == Budget(tokens=3072)
+    assert (run.max_tokens, run.seed) == (99, 6)
+    assert run.method_settings == {}, "a setting for another method is no error in the file"
+    assert cli("ask", book, "Q?", "-q", "--budget", "1k").code == 0
+    assert fake_session.last["run"].budget == Budget(tokens=1024)
+    assert cli("summarize", book, "-q").code == 0
+    assert fake_session.last["run"].seed == 7
+
+
+def test_a_variable_that_nothing_reads(cli, fake_session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_BUGDET", "3k")
+    monkeypatch.setenv("KVSTREAM_PURPOSE", "of its own")
+    monkeypatch.setenv("KVSTREAM_SEED", "5")
+    ran = cli("ask", book, "Q?", "-q")
+    assert ran.code == 0
+    told = "Warning: KVSTREAM_BUGDET is not read. Did you mean KVSTREAM_BUDGET?\n"
+    assert ran.stderr.count("Warning") == ran.stderr.count(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("budget = ", "not valid TOML"),
+        ('bugdet = "4k"', "'bugdet' is no option of any command. Did you mean budget?"),
+        ("[tell]\nseed = 1", "[tell] is no command. There are ask, "),
+        ("[ask]\nmax_token = 1", "no option of kvstream ask. Did you mean max-tokens?"),
+        ("[ask]\ninto = 1", "'into' is no option of kvstream ask"),
+        ('budget = "lots"', "'lots' is not a budget"),
+    ],
+)
+def test_a_wrong_config_file_is_told(cli, fake_session, book, tmp_path, monkeypatch, text, says):
+    config = tmp_path / "config.toml"
+    config.write_text(text)
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    ran = cli("ask", book, "Q?")
+    assert ran.code == 2
+    assert says in ran.stderr
+
+
+def test_a_config_file_that_is_named_must_exist(cli, fake_session, book, monkeypatch) -> None:
+    monkeypatch.setenv("KVSTREAM_CONFIG", "/nowhere/config.toml")
+    assert cli("ask", book, "Q?").code == 2
+    assert cli("ask", "--help").code == 0, "help is there whatever the file says"
+
+
+def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "Q?", "--dry-run", "--budget", "1k")
+    assert ran.code == 0
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
+    assert "16 steps" in ran.stdout
+    ran = cli("ask", book, "Q?", "--dry-run", "--json")
+    assert json.loads(ran.stdout)["budget_tokens"] == 1024
+
+
+def test_methods_lists_one_line_each(cli) -> None:
+    ran = cli("methods")
+    assert ran.code == 0
+    assert {line.split()[0] for line in ran.stdout.splitlines()} >= {
+        "infinipot", "snapkv", "streaming", "window", "random", "truncate", "full",
+    }  # fmt: skip
+    ran = cli("methods", "snapkv")
+    assert "--set snapkv.window=" in ran.stdout
+    assert "which always stay (1 or more)" in " ".join(ran.stdout.split())
+    assert "belongs to the newest tokens (from 0 to 1)" in cli("methods", "h2o").stdout
+    ran = cli("methods", "--json")
+    methods = {m["method"]: m for m in map(json.loads, ran.stdout.splitlines())}
+    assert all(m["summary"] for m in methods.values())
+    settings = methods["infinipot"]["settings"]
+    assert [(settings[s]["least"], settings[s]["most"]) for s in ("alpha", "recent")] == [
+        (0, 1), (0, None),
+    ]  # fmt: skip
+    assert settings["catalyst_text"]["least"] is settings["catalyst_text"]["most"] is None
+
+
+def test_version_and_help(cli) -> None:
+    from kvstream import __version__
+
+    assert cli("--version").stdout == f"kvstream {__version__}\n"
+    assert cli("ask", "--version").stdout == f"kvstream {__version__}\n"
+    ran = cli("-h")
+    assert ran.code == 0
+    assert "summarize" in ran.stdout
+    ran = cli()
+    assert ran.code == 2
+    assert "Usage: kvstream" in ran.stderr
+
+
+def test_compare_has_a_plan_for_each_method_and_runs_none(cli, fake_session, book) -> None:
+    fake_session.last = None
+    ran = cli("compare", book, "Q?", "--method", "streaming,random", "--dry-run", "--json")
+    assert ran.code == 0, ran.stderr
+    assert [json.loads(line)["method"] for line in ran.stdout.splitlines()] == [
+        "streaming",
+        "random",
+    ]
+    assert fake_session.last is None
+
+
+def test_compare_extracts_where_it_is_asked_to(cli, fake_session, book) -> None:
+    assert cli("compare", book, "Q?", "--extract", "--passages", "3", "-q").code == 0
+    assert fake_session.last["extract"] == 3
+    assert cli("compare", book, "Q?", "--extract", "--with", "bm25").code == 2
+
+
+def test_what_is_not_read_has_no_plan(cli, fake_session, book, tmp_path) -> None:
+    memory = tmp_path / "book.kvs"
+    memory.touch()
+    assert cli("ask", "--memory", str(memory), "Q?", "--dry-run").code == 2
+    assert cli("chat", book, "--dry-run").code == 2
+    assert cli("remember", "--memory", str(memory), book, "--dry-run").code == 2
+
+
+def test_remember_tells_its_sizes_and_writes_nothing(cli, fake_session, book, tmp_path) -> None:
+    ran = cli("remember", book, "-o", str(tmp_path / "book.kvs"), "--dry-run")
+    assert ran.code == 0, ran.stderr
+    assert "1,024 entries (4.5 MiB)" in ran.stdout
+    assert not (tmp_path / "book.kvs").exists()
+
+
+def test_the_budget_that_an_error_names_is_the_smallest() -> None:
+    for whole_answer in (False, True):
+        for catalyst, question, most in itertools.product((0, 40), (4, 30), (1, 8, 20, 300)):
+            how = (5, catalyst, question, most)
+            with pytest.raises(BudgetError) as refused:
+                share_out(20, *how, whole_answer=whole_answer)
+            need = int(re.search(r"--budget (\d+) or more", str(refused.value))[1])
+            share_out(need, *how, whole_answer=whole_answer)
+            with pytest.raises(BudgetError):
+                share_out(need - 1, *how, whole_answer=whole_answer)
+
+
+@pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
+def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
+    """Logits divided by what is next to nothing are infinite, and their softmax is nan."""
+    monkeypatch.setattr("kvstream.session.session.Session.open", lambda settings: session)
+    ran = cli("ask", book, "Where is the key?", "-q", "-n", "2", "--temp", temperature)
+    assert ran.code == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+@pytest.mark.parametrize("command", [[], ["bench"]], ids=["kvstream", "bench"])
+def test_every_command_has_its_line_in_the_help(cli, command) -> None:
+    from kvstream.cli.app import COMMANDS
+    from kvstream.cli.commands.bench import BENCHES
+
+    shown = cli(*command, "--help").stdout
+    for name, line in (BENCHES if command else COMMANDS).items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", shown, re.MULTILINE)
+        page = cli(*command, name, "--help")
+        assert page.code == 0, f"{name} is no command"
+
+
+def test_help_shows_what_people_use_and_help_all_the_rest(cli) -> None:
+    def options(page: str) -> set[str]:
+        return set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", page, re.MULTILINE))
+
+    short, long = (options(cli("ask", how).stdout) for how in ("--help", "--help-all"))
+    assert len(short) <= 17
+    assert {"--budget", "--method", "--model", "--json", "--help-all"} <= short < long
+    assert {"--temp", "--set", "--threads", "--checkpoint"} <= long - short
+    assert cli("doctor", "--help-all").code == 0
+    assert "--help-all" not in cli("doctor", "--help").stdout
+
+
+def test_names_of_methods_are_those_of_the_registry() -> None:
+    from kvstream.methods.names import BUILT_IN
+    from kvstream.methods.registry import BUILT_IN as METHODS
+
+    assert tuple(method.name for method in METHODS) == BUILT_IN
+
+
+def test_options_for_all_commands_are_ignored_where_they_have_no_effect(
+    cli, fake_session, book, monkeypatch, tmp_path
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("temp = 0.5\ntop-k = 5\n")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("KVSTREAM_STRICT", "1")
+    asked = ("remember", book, "-o", str(tmp_path / "b.kvs"), "--dry-run")
+    assert cli(*asked).code == 0
+    config.write_text("[remember]\ntemp = 0.5\n")
+    ran = cli(*asked)
+    assert ran.code == 2
+    assert "'temp' is no option of kvstream remember" in ran.stderr
+
+
+def test_several_answers_stand_behind_their_questions(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "-Q", "Where?", "-Q", "Who?")
+    assert ran.stdout == ("Question: Where?\nIt is 51234.\n\nQuestion: Who?\nIt is 51234.\n")
+    assert ran.stderr.count("tokens/s") == 1, "one reading, whose time is told once"
+    assert "answered in 0.5 s" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ask", "-", "Q?", "--reread=words"], "[words]"),
+        (["compare", "-", "Q?", "--with", "bm25"], "[words]"),
+        (["compare", "-", "Q?", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["chat", "BOOK", "--set", "infinipot.alhpa=1"], "Did you mean alpha?"),
+        (["bench", "summary", "--data", "BOOK"], "[bench]"),
+        (["bench", "needle", "--reread", "words"], "[words]"),
+    ],
+)
+def test_what_is_missing_is_told_before_anything_is_read(
+    cli, fake_session, book, monkeypatch, arguments, says
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("kvstream.cli.shared.early.find_spec", lambda name: None, raising=False)
+    for place in ("kvstream.cli.shared.interrupts.InterruptibleInput.readinto", "os.read"):
+        monkeypatch.setattr(place, lambda *_: pytest.fail("standard input was read"))
+    monkeypatch.setattr(
+        "kvstream.session.session.Session.open", lambda settings: pytest.fail("loaded")
+    )
+    ran = cli(*[book if a == "BOOK" else a for a in arguments])
+    assert ran.code == 2, ran.stderr
+    assert says in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "has"),
+    [
+        (["ask", "book.txt", "--method", "sna"], {"plain,snapkv"}),
+        (["compare", "--method", "snapkv,inf"], {"plain,snapkv,infinipot"}),
+        (["methods", "t"], {"plain,tova", "plain,truncate"}),
+        (["ask", "-m", "poc"], {"plain,pocket"}),
+        (["ask", "bo"], {"file,bo"}),
+        (["ask", "-o", "bo"], {"file,bo"}),
+        (["su"], {"plain,summarize"}),
+        (["ask", "--sched"], {"plain,--schedule"}),
+    ],
+)
+def test_words_complete_in_the_shell(monkeypatch, capfd, tmp_path, words, has) -> None:
+    """Also where the config file is wrong: nobody asked for anything yet."""
+    from kvstream.cli.app import run
+
+    config = tmp_path / "config.toml"
+    config.write_text("temp = [1]")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
+    monkeypatch.setenv("_KVSTREAM_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["kvstream", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit):
+        run([])
+    assert set(capfd.readouterr().out.split()) >= has

@@ -1,0 +1,497 @@
+"""What goes to stdout and what to stderr, and how a run ends: pipes, full disks, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kvstream import files
+
+PROGRAM = [sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.txt"
+    path.write_text("A short story about a key under a stone.\n" * 20)
+    return str(path)
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24", **more}
+
+
+def on_terminal(
+    *arguments: str,
+    stderr: bool = True,
+    stdout: bool = True,
+    before: Sequence[str] = (),
+    **env: str,
+) -> str:
+    """What a terminal is sent by a run; a stream that is not on it goes nowhere."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*before, *PROGRAM, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if stdout else subprocess.DEVNULL,
+        stderr=theirs if stderr else subprocess.DEVNULL,
+        env=environment(**env),
+    )
+    os.close(theirs)
+    received = b""
+    while select.select([ours], [], [], 30)[0]:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        received += piece
+    assert process.wait(30) == 0
+    os.close(ours)
+    return received.decode()
+
+
+def test_stdout_is_the_answer_and_stderr_the_rest(cli, fake_session, book) -> None:
+    fake_session.notices = ("3 bytes were not UTF-8.",)
+    ran = cli("ask", book, "Q?")
+    assert ran.stdout == "It is 51234.\n"
+    assert "Loading pocket" in ran.stderr
+    assert "budget 1,024 entries (4.5 MiB)" in ran.stderr
+    assert "peak 932 of 1,024 entries" in ran.stderr
+    assert ran.stderr.count("3 bytes were not UTF-8.") == 1
+    assert "\x1b" not in ran.stdout + ran.stderr
+
+
+def test_quiet_leaves_warnings_only(cli, fake_session, book) -> None:
+    assert cli("ask", book, "Q?", "-q").stderr == ""
+    fake_session.notices = ("3 bytes were not UTF-8.",)
+    assert cli("ask", book, "Q?", "-q").stderr == "Warning: 3 bytes were not UTF-8.\n"
+
+
+def test_json_is_one_object_a_line_with_the_keys_of_the_contract(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "-Q", "A?", "-Q", "B?", "--json")
+    records = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(records) == 2
+    assert set(records[0]) >= {
+        "command", "model", "method", "question", "answer", "budget", "peak", "tokens",
+        "schedule", "timing", "citations", "warnings",
+    }  # fmt: skip
+    assert records[0]["budget"] == {"tokens": 1024, "bytes": 1024 * 4608}
+
+
+def test_output_file_is_complete_or_not_there(cli, fake_session, book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    ran = cli("ask", book, "Q?", "-o", str(out))
+    assert (ran.code, ran.stdout) == (0, "")
+    assert out.read_text() == "It is 51234.\n"
+    out.write_text("earlier")
+    fake_session.fails = ValueError("broken")
+    assert cli("ask", book, "Q?", "-o", str(out)).code == 1
+    assert out.read_text() == "earlier"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
+
+
+def test_the_output_may_be_the_source(cli, fake_session, book) -> None:
+    assert cli("ask", book, "Q?", "-o", book).code == 0
+    assert Path(book).read_text() == "It is 51234.\n"
+
+
+def test_a_full_disk_is_told_and_the_answer_is_not_lost(cli, fake_session, book) -> None:
+    ran = cli("ask", book, "Q?", "-o", "/dev/full")
+    assert ran.code == 1
+    assert "Cannot write /dev/full: No space left on device" in ran.stderr
+    assert ran.stdout == "It is 51234.\n"
+
+
+@pytest.mark.parametrize("option", ["-o", "--stats"])
+def test_an_unwritable_file_is_found_before_the_work(cli, fake_session, book, option) -> None:
+    fake_session.last = None
+    ran = cli("ask", book, "Q?", option, "/nowhere/answer.txt")
+    assert ran.code == 1
+    assert "Cannot write /nowhere/answer.txt: No such file or directory" in ran.stderr
+    assert fake_session.last is None
+
+
+def test_stdout_on_a_full_disk(book) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*PROGRAM, "ask", book, "Q?", "-q"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_that_is_closed_is_no_error(book, closed) -> None:
+    command = shlex.join([*PROGRAM, "ask", book, "Q?", "-q"])
+    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_closed_pipe_is_quiet(book) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*PROGRAM, "ask", book, "Q?", "-q"], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_stats_are_one_line_an_event(cli, fake_session, book, tmp_path) -> None:
+    stats = tmp_path / "stats.ndjson"
+    assert cli("ask", book, "Q?", "-q", "--stats", str(stats)).code == 0
+    records = [json.loads(line) for line in stats.read_text().splitlines()]
+    kinds = [record["event"] for record in records]
+    assert kinds == [
+        "started", *["step"] * 16, "answer_started", *["answer_token"] * 3, "answered",
+    ]  # fmt: skip
+    step = records[5]
+    assert step["memory"] > 0
+    assert 0 < step["retention"] <= 1
+    assert step["budget_tokens"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (MemoryError(), 5, "Out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 5, "--budget"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+        (ValueError("a bug"), 1, "Unexpected ValueError: a bug"),
+    ],
+)
+def test_failures_end_with_a_message_and_a_code(cli, fake_session, book, error, code, says) -> None:
+    fake_session.fails = error
+    ran = cli("ask", book, "Q?")
+    assert ran.code == code
+    assert ran.stdout == ""
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_torch_out_of_memory_is_code_5(cli, fake_session, book) -> None:
+    torch = pytest.importorskip("torch")
+    fake_session.fails = torch.OutOfMemoryError("CUDA out of memory.")
+    assert cli("ask", book, "Q?").code == 5
+
+
+def test_verbose_shows_the_traceback(cli, fake_session, book) -> None:
+    fake_session.fails = ValueError("a bug")
+    ran = cli("ask", book, "Q?", "-qv")
+    assert ran.code == 1
+    assert "Traceback" in ran.stderr
+
+
+def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
+    shown = on_terminal("ask", book, "Q?", FAKE="pause=0.02")
+    assert "budget 1,024 entries" in shown
+    words = " ".join(shown.split())
+    assert words.index("╭") < words.index("It is 51234.") < words.index("peak 932 of 1,024")
+
+
+@pytest.mark.parametrize("command", [["ask"], ["ask", "--json"], ["compare", "--json"]])
+def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, command) -> None:
+    piped = ["sh", "-c", '"$@" | cat', "sh"]
+    shown = on_terminal(*command, book, "Q?", before=piped, FAKE="pause=0.05")
+    panel, answer = shown.index("budget 1,024 entries"), shown.index("It is 51234.")
+    assert panel < answer
+    # The panel is drawn by going up over what stands there.
+    assert "\x1b[1A" in shown[panel:answer]
+    assert "\x1b[1A" not in shown[answer:]
+
+
+def test_the_answer_streams_on_a_terminal(book) -> None:
+    shown = on_terminal("ask", book, "Q?", stderr=False, FAKE="pause=0.05")
+    assert shown == "It is 51234.\r\n"
+
+
+def test_escape_sequences_of_an_answer_never_reach_a_terminal(book) -> None:
+    shown = on_terminal(
+        "ask", book, "Q?", "-q", FAKE=r"pieces=('a\x1b]0;x\x07b', '\x9b31m', '\r\nc')"
+    )
+    assert shown == "a␛]0;x␇b�31m\r\nc\r\n"
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_dumb_terminals_and_no_color(book, env) -> None:
+    shown = on_terminal("ask", book, "Q?", stdout=False, FAKE="pause=0.02", **env)
+    assert "\x1b[3" not in shown, "no colours"
+    if env.get("TERM") == "dumb":
+        assert "\x1b" not in shown
+        assert "╭" not in shown
+
+
+def test_plain_progress_on_a_terminal(book) -> None:
+    assert "\x1b" not in on_terminal("ask", book, "Q?", "--progress", "plain")
+
+
+def start(*arguments: str, stdin: int | None = subprocess.DEVNULL, **env: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**env),
+    )
+
+
+def wait_for(process: subprocess.Popen, text: str) -> str:
+    assert process.stderr is not None
+    lines = ""
+    for line in process.stderr:
+        lines += line
+        if text in line:
+            return lines
+    raise AssertionError(f"{text!r} never came; there was: {lines}")
+
+
+def test_first_ctrl_c_answers_from_what_was_read(book) -> None:
+    process = start("ask", book, "Q?", "--json", FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "answering from what was read" in err
+    assert 0 < json.loads(out)["tokens"]["read"] < 10**6
+
+
+def test_second_ctrl_c_ends_with_130(book) -> None:
+    process = start("ask", book, "Q?", FAKE="pause=3\ntokens=1_000_000")
+    wait_for(process, "steps")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_the_wait_for_standard_input() -> None:
+    process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True\ntokens=1024")
+    assert process.stdin is not None
+    process.stdin.write("The writer of this pipe never closes it.\n")
+    process.stdin.flush()
+    wait_for(process, "budget")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    assert process.wait(30) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == "It is 51234.\n"
+    process.stdin.close()
+
+
+def test_ctrl_c_before_anything_was_read() -> None:
+    process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True")
+    wait_for(process, "budget")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "answering from what was read")
+    assert process.wait(30) == 130
+
+
+def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    process = start("ask", book, "Q?", "-o", str(out), FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "Traceback" not in err
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
+    """Raised inside torch's import it would abort the process."""
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, time\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(0.5)\n"
+        "done = True\n"
+    )
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys, time\n"
+        "from kvstream.cli.shared.interrupts import Interrupts\n"
+        "try:\n"
+        "    with Interrupts(print):\n"
+        "        import slow\n"
+        "        time.sleep(20)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('imported' if slow.done else 'cut off')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=15, check=False
+    )
+    assert ran.stdout == "imported\n", ran.stderr
+
+
+# What is written to ---------------------------------------------------------------------------
+
+
+def in_shell(command: str, **more: object) -> subprocess.CompletedProcess[str]:
+    program = shlex.join(PROGRAM)
+    return subprocess.run(
+        ["bash", "-c", command.replace("kvstream", program, 1)],
+        capture_output=True, text=True, timeout=60, env=environment(), **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kvstream ask {book} Q? -q -o >(cat)",
+        "kvstream ask {book} Q? -q -o /dev/stdout | cat",
+        "kvstream ask {book} Q? -q --stats >(cat >/dev/null)",
+    ],
+)
+def test_pipes_of_the_shell_are_written_directly(book, command) -> None:
+    ran = in_shell(f"set -o pipefail; {command.format(book=book)}; code=$?; sleep 0.5; exit $code")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == "It is 51234.\n"
+
+
+def test_a_file_name_may_be_as_long_as_the_system_allows(cli, fake_session, book, tmp_path) -> None:
+    out = tmp_path / ("\N{GRINNING FACE}" * 62 + ".txt")
+    assert cli("ask", book, "Q?", "-o", str(out)).code == 0
+    assert out.read_text() == "It is 51234.\n"
+
+
+def test_names_that_begin_alike_have_other_temporary_names(tmp_path) -> None:
+    names = [files.hidden_name(tmp_path / ("a" * 200 + end)) for end in ("b", "c")]
+    assert names[0] != names[1]
+    assert all(len(name.encode()) < 100 for name in names)
+
+
+@pytest.mark.parametrize("option", ["-o", "--stats", "--checkpoint"])
+def test_an_empty_file_name_is_refused(cli, fake_session, book, option) -> None:
+    ran = cli("ask", book, "Q?", option, "")
+    assert ran.code == 2
+    assert "The name is empty" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-o", "{new}", "--stats", "{new}"],
+        ["-o", "{new}", "--checkpoint", "{link}"],
+        ["--checkpoint", "{new}", "--stats", "{new}"],
+        ["--stats", "{book}"],
+        ["--stats", "{hard}"],
+        ["--checkpoint", "{book}"],
+    ],
+)
+def test_files_that_would_destroy_each_other_are_refused(
+    cli, fake_session, book, tmp_path, options
+) -> None:
+    names = {"book": book, "new": tmp_path / "new", "link": tmp_path / "l", "hard": tmp_path / "h"}
+    names["link"].symlink_to(names["new"])
+    os.link(book, names["hard"])
+    before = Path(book).read_text()
+    ran = cli("ask", book, "Q?", *(o.format(**names) for o in options))
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+    assert Path(book).read_text() == before
+    assert not names["new"].exists()
+
+
+@pytest.mark.parametrize("command", ["ask", "remember"])
+def test_a_memory_is_not_written_over_by_what_reads_it(cli, fake_session, book, command) -> None:
+    first = ["--memory", book, "Q?"] if command == "ask" else [book]
+    ran = cli(command, *first, "-o", book)
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+
+
+def test_remember_does_not_write_its_checkpoint_over_its_memory(cli, fake_session, book) -> None:
+    ran = cli("remember", book, "-o", "same.kvs", "--checkpoint", "./same.kvs")
+    assert ran.code == 2
+    assert "are the same file" in ran.stderr
+
+
+def test_an_answer_that_cannot_get_its_name_is_printed(
+    cli, fake_session, book, tmp_path, monkeypatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("kvstream.cli.shared.output.os.replace", refused)
+    ran = cli("ask", book, "Q?", "-o", str(tmp_path / "answer.txt"))
+    assert ran.code == 1
+    assert ran.stdout == "It is 51234.\n"
+    assert "Cannot write" in ran.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
+
+
+# What is read from ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("kvstream chat {book} <&-", 2),
+        ("kvstream compare - Q? --method h2o,tova <&-", 3),
+        ("kvstream sample --into - <&-", 3),
+    ],
+)
+def test_standard_input_that_is_closed_is_told(book, command, code) -> None:
+    ran = in_shell(command.format(book=book))
+    assert ran.returncode == code, ran.stderr
+    assert "Standard input is closed" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Terminated")],
+)
+def test_a_named_pipe_without_a_writer_can_be_left(tmp_path, number, code, says) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = start("ask", str(pipe), "Q?", FAKE="reads=True")
+    wait_for(process, "budget")
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert says in err
+
+
+def test_a_named_pipe_is_waited_for_and_read(tmp_path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    process = start("ask", str(pipe), "Q?", FAKE="reads=True\ntokens=1024")
+    wait_for(process, "budget")
+    time.sleep(0.3)
+    pipe.write_text("A short story.\n" * 5000)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "It is 51234.\n"), err
+
+
+def test_a_terminal_that_is_closed_leaves_no_file_behind(book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    process = start("ask", book, "Q?", "-o", str(out), FAKE="pause=0.1\ntokens=1_000_000")
+    wait_for(process, "steps")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 129
+    assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]

@@ -1,0 +1,101 @@
+"""The config file: every value is checked against the type of its option, and errors say where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from kvstream.cli.commands import ask
+
+WRONG = (
+    "[1]", "[]", "[[1]]", "{a = 1}", "1979-05-27", "07:32:00", "true", "5", "-1", "1.5", "nan",
+    "inf", "1e400", '"x"', '""', '"~nouser"', r'"\u0000"', f'"{"n" * 5000}"', "9" * 10_000,
+    f"0x{'f' * 6000}", "99999999999999999999",
+)  # fmt: skip
+OPTIONS = [p for p in ask.command.params if isinstance(p, click.Option) and p.expose_value]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Writes the config file; relative names in it are those of an empty folder."""
+
+    def to_file(text: str) -> Path:
+        path.write_text(text)
+        return path
+
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(path))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return to_file
+
+
+@pytest.mark.parametrize("key", [max(o.opts, key=len)[2:] for o in OPTIONS])
+def test_no_value_is_an_unexpected_error(cli, fake_session, write, tmp_path, key) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("A key lies under a stone.\n")
+    for value in WRONG:
+        write(f"\n{key} = {value}\n")
+        ran = cli("ask", str(book), "Q?", "-q")
+        assert ran.code in (0, 2, 3, 4), (value[:40], ran.stderr[:400])
+        assert "Unexpected" not in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = 1\ntemp = [1]", "line 2: temp: This is one value, not [1]."),
+        ("top-k = 1979-05-27", "line 1: top-k: This is one value, not datetime.date"),
+        ("seed = 99999999999999999999", "line 1: seed: This is a number beyond 64 bits"),
+        ("[ask]\n\n# a comment\nthreads = {}", "line 4: threads: This is one value, not {}."),
+        ("passages = true", "line 1: passages: This is one value, not true."),
+        ("json = 1", "line 1: json: This is true or false, not 1."),
+        ("strict = 'yes'", "line 1: strict: This is true or false, not 'yes'."),
+        ("set = 'a.b=1'", "line 1: set: This is a list of texts"),
+        ("device = 3", "line 1: device: This is text in quotes, not 3."),
+        ("max-unpacked = 5", "line 1: max-unpacked: '5' is not a size"),
+        ("method = 'nonsense'", "line 1: method: Unknown method 'nonsense'."),
+        ("temp = inf", "line 1: temp: inf is not a finite number."),
+        ("every = '5'", "line 1: every: An answer every 5 tokens takes far longer"),
+        ("model = '" + "n" * 5000 + "'", "line 1: model: A name of 5000 characters"),
+        ("[models]\na = 'b'\nc = 5", "line 3: c in [models] must be a hub id or a path"),
+        ("seed = 1\nbugdet = 1", "line 2: 'bugdet' is no option of any command."),
+        ("seed = 1\n[tell]\nseed = 1", "line 2: [tell] is no command."),
+        (f"temp = {'[' * 5000}", "nests tables or lists too deeply"),
+        (f"seed = {'9' * 10_000}", "is not valid TOML"),
+    ],
+)
+def test_an_error_names_file_line_and_key(cli, fake_session, write, text, says) -> None:
+    path = write(text)
+    ran = cli("ask", "book.txt", "Q?")
+    assert ran.code == 2, ran.stderr
+    assert str(path) in ran.stderr
+    assert says in ran.stderr
+
+
+def test_what_is_right_arrives(cli, fake_session, write, tmp_path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("A key lies under a stone.\n")
+    write(
+        'temp = 0.5\ntop-k = 3\nseed = -4\nbudget = 2048\nkeep = "1k"\nextract = true\n'
+        'set = ["infinipot.alpha=0.25"]\nsystem = ""\nquiet = true\n'
+    )
+    ran = cli("ask", str(book), "Q?")
+    assert ran.code == 0, ran.stderr
+    run = fake_session.last["run"]
+    assert (run.temperature, run.top_k, run.seed, run.budget.tokens) == (0.5, 3, -4, 2048)
+    assert (run.keep, run.method_settings) == (1024, {"alpha": "0.25"})
+    assert fake_session.last["extract"] == 10
+    assert ran.stderr == ""
+
+
+def test_a_home_that_nobody_has_is_a_model_that_is_not_there(kvstream, write) -> None:
+    write("model = '~nouser'\n")
+    ran = kvstream("ask", "README.md", "Q?", "-q")
+    assert ran.code == 4
+    assert "no model folder ~nouser" in ran.stderr

@@ -1,0 +1,125 @@
+"""Methods that add up attention go on adding while memory may be compressed for an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from models import bounded, tokens
+from torch import Tensor
+
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import Piece, Reader
+from kvstream.methods.base import Method, Step
+from kvstream.methods.bumblebee import BumbleBee
+from kvstream.methods.cascade import Cascade
+from kvstream.methods.h2o import H2O
+from kvstream.model.cache import LayerStore
+from kvstream.settings import RunSettings
+
+PROMPT, QUESTION, BUDGET = 3, 5, 200
+METHODS = [H2O(), BumbleBee(recent=4), Cascade(run=1, contest="attention", gamma=0.9)]
+
+
+def read(method: Method) -> Reader:
+    """A tiny model that has read 300 tokens under a budget of 200."""
+    sizes = Sizes(budget=BUDGET, prompt=PROMPT, catalyst=0, question=QUESTION, answer=8)
+    reader = Reader(
+        bounded("llama"), method, RunSettings(keep=120), sizes, tokens(PROMPT, 1), (), 300
+    )
+    text = tokens(300, 2)
+    while reader.seen < 300:
+        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        reader.step(piece, last=reader.seen + len(piece.ids) == 300)
+    return reader
+
+
+def ask(reader: Reader, count: int, **how: bool) -> list[int]:
+    asked = tokens(QUESTION, 3)
+    return list(reader.answer(asked, lambda row: int(row.argmax()), frozenset(), count, **how))
+
+
+def scores(reader: Reader) -> list[Tensor]:
+    """Of every layer, [K, n]."""
+    return [next(iter(s.state.values()))[:, : s.used].clone() for s in reader.compressible]
+
+
+@dataclass(frozen=True)
+class Noting(H2O):
+    """Notes the attention that is shown to `select`."""
+
+    shown: ClassVar[list[Tensor]] = []
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        self.shown.append(step.state["attention"].clone())
+        return super().select(step, keep)
+
+
+def test_a_compression_counts_the_attention_of_question_and_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What h2o chooses by when an answer fills the budget, against a sum over all passes."""
+    monkeypatch.setattr(Noting, "shown", [])
+    reader = read(Noting())
+    store, first = reader.compressible[0], reader.first_candidate
+    end = store.used
+    want = scores(reader)[0][:, first:]
+    added: list[Tensor] = []
+    measured = LayerStore.measured
+
+    def noting(self: LayerStore, rows: Any, columns: Any, *, by_owner: bool) -> None:
+        if self is store:
+            assert columns is not None
+            added.append(columns)
+        measured(self, rows, columns, by_owner=by_owner)
+
+    monkeypatch.setattr(LayerStore, "measured", noting)
+    Noting.shown.clear()
+    room = BUDGET - end - QUESTION
+    assert len(ask(reader, room + 2)) == room + 2
+    assert len(Noting.shown) == 2  # each of the two layers was compressed once
+    before = added[: room + 1]  # the question, and all of the answer that fitted
+    assert [columns.shape[1] for columns in before] == list(range(end + QUESTION, BUDGET + 1))
+    assert all(a.sum() == pytest.approx(2, rel=1e-3) for a in before[1:])  # one query, two heads
+    want = want + sum(columns[:, first:end] for columns in before)
+    torch.testing.assert_close(Noting.shown[0][0], want)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
+    reader = read(method)
+    before = scores(reader)
+    origins = [s.origin[:, : s.used].clone() for s in reader.compressible]
+    room = BUDGET - reader.cache.used - QUESTION
+    for count, how in ((room, {}), (room + 40, {"may_compress": False})):
+        ask(reader, count, **how)
+        assert all(map(torch.equal, scores(reader), before))
+    closed = reader.answer(tokens(QUESTION, 3), lambda row: 5, frozenset(), room + 40)
+    for _ in range(room):
+        next(closed)
+    assert not all(map(torch.equal, [s[:, : b.shape[1]] for s, b in
+                   zip(scores(reader), before, strict=True)], before))  # fmt: skip
+    closed.close()
+    assert all(map(torch.equal, scores(reader), before))
+    ask(reader, room + 2)  # takes a part of memory
+    for now, then, origin, store in zip(
+        scores(reader), before, origins, reader.compressible, strict=True
+    ):
+        assert now.shape[1] < then.shape[1]
+        for head in range(len(now)):
+            old = dict(zip(origin[head].tolist(), then[head].tolist(), strict=True))
+            held = store.origin[head, : store.used].tolist()
+            assert now[head, PROMPT:].tolist() == [old[o] for o in held[PROMPT:]]
+
+
+def test_an_answer_that_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = read(H2O())
+    room = BUDGET - reader.cache.used - QUESTION
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("attention was measured for nothing")
+
+    monkeypatch.setattr(LayerStore, "measured", never)
+    assert len(ask(reader, room)) == room

@@ -1,0 +1,120 @@
+"""The prompt in front of the text: one pass with the first chunk, and as if it had its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from models import bounded, tokens
+
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import Piece, Reader
+from kvstream.methods.base import Method
+from kvstream.methods.cascade import Cascade
+from kvstream.methods.h2o import H2O
+from kvstream.methods.infinipot import InfiniPot
+from kvstream.methods.recency import Streaming
+from kvstream.methods.sirllm import SirLLM
+from kvstream.settings import RunSettings
+
+HEAD, QUESTION, LENGTH = tokens(9, seed=1), tokens(4, seed=2), 300
+SIZES = Sizes(128, len(HEAD), 6, len(QUESTION), 8)
+METHODS = [Streaming(), H2O(), Cascade(), InfiniPot(alpha=0.5), SirLLM()]
+
+
+def fresh(method: Method, kind: str = "llama", head: list[int] = HEAD) -> Reader:
+    return Reader(
+        bounded(kind), method, RunSettings(), SIZES, head, [tokens(6, seed=3)], estimate=LENGTH
+    )  # fmt: skip
+
+
+def step(reader: Reader) -> Any:
+    ids = tokens(LENGTH, seed=4)[reader.seen :][: reader.schedule.chunk()]
+    return reader.step(Piece(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
+
+
+def entries(reader: Reader) -> list[torch.Tensor]:
+    return [
+        t[:, : s.used]
+        for s in reader.cache.stores
+        for t in (s.origin, s.keys, s.values, *s.state.values())
+    ]
+
+
+def say(reader: Reader) -> list[int]:
+    return list(reader.answer(QUESTION, lambda x: int(x.argmax()), frozenset(), 6))
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of every forward pass."""
+    seen: list[int] = []
+    forward = type(bounded("llama")).forward
+
+    def counting(self: Any, ids: Any, *rest: Any) -> Any:
+        seen.append(len(ids))
+        return forward(self, ids, *rest)
+
+    monkeypatch.setattr(type(bounded("llama")), "forward", counting)
+    return seen
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_a_pass_with_the_first_chunk_is_as_good_as_one_of_its_own(
+    kind: str, method: Method, widths: list[int]
+) -> None:
+    together, apart = fresh(method, kind), fresh(method, kind)
+    apart.begin()
+    widths.clear()
+    for reader in (together, apart):
+        reader.report_loss = True
+    first = [step(reader) for reader in (together, apart)]
+    assert widths[0] == len(HEAD) + widths[1]
+    assert first[0].in_flight == first[1].in_flight
+    assert len(first[0].loss) == first[0].chunk
+    torch.testing.assert_close(first[0].loss, first[1].loss, rtol=1e-4, atol=1e-4)
+    while together.seen < LENGTH:
+        step(together)
+        step(apart)
+    for a, b in zip(entries(together), entries(apart), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert together.cache.peak.tokens == apart.cache.peak.tokens
+    assert say(together) == say(apart)
+
+
+@pytest.mark.parametrize("head", [HEAD, []], ids=["prompt", "none"])
+def test_where_nothing_was_read_the_prompt_still_stands_before_the_question(
+    head: list[int],
+) -> None:
+    one, other = fresh(Streaming(), head=head), fresh(Streaming(), head=head)
+    said = say(one)
+    assert one.cache.used == len(head)
+    assert say(one) == said
+    whole, cache = [*head, *QUESTION], one.model.new_cache(64)
+    logits = one.model.logits(one.model.forward(whole, cache)[-1:])[0]
+    assert said[0] == int(logits.argmax())
+    loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor(said[:1]))
+    assert other.score(QUESTION, said[:1]) == pytest.approx(float(loss), abs=1e-4)
+    # The first chunk that comes after all meets a prompt that is there.
+    late, usual = step(one), step(fresh(Streaming(), head=head))
+    assert late.in_flight == usual.in_flight
+
+
+def test_a_state_knows_whether_the_prompt_is_there(widths: list[int]) -> None:
+    def continued(reader: Reader) -> Reader:
+        numbers, tensors = reader.state()
+        other = fresh(Streaming())
+        other.restore(json.loads(json.dumps(numbers)), tensors)
+        return other
+
+    before = fresh(Streaming())
+    again = continued(before)
+    widths.clear()
+    step(before)
+    step(again)
+    assert widths[0] == widths[1] > len(HEAD)
+    continued(before).begin()
+    assert len(widths) == 2, "it went through the model twice"

@@ -1,0 +1,264 @@
+"""What a schedule promises, over growths, budgets, lengths and wrong estimates of the length."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from kvstream.engine.schedule import ADAPTIVE_CHUNK, Schedule
+from kvstream.errors import BudgetError
+from kvstream.settings import CHUNKS, GROWTHS
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> dict[str, Any]:
+    free = draw(st.integers(96, 40_000))
+    final = draw(st.integers(1, free + 300))
+    return {
+        "growth": draw(st.sampled_from(GROWTHS)),
+        "chunk": draw(st.sampled_from(CHUNKS)),
+        "layers": draw(st.integers(1, 7)),
+        "free": free,
+        "final": final,
+        "keep": draw(st.none() | st.integers(1, free)),
+        "start": draw(st.none() | st.none() | st.integers(1, free)),
+        "chunk_size": draw(st.none() | st.integers(1, free)),
+    }
+
+
+def run(schedule: Schedule, length: int, draw: Any, corrections: bool = False) -> list[int]:
+    """Feeds a source of ``length`` tokens, checks every promise on the way; the chunks read."""
+    chunks: list[int] = []
+    seen = 0
+    adaptive = schedule.growth == "adaptive"
+    while seen < length and len(chunks) < 300:
+        before = schedule.held
+        asked = schedule.chunk()
+        assert asked >= min(schedule.smallest, schedule.free)
+        assert asked + max(before) <= schedule.free
+        read = min(asked, length - seen)
+        chunks.append(read)
+        seen += read
+        if corrections and draw(st.booleans()):
+            schedule.revise(int(length * draw(st.floats(0.5, 1.6))))
+        ratios = None
+        if adaptive and draw(st.booleans()):
+            ratios = [draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])) for _ in before]
+        after = schedule.memory(read, ratios, last=seen == length)
+        assert len(after) == schedule.layers
+        assert all(0 <= a <= b + read for a, b in zip(after, before, strict=True))
+        ceiling = max(schedule.m_max, schedule.final if seen == length else 0)
+        if adaptive:
+            assert max(after) <= schedule.final
+            assert sum(after) <= max(ceiling * schedule.layers, 0)
+        else:
+            assert max(after) <= ceiling
+            assert all(a >= b for a, b in zip(after, before, strict=True))
+        if schedule.steps is not None:
+            assert schedule.steps >= schedule.done == len(chunks)
+    if seen == length:
+        assert sum(chunks) == length
+        assert max(schedule.held) <= schedule.final
+        assert schedule.steps == len(chunks)
+    return chunks
+
+
+def made(**wish: Any) -> Schedule:
+    try:
+        return Schedule(**wish)
+    except BudgetError as error:
+        event(str(error)[:20])
+        assume(False)
+        raise
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 400_000), st.data())
+def test_every_promise_when_the_length_is_known(
+    wish: dict[str, Any], length: int, data: st.DataObject
+) -> None:
+    schedule = made(**wish, length=length)
+    expected, whole = schedule.steps, schedule.whole
+    chunks = run(schedule, length, data.draw)
+    if whole:
+        assert chunks == [length]
+        assert schedule.held == (length,) * wish["layers"]
+    if sum(chunks) < length or wish["growth"] == "adaptive":
+        return
+    assert expected is not None
+    # Never more steps than planned; fewer, as what n steps hold beyond the length is left out at
+    # the end, where chunks are small.
+    assert len(chunks) <= expected
+    if wish["chunk_size"] is None or wish["chunk"] == "fixed":
+        assert len(chunks) >= 0.8 * expected - 2
+        if not whole and length >= wish["free"]:
+            assert max(schedule.held) == schedule.m_max
+    assert all(c >= min(schedule.smallest, length) for c in chunks[:-1])
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 400_000), st.floats(0.3, 3), st.booleans(), st.data())
+def test_every_promise_when_the_estimate_is_wrong(
+    wish: dict[str, Any], length: int, wrong: float, corrections: bool, data: st.DataObject
+) -> None:
+    schedule = made(**wish, length=max(1, int(length * wrong)))
+    run(schedule, length, data.draw, corrections)
+
+
+@settings(max_examples=150, deadline=None)
+@given(wishes(), st.integers(1, 400_000), st.booleans(), st.data())
+def test_every_promise_of_an_open_ended_stream(
+    wish: dict[str, Any], length: int, corrections: bool, data: st.DataObject
+) -> None:
+    schedule = made(**wish, length=None)
+    assert schedule.steps is None
+    assert not schedule.whole
+    if wish["chunk_size"] is None:
+        assert schedule.smallest >= wish["free"] / 4
+    run(schedule, length, data.draw, corrections)
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_stream_settles(growth: str, chunk: str) -> None:
+    schedule = Schedule(
+        growth=growth, chunk=chunk, layers=4, free=1000, final=990, length=None
+    )  # fmt: skip
+    sizes = []
+    for _ in range(5000):
+        assert schedule.chunk() >= 250
+        sizes.append(schedule.memory(schedule.chunk()))
+    assert sizes == sorted(sizes)
+    assert sizes[-1][-1] >= 745
+    assert sizes[20][-1] >= 500  # most of it early: the stream may end at any time
+    assert schedule.memory(10, last=True)[-1] == 750
+
+
+@pytest.mark.parametrize("wrong", [0.7, 1.3])
+def test_a_corrected_estimate_ends_full_and_reads_no_more_steps(wrong: float) -> None:
+    length, results = 100_000, []
+    for estimate in (length, int(length * wrong)):
+        schedule = Schedule(
+            growth="linear", chunk="decremental", layers=1, free=1000, final=700, length=estimate
+        )
+        seen = 0
+        while seen < length:
+            read = min(schedule.chunk(), length - seen)
+            seen += read
+            if seen > length / 3:
+                schedule.revise(length)
+            schedule.memory(read, last=seen == length)
+        assert schedule.held == (700,)
+        results.append(schedule.done)
+    assert results[1] == pytest.approx(results[0], rel=0.1)
+
+
+def test_a_file_that_is_shorter_than_thought_stays_whole_where_it_fits() -> None:
+    schedule = Schedule(
+        growth="linear", chunk="decremental", layers=2, free=1000, final=800, length=5000
+    )
+    assert schedule.chunk() == 1000
+    assert schedule.memory(800, last=True) == (800, 800)
+
+
+def test_keep_is_obeyed_by_a_source_that_would_fit() -> None:
+    schedule = Schedule(
+        growth="linear", chunk="decremental", layers=2, free=1000, final=800, keep=100, length=300
+    )
+    assert not schedule.whole
+    assert schedule.memory(300, last=True) == (100, 100)
+
+
+def test_square_sqrt_gives_the_upper_half_more() -> None:
+    schedule = Schedule(
+        growth="square-sqrt", chunk="decremental", layers=5, free=1000, final=600, length=50_000
+    )
+    for _ in range(12):
+        held = schedule.memory(schedule.chunk())
+    assert held[0] == held[1] < held[2] == held[3] == held[4]
+    assert schedule.chunk() == 1000 - held[4]
+
+
+def test_adaptive_follows_eq_3_and_keeps_the_mean() -> None:
+    schedule = Schedule(
+        growth="adaptive", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
+        length=100_000,
+    )  # fmt: skip
+    linear = Schedule(
+        growth="linear", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
+        length=100_000,
+    )  # fmt: skip
+    first = schedule.memory(schedule.chunk(), [0.9, 0.1, 0.1][:0] or None)
+    assert first == linear.memory(linear.chunk())  # b_0 in every layer
+    held = schedule.memory(schedule.chunk(), [0.2, 0.4, 0.6])
+    base = sum(held) / 3
+    assert held == pytest.approx((base / 2, base, base * 3 / 2), abs=2)
+    assert schedule.chunk() == 4000 - held[2]
+    # A layer that retained nothing still gets a share, so that it can recover.
+    assert min(schedule.memory(schedule.chunk(), [0.0, 0.5, 0.5])) > 0
+
+
+def test_adaptive_hands_on_what_a_full_layer_cannot_take() -> None:
+    schedule = Schedule(
+        growth="adaptive", chunk="decremental", layers=2, free=1000, final=400, length=20_000
+    )
+    while schedule.seen < 17_000:
+        held = schedule.memory(schedule.chunk(), [0.9, 0.3])
+    assert held[0] == 400
+    assert 400 / 3 + 10 < held[1] < 400  # more than its share of 0.3 to 0.9
+    while schedule.seen < 20_000:
+        read = min(schedule.chunk(), 20_000 - schedule.seen)
+        held = schedule.memory(read, [0.9, 0.3], last=schedule.seen + read == 20_000)
+    assert held == (400, 400)
+
+
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_no_layer_of_adaptive_makes_chunks_much_smaller_than_the_mean_does(
+    ratios: list[float],
+) -> None:
+    schedule = Schedule(
+        growth="adaptive", chunk="decremental", layers=4, free=1000, final=900, length=20_000
+    )
+    while schedule.seen < 19_000:
+        held = schedule.memory(min(schedule.chunk(), 20_000 - schedule.seen), ratios)
+        left = schedule.free - sum(held) / 4
+        assert schedule.chunk() >= ADAPTIVE_CHUNK * left - 2
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> None:
+    size = {"growth": "linear", "chunk": chunk, "layers": 1, "free": 250, "final": 200}
+    with pytest.raises(BudgetError, match=r"250 .*chunk size of 5000 .*use one below 250, or"):
+        Schedule(**size, chunk_size=5000, length=9999)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=r"smallest chunk of 64 leaves no memory; raise"):
+        Schedule(**{**size, "free": 64}, length=9999)  # type: ignore[arg-type]
+
+
+def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
+    schedule = Schedule(growth="fixed", chunk="fixed", layers=1, free=1000, final=500, length=9999)
+    with pytest.raises(ValueError, match="only 1000 fit"):
+        schedule.memory(1001)
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+def test_a_hundred_million_tokens_cost_nothing(growth: str) -> None:
+    tracemalloc.start()
+    began = time.process_time()
+    schedule = Schedule(
+        growth=growth, chunk="decremental", layers=32, free=100, final=90, length=10**8
+    )
+    for _ in range(50):
+        schedule.memory(schedule.chunk(), [0.5, 0.1] * 16)
+        schedule.revise(10**8 + 5)
+    seconds = time.process_time() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seconds < 1
+    assert peak < 200_000
+    assert schedule.steps is not None
+    assert schedule.steps > 10**6

@@ -1,0 +1,479 @@
+"""The benchmarks: what they read, what they compare, what they keep, what they print."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.evaluation import heatmap, needle, perplexity, qa, report, summary
+from kvstream.evaluation.filler import Filler, around, boundary, insert
+from kvstream.evaluation.harness import ModelFacts
+from kvstream.evaluation.intervals import wilson
+from kvstream.evaluation.records import Records, Trial, measure
+from kvstream.evaluation.report import case_label, count, grid
+from kvstream.evaluation.sweep import Case, cases, labels, parse_settings
+from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.loading import load_tokenizer
+
+TINY = ("--budget", "512", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer("pocket")
+
+
+# Texts
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_filler_has_the_tokens_asked_for_and_depends_on_the_seed(
+    tokenizer: Any, words: bool
+) -> None:
+    filler = Filler.of([], words=words)
+    text = filler.cut(tokenizer, 500, random.Random(1))
+    assert len(tokenizer.encode(text)) == pytest.approx(500, abs=2)
+    assert text == filler.cut(tokenizer, 500, random.Random(1))
+    assert text != filler.cut(tokenizer, 500, random.Random(2))
+
+
+def test_a_short_text_is_repeated(tokenizer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("A short text. It ends soon — très tôt.\n", encoding="utf-8")
+    text = Filler.of([str(path)]).cut(tokenizer, 300, random.Random(0))
+    assert len(tokenizer.encode(text)) == pytest.approx(300, abs=2)
+    assert text.count("short text") > 10
+
+
+def test_boundaries_are_between_sentences() -> None:
+    text = "He met Mr. Brown there. Then it rained.\n\nA new day."
+    assert text[boundary(text, 3) :].startswith("Then")
+    assert text[boundary(text, 25) :].startswith("A new day")
+    assert boundary("no end of a sentence", 4) == 7
+    assert boundary(text, 0) == 0
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_needles_lie_at_their_depth_in_tokens(tokenizer: Any, depth: float) -> None:
+    text = Filler.of([]).cut(tokenizer, 2000, random.Random(3))
+    planted = insert(text, tokenizer, [(depth, "The needle is here.")])
+    before = len(tokenizer.encode(planted[: planted.index("The needle")]))
+    assert before == pytest.approx(depth * 2000, abs=60)
+    assert planted.replace("The needle is here.", "").split() == text.split()
+    near = around(planted, tokenizer, "The needle is here.", 100)
+    assert "The needle is here." in near
+    assert len(tokenizer.encode(near)) == pytest.approx(100, abs=3)
+
+
+def test_several_needles_are_all_there(tokenizer: Any) -> None:
+    session = SimpleNamespace(tokenizer=tokenizer)
+    plan = needle.Plan("fact", (1000,), (0.5,), needles=3)
+    hay = needle.haystack(session, Filler.of([]), plan, 1000, 0.5, 0)  # type: ignore[arg-type]
+    assert all(n.sentence in hay.text for n in hay.needles)
+    assert len({n.question for n in hay.needles}) == 3
+    assert len(tokenizer.encode(hay.text)) == pytest.approx(1000, abs=12)
+
+
+def test_key_values_ask_for_one_of_many(tokenizer: Any) -> None:
+    rng = random.Random(0)
+    (fact,) = needle.make_needles(needle.Plan("kv", (1000,), (0.5,)), rng, 0)
+    lines = dict(line.split(": ") for line in fact.sentence.split("\n") if line)
+    assert len(lines) == needle.PAIRS
+    assert lines[fact.question.split()[-1].rstrip("?")] == fact.answers[0]
+
+
+def test_depths_outside_the_text_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"between 0 and 1; 1\.5"):
+        needle.Plan("passkey", (1000,), (1.5,))
+
+
+# What is compared
+
+
+def test_every_combination_once() -> None:
+    found = cases(
+        RunSettings(),
+        methods=("infinipot", "streaming"),
+        budgets=(Budget(tokens=512), Budget(tokens=1024)),
+        settings=("infinipot.pool=1,15",),
+    )
+    assert len(found) == 2 * 2 + 2  # streaming has no pool, and is not run twice
+    assert labels(found)[0] == "infinipot, budget 512, pool 1"
+    assert labels(found)[-1] == "streaming, budget 1024"
+
+
+def test_memory_may_start_at_several_sizes() -> None:
+    found = cases(RunSettings(), methods=("snapkv",), budgets=(None,), starts=(None, 16))
+    assert [c.run.start for c in found] == [None, 16]
+    assert "start" not in found[0].identity()  # what was measured before counts still
+    assert found[1].identity()["start"] == 16
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("pool=1", "not METHOD.NAME"),
+        ("snapkv.pool=1", "not measured here"),
+        ("infinipot.pond=1", "no setting 'pond'"),
+        ("infinipot.pool=x", "not a whole number"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_is_loaded(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        cases(RunSettings(), methods=("infinipot",), budgets=(None,), settings=(setting,))
+
+
+def test_a_text_setting_keeps_its_commas() -> None:
+    (choice,) = parse_settings(["infinipot.catalyst_text=who, and why?"], ["infinipot"])
+    assert choice == {"infinipot.catalyst_text": "who, and why?"}
+
+
+# What is kept
+
+
+def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
+    path, calls = tmp_path / "records.jsonl", []
+
+    def trial(number: int) -> Trial:
+        return Trial({"n": number}, lambda: {"value": calls.append(number) or number})
+
+    assert [r["value"] for r in measure(map(trial, (1, 2)), Records(path))] == [1, 2]
+    with path.open("a") as file:
+        file.write('{"key": "cut sho')
+    again = Records(path)
+    assert [r["value"] for r in measure(map(trial, (1, 2, 3)), again)] == [1, 2, 3]
+    assert (calls, again.reused) == ([1, 2, 3], 2)
+    assert len(Records(path).known) == 3
+
+
+# Needles
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
+    """Trials with a reader that finds what lies in the second half, and the session for it."""
+    monkeypatch.setattr(ModelFacts, "of", classmethod(lambda cls, session: cls("m", "w")))
+
+    def ask(
+        session: Any, text: str, questions: list[str], run: RunSettings, reread: str | None = None
+    ) -> list[Any]:
+        if run.method == "full" and run.budget and run.budget.tokens < 2000:
+            raise BudgetError("does not fit")
+        answers = []
+        for question in questions:
+            known = next(n for n in asked[text] if n.question == question)
+            deep = text.index(known.sentence) > len(text) / 2
+            answers.append(known.answers[0] if deep else "not in the text")
+        return [
+            SimpleNamespace(
+                answer=a, read=1000, retained=9, peak_kv_tokens=10, tokens_per_s=5.0,
+                budget_tokens=512, citations=(), support=None,
+            )
+            for a in answers
+        ]  # fmt: skip
+
+    asked: dict[str, Any] = {}
+    make = needle.haystack
+
+    def remember(*args: Any) -> Any:
+        hay = make(*args)
+        asked[hay.text] = hay.needles
+        return hay
+
+    monkeypatch.setattr(needle, "ask", ask)
+    monkeypatch.setattr(needle, "haystack", remember)
+    session = SimpleNamespace(tokenizer=tokenizer, model=SimpleNamespace(trained_length=4096))
+
+    def run(plan: needle.Plan, methods: tuple[str, ...] = ("infinipot",)) -> list[Any]:
+        every = cases(RunSettings(max_tokens=8), methods=methods, budgets=(Budget(tokens=512),))
+        trials = needle.trials(session, Filler.of([]), plan, every)  # type: ignore[arg-type]
+        return needle.rows(list(measure(trials, Records())))
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["passkey", "fact", "kv"])  # "rule": test_ordinary.py
+def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
+    rows = found(needle.Plan(kind, (600, 1200), (0.1, 0.9), trials=3))
+    assert [(r["tokens"], r["depth"], r["right"], r["trials"]) for r in rows] == [
+        (600, 0.1, 0, 3), (600, 0.9, 3, 3), (1200, 0.1, 0, 3), (1200, 0.9, 3, 3),
+    ]  # fmt: skip
+    first = rows[0]
+    assert {"bench", "kind", "method", "budget", "low", "high"} <= set(first)
+    assert first["low"] == 0
+    assert first["high"] == pytest.approx(0.5615, abs=1e-3)
+    none, every = (pytest.approx((share, *wilson(3 * share, 3)), abs=1e-4) for share in (0, 1))
+    assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [none, every]
+    pooled = needle.pooled(rows)
+    assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
+
+
+def test_what_does_not_fit_is_left_out(found: Any) -> None:
+    rows = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
+    assert [(r["method"], r["trials"]) for r in rows] == [("infinipot", 2), ("full", 0)]
+    assert rows[1]["error"] == "does not fit"
+
+
+def test_pictures_and_cells(found: Any, tmp_path: Path) -> None:
+    rows = found(needle.Plan("passkey", (600, 1024), (0.1, 0.9), trials=1))
+    for suffix in (".png", ".svg"):
+        path = tmp_path / f"map{suffix}"
+        heatmap.check(path)
+        heatmap.draw(rows, path, "a title")
+        assert path.stat().st_size > 2000
+    assert grid(case_label(rows[0], rows), rows).row_count == 2
+    with pytest.raises(UsageError, match="must end in"):
+        heatmap.check(tmp_path / "map.txt")
+
+
+def test_counts_are_written_as_they_are_typed() -> None:
+    assert [count(n) for n in (512, 1024, 32768, 1_000_000, 2**20)] == [
+        "512", "1k", "32k", "1,000,000", "1M",
+    ]  # fmt: skip
+
+
+# Data sets
+
+
+def test_where_and_limit_choose_records(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    records = [
+        {"doc_id": f"d{i}", "context": "c", "question": "q", "answers": ["a"], "explicit": i > 1}
+        for i in range(4)
+    ]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    chosen = qa.choose([str(path)], ["explicit=true"], None, 0)
+    assert [i.document for i in chosen] == ["d2", "d3"]
+    assert len(qa.choose([str(path)], [], 2, 0)) == 2
+    assert qa.choose([str(path)], ["doc_id=d1"], None, 0)[0].document == "d1"
+    with pytest.raises(UsageError, match="No record fits"):
+        qa.choose([str(path)], ["doc_id=d9"], None, 0)
+    path.write_text('{"context": "c"}\n', encoding="utf-8")
+    with pytest.raises(SourceError, match="line 1"):
+        qa.choose([str(path)], [], None, 0)
+
+
+def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
+    def record(document: str, *questions: dict[str, Any]) -> dict[str, Any]:
+        base = dict.fromkeys(qa.ROW_KEYS)
+        return {**base, "method": "m", "document": document, "questions": list(questions)}
+
+    right = qa.score(qa.Question("q", ("red",)), "red")
+    refused = qa.score(qa.Question("q", ("red",)), "not in the text")
+    known = qa.score(qa.Question("q", ()), "not in the text")
+    wrong = qa.score(qa.Question("q", ()), "blue")
+    (row,) = qa.rows([record("a", right, refused), record("b", known, wrong)])
+    assert (row["n"], row["em"], row["answered"], row["refused"]) == (4, 0.5, 0.5, 0.5)
+    assert (row["unanswerable"], row["recognised"]) == (2, 0.5)
+
+
+def test_questions_elsewhere(tmp_path: Path) -> None:
+    """Asked of another document, without those that it answers, has no answer to, or chooses."""
+    contexts = {"a": "The door is red.", "b": "The roof is blue.", "c": "A Red house by the sea."}
+    lines = [
+        {"id": name, "doc_id": name, "context": text, "questions": ["q", "r", "u"],
+         "answers": [["red"], [f"only {name}"], []]}
+        for name, text in contexts.items()
+    ]  # fmt: skip
+    lines.append({**lines[0], "id": "a2", "context": "Also of a."})
+    choice = {"context": "d", "question": "q", "options": ["x", "y"], "label": 0, "doc_id": "d"}
+    path = tmp_path / "q.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in [*lines, choice]), encoding="utf-8")
+    items = qa.choose([str(path)], [], None, 0)
+    for seed in range(20):
+        made = qa.elsewhere(items, seed)
+        assert made == qa.elsewhere(items, seed)
+        assert [m.id.split(" of ")[0] for m in made] == ["a", "b", "c", "a2"]
+        for one in made:
+            assert one.context != contexts.get(one.document)
+            assert one.document not in ("a",) or one.context not in ("Also of a.", contexts["a"])
+            expected = ["r"] if "red" in one.context.lower() else ["q", "r"]
+            assert [q.text for q in one.questions] == expected
+            assert not any(q.answers for q in one.questions)
+    with pytest.raises(UsageError, match="more than one document"):
+        qa.elsewhere(items[:1], 0)
+
+
+def test_stories_by_question(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    record = {
+        "doc_id": "x", "text": "A story.",
+        "questions": [
+            {"question": "Plot?", "summaries": ["s"]},
+            {"question": "Who?", "summaries": ["t"]},
+        ],
+    }  # fmt: skip
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert [s.id for s in summary.load([str(path)], every=False, limit=None, seed=0)] == ["x/0"]
+    assert len(summary.load([str(path)], every=True, limit=None, seed=0)) == 2
+
+
+# The commands, with the embedded model
+
+
+def rows_of(done: Any) -> list[dict[str, Any]]:
+    assert done.code == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_needle_command(cli: Any, tmp_path: Path) -> None:
+    saved, picture = tmp_path / "trials.jsonl", tmp_path / "map.png"
+    arguments = (
+        "bench", "needle", "--lengths", "700", "--depths", "0.5", "--trials", "1", *TINY,
+        "--method", "infinipot,streaming", "--whole", "--near", "--save", str(saved), "-n", "6",
+    )  # fmt: skip
+    rows = rows_of(cli(*arguments, "--json", "--plot", str(picture), "-q"))
+    assert [r["method"] for r in rows] == ["infinipot", "streaming", "whole", "near"]
+    assert all(r["trials"] == 1 and r["tokens"] == 700 for r in rows)
+    assert [r["budget"] for r in rows] == [512, 512, 1024, 512]
+    assert picture.exists()
+    again = cli(*arguments)
+    assert "4 trials were taken from" in again.stderr
+    assert "All depths together" in again.stdout
+    assert len(saved.read_text().splitlines()) == 4
+
+
+def test_tables_keep_their_labels_on_a_narrow_terminal() -> None:
+    row = {"name": "infinipot, alpha 0.5", "value": "13.0 (5-21)"}
+    columns = [("", lambda r: r["name"]), *[(f"{i} wide", lambda r: r["value"]) for i in range(7)]]
+    console = Console(width=80, file=io.StringIO())
+    table = report.table("Title", columns, [row])
+    report.fit(table, 80)
+    console.print(table)
+    shown = console.file.getvalue()
+    words = " ".join(shown.split())
+    assert "infinipot" in words
+    assert words.count("(5-21)") == 7, "whole words, none cut"
+    assert "…" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_qa_command(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    base = {"context": "The door is red. The roof is blue. " * 30}
+    records = [
+        {**base, "id": "1", "question": "What colour is the door?", "answers": ["red"]},
+        {**base, "id": "2", "question": "Who sang?", "answers": []},
+        {**base, "id": "3", "question": "The roof is", "options": ["blue", "red"], "label": 0},
+    ]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    (row,) = rows_of(cli("bench", "qa", "--data", str(path), *TINY, "-n", "6", "--json", "-q"))
+    assert (row["bench"], row["n"], row["unanswerable"]) == ("qa", 3, 1)
+    assert {"em", "f1", "rouge_l", "answered", "recognised", "choice"} <= set(row)
+    table = cli(
+        "bench",
+        "qa",
+        "--data",
+        str(path),
+        *TINY,
+        "-n",
+        "6",
+        "--within",
+        "700",
+        "--limit",
+        "1",
+        "-q",
+    )
+    assert "F1" in table.stdout or "recognised" in table.stdout or "choice" in table.stdout
+
+
+def test_perplexity_is_compared_text_by_text() -> None:
+    """A method that is 2% worse on every text is so with certainty, however texts differ."""
+    common = dict.fromkeys(("model", "settings", "budget", "schedule", "chunk", "keep"))
+    losses = {"a": [3.0, 5.0], "b": [4.0, 9.0], "c": [1.0, 2.5]}
+
+    def record(method: str, text: str, more: float) -> dict[str, Any]:
+        blocks = [loss + more for loss in losses[text]]
+        total = sum(blocks) * perplexity.BLOCK
+        tokens = 2 * perplexity.BLOCK
+        return {
+            **common, "chunk_size": None, "method": method, "text": text, "blocks": blocks,
+            "tokens": tokens, "bytes": tokens, "loss": total,
+            "by_position": [{"from": 0, "to": tokens, "loss": total}],
+        }  # fmt: skip
+
+    worse = math.log(1.02)
+    rows = perplexity.rows(
+        [record("first", t, 0.0) for t in losses] + [record("other", t, worse) for t in losses]
+    )
+    assert "change" not in rows[0]
+    assert rows[1]["perplexity"] == pytest.approx(1.02 * rows[0]["perplexity"], abs=1e-3)
+    for name in ("change", "change_low", "change_high"):
+        assert rows[1][name] == pytest.approx(0.02, abs=1e-5)
+    uneven = perplexity.rows(
+        [record("first", t, 0.0) for t in losses]
+        + [record("other", t, worse * n) for n, t in enumerate(losses)]
+    )
+    assert uneven[1]["change_low"] < uneven[1]["change"] < uneven[1]["change_high"]
+    alone = perplexity.rows([record("first", "a", 0.0), record("other", "a", worse)])
+    assert "change" in alone[1]
+    assert "change_low" not in alone[1], "one text says nothing of others"
+
+
+def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(Filler.of([]).cut(tokenizer, 1500, random.Random(0)), encoding="utf-8")
+    arguments = ("bench", "perplexity", str(path), *TINY, "--method", "streaming")
+    (row,) = rows_of(cli(*arguments, "--json", "-q"))
+    assert row["tokens"] == pytest.approx(1500, abs=2)
+    assert [p["from"] for p in row["by_position"]] == [0, 1024]
+    assert row["low"] < row["perplexity"] < row["high"]
+    assert "bits/byte" in cli(*arguments, "--limit", "600", "-q").stdout
+
+
+def test_summary_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
+    path = tmp_path / "stories.jsonl"
+    text = Filler.of([]).cut(tokenizer, 900, random.Random(0))
+    path.write_text(json.dumps({"text": text, "summary": text[:200]}), encoding="utf-8")
+    arguments = ("bench", "summary", "--data", str(path), *TINY, "-n", "32")
+    (row,) = rows_of(cli(*arguments, "--extract", "--passages", "3", "--json", "-q"))
+    assert row["words"] > 5
+    assert row["lead_rouge_1"] > 0
+    assert "lead" in cli(*arguments, "--no-extract", "-q").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("needle", "--plot", "map.txt"), "must end in"),
+        (("needle", "--kind", "pin"), "'pin' is not one of"),
+        (("needle", "--depths", "2"), "2.0 is not in the range"),
+        (("needle", "--method", "nonsense"), "Unknown method 'nonsense'"),
+        (("qa", "--data", "-"), "name files, not -"),
+        (("nedle",), "No such command 'nedle'. Did you mean needle? There are needle, qa"),
+    ],
+)
+def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("bench", *arguments)
+    assert done.code == 2
+    assert message in done.stderr
+
+
+def test_missing_data_is_an_unreadable_source(cli: Any) -> None:
+    done = cli("bench", "qa", "--data", "nowhere.jsonl")
+    assert done.code == 3
+    assert "nowhere.jsonl does not exist" in done.stderr
+
+
+def test_as_a_program(kvstream: Any) -> None:
+    done = kvstream(
+        "bench", "needle", "--lengths", "700", "--depths", "0.5", "--trials", "1", *TINY,
+        "--json", "-n", "4", "--method", "streaming", OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    (row,) = rows_of(done)
+    assert row["bench"] == "needle"
+    assert "1 of 1" in done.stderr
+
+
+def test_the_view_names_the_row() -> None:
+    assert Case(RunSettings(method="full"), "whole").name == "whole"
+    assert Case(RunSettings(method="full")).name == "full"

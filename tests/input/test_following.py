@@ -1,0 +1,177 @@
+"""A file that grows is followed through rotation and truncation, and answers come on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from kvstream.errors import UsageError
+from kvstream.input.following import Follow, FollowedFile
+from kvstream.input.sources import open_sources
+from kvstream.run.feed import TokenFeed
+from kvstream.session.intervals import Rolling
+from kvstream.tokenization.loading import load_tokenizer, open_stream
+
+
+class Switch:
+    """Something that can be turned on."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def __call__(self) -> bool:
+        return self.on
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "server.log"
+    path.write_text("one\n")
+    return path
+
+
+def test_growth_rotation_and_truncation_as_tail_does(log: Path) -> None:
+    stop, due = Switch(), Switch()
+    followed = FollowedFile(log, Follow(stop, due))
+    assert followed.read(100) == b"one\n"
+    due.on = True
+    assert followed.read(100) is None
+    with log.open("a") as writer:
+        writer.write("two\nthr")
+        writer.flush()
+        assert followed.read(5) == b"two\nt"
+        log.rename(log.with_suffix(".1"))
+        writer.write("ee, no newline")
+    log.write_text("new\n")
+    assert followed.read(100) == b"hree, no newline"
+    assert followed.read(100) == b"\n", "two lines are not one"
+    assert followed.read(100) == b"new\n"
+    log.write_text("a\n")  # cut short
+    assert followed.read(100) == b"a\n"
+    log.unlink()
+    assert followed.read(100) is None, "gone, and nothing in its place yet"
+    log.write_text("again\n")
+    assert followed.read(100) == b"again\n"
+    stop.on = True
+    assert followed.read(100) == b""
+
+
+def test_a_pause_gives_what_is_certain_and_the_end_gives_the_rest(log: Path) -> None:
+    log.write_text("".join(f"line {i} of the log, all is well\n" for i in range(300)))
+    stop, due = Switch(), Switch()
+    due.on = True
+    sources = open_sources([str(log)], follow=Follow(stop, due))
+    assert sources.size_hint() is None
+    tokenizer = load_tokenizer("pocket")
+    feed = TokenFeed(open_stream(tokenizer, sources))
+    first = list(feed.read(10**6).ids)
+    assert feed.paused
+    assert feed.estimate() is None
+    assert not feed.exhausted()
+    expected = tokenizer.encode(log.read_text())
+    assert 0 < len(first) < len(expected)
+    stop.on = True
+    rest = list(feed.read(10**6).ids)
+    assert first + rest == expected
+    assert feed.exhausted()
+    assert not feed.paused
+
+
+def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
+    import gzip
+
+    packed = tmp_path / "a.gz"
+    packed.write_bytes(gzip.compress(b"text"))
+    for paths in ([str(packed)], [str(log), str(packed)]):
+        with pytest.raises(UsageError, match="followed"):
+            open_sources(paths, follow=Follow(Switch()))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text")
+    with pytest.raises(UsageError, match="followed"):
+        open_sources([str(folder)], follow=Follow(Switch()))
+
+
+def test_intervals() -> None:
+    assert (Rolling.parse("10k").tokens, Rolling.parse("10k").seconds) == (10240, None)
+    assert [Rolling.parse(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
+    for wrong in ("", "0", "0s", "-3", "soon", "3 days"):
+        with pytest.raises(UsageError):
+            Rolling.parse(wrong)
+    every = Rolling(tokens=100)
+    assert [every.room(n) for n in (0, 1, 99, 100, 250)] == [100, 99, 1, 100, 50]
+    assert [every.due(n) for n in (50, 100, 100, 150, 200)] == [False, True, False, False, True]
+    now = [0.0]
+    timed = Rolling(seconds=10, clock=lambda: now[0])
+    assert not timed.due(5)
+    now[0] = 11
+    assert timed.time_is_up()
+    assert timed.due(5)
+    assert not timed.due(9), "the next interval has begun"
+    now[0] = 22
+    assert not timed.due(5), "nothing new was read"
+    assert not timed.time_is_up()
+
+
+def records(stdout: IO[str]) -> Iterator[Any]:
+    for line in stdout:
+        yield json.loads(line)
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_a_log_is_summarised_while_it_grows(tmp_path: Path, end: signal.Signals) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("".join(f"{i} the server is well and serves\n" for i in range(200)))
+    command = [
+        sys.executable, "-m", "kvstream", "summarize", str(log), "--follow", "--every", "1s",
+        "--budget", "400", "--threads", "1", "--json", "--passages", "3",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    limit = threading.Timer(200, process.kill)
+    limit.start()
+    try:
+        told = records(process.stdout)
+        first = next(told)
+        log.rename(log.with_suffix(".1"))
+        log.write_text("".join(f"{i} the disk is full and nothing works\n" for i in range(300)))
+        both = log.with_suffix(".1").read_text() + log.read_text()
+        total = len(load_tokenizer("pocket").encode(both))
+        second = first
+        while second["tokens"]["read"] < total - 600:  # the rest may still change
+            second = next(told)
+        process.send_signal(end)
+        *_, last = [second, *told]
+        assert process.wait(60) == 0
+    finally:
+        limit.cancel()
+        process.kill()
+    assert last["tokens"]["read"] == total, "the last one has everything"
+    assert last["peak"]["kv_tokens"] <= 400
+    assert any("disk is full" in c["text"] for c in last["citations"]) or "full" in last["answer"]
+
+
+def test_nobody_reads_any_more(tmp_path: Path) -> None:
+    """A closed pipe ends the following quietly."""
+    log = tmp_path / "server.log"
+    log.write_text("all is well here and the server serves\n" * 120)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [
+        sys.executable, "-m", "kvstream", "summarize", str(log), "--follow", "--every", "200",
+        "--budget", "400", "--threads", "1", "-q",
+    ]  # fmt: skip
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=200)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,493 @@
+"""Sources: what is opened, what is refused, and that offsets are those of the bytes."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.input import pseudo
+from kvstream.input.blocks import BlockDecoder
+from kvstream.input.encodings import OtherDecoder
+from kvstream.input.sources import SourceSet, open_sources
+
+
+def text_of(sources: SourceSet) -> str:
+    return "".join(block.text for block in sources)
+
+
+class Drip(io.RawIOBase):
+    """A pipe that hands out its bytes in given pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = [piece for piece in pieces if piece]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        if not self.pieces:
+            return 0
+        piece = self.pieces.pop(0)
+        head, rest = piece[: len(buffer)], piece[len(buffer) :]
+        if rest:
+            self.pieces.insert(0, rest)
+        buffer[: len(head)] = head
+        return len(head)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.lists(st.integers(0, 60)))
+def test_decoding_in_pieces_equals_python_and_keeps_offsets(data: bytes, cuts: list[int]) -> None:
+    decoder = BlockDecoder(0, 0)
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    blocks = [decoder.decode(data[a:b]) for a, b in pairwise(places)]
+    blocks.append(decoder.decode(b"", final=True))
+    found = [block for block in blocks if block is not None]
+    expected = data.decode("utf-8", "replace")
+    assert "".join(block.text for block in found) == expected.removeprefix("\ufeff")
+    for block in found:
+        offsets = block.offsets()
+        assert len(offsets) == len(block.text) + 1
+        for char, a, b in zip(block.text, offsets, offsets[1:], strict=False):
+            piece = data[a:b]
+            assert piece.decode("utf-8", "replace") == char
+            assert char == "\ufffd" or piece == char.encode()
+    ends = [int(block.offsets()[-1]) for block in found]
+    starts = [block.start for block in found]
+    assert starts[1:] == ends[:-1]
+    assert not ends or ends[-1] == len(data)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, bytes])
+def test_packed_files_are_known_by_content(tmp_path: Path, pack: object) -> None:
+    text = "Zeile eins\r\nüber zwei\n" * 9000
+    path = tmp_path / "no-suffix"
+    path.write_bytes(pack(text.encode()))  # type: ignore[operator]
+    sources = open_sources([str(path)])
+    assert sources.size_hint() is not None
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == text
+    assert max(len(block.text) for block in blocks) <= 64 * 1024
+    assert sources.bytes_read == sources.size_hint() == len(text.encode())
+    assert sources.warnings == []
+
+
+def test_packed_standard_input_and_several_members() -> None:
+    data = gzip.compress(b"one\n") + gzip.compress(b"two\n")
+    sources = open_sources(["-"], stdin=Drip([bytes([byte]) for byte in data]))
+    assert text_of(sources) == "one\ntwo\n"
+
+
+def test_zstd(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    path = tmp_path / "a"
+    path.write_bytes(zstandard.compress(b"hello " * 1000))
+    assert text_of(open_sources([str(path)])) == "hello " * 1000
+
+
+def test_zstd_without_the_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    path = tmp_path / "a"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 20)
+    with pytest.raises(SourceError, match=r"kvstream\[zstd\]"):
+        open_sources([str(path)])
+
+
+def test_a_truncated_archive_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    text = " ".join(map(str, rng.integers(0, 10**6, 50_000))).encode()
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(text)[:-1000])
+    sources = open_sources([str(path)])
+    assert text.decode().startswith(text_of(sources))
+    assert "ends in the middle" in sources.warnings[0]
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = bytearray(gzip.compress(" ".join(map(str, rng.integers(0, 10**6, 90_000))).encode()))
+    data[len(data) // 2 : len(data) // 2 + 50] = b"x" * 50
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="damaged"):
+        text_of(open_sources([str(path)]))
+
+
+def test_sources_are_joined_without_gluing_lines(tmp_path: Path) -> None:
+    for name, data in {
+        "a": b"\xef\xbb\xbfend",
+        "b": b"",
+        "c": b"\xef\xbb\xbfstart\n",
+        "d": b"x",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+    sources = open_sources([str(tmp_path / name) for name in "abcd"])
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == "end\nstart\nx"
+    whole = b"\xef\xbb\xbfend" + b"\xef\xbb\xbfstart\n" + b"x"
+    for block in blocks:
+        offsets = block.offsets()
+        covered = whole[int(offsets[0]) : int(offsets[-1])].decode()
+        assert covered == block.text or (block.text == "\n" and covered == "")
+    assert sources.locate(4) == (0, 4)
+    assert sources.locate(6) == (2, 0)
+    assert sources.locate(len(whole) - 1) == (3, 0)
+    assert sources.size_hint() == len(whole) == sources.bytes_read
+
+
+def test_invalid_bytes_are_replaced_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"ab\xff\xfecd\xe2\x82")
+    sources = open_sources([str(path)])
+    assert text_of(sources) == "ab\ufffd\ufffdcd\ufffd"
+    assert sources.warnings == [
+        f"{path}: 4 bytes are not UTF-8 and were replaced, the first at byte 2."
+    ]
+
+
+def test_binary_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc\0def")
+    with pytest.raises(SourceError, match="NUL at byte 3"):
+        open_sources([str(path)])
+    assert text_of(open_sources([str(path)], text=True)) == "abc\0def"
+    with pytest.raises(SourceError, match="standard input is binary"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"a\0")))
+
+
+def test_missing_and_empty(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="does not exist"):
+        open_sources([str(tmp_path / "none")])
+    with pytest.raises(SourceError, match="no text files"):
+        open_sources([str(tmp_path)])
+    with pytest.raises(SourceError, match="standard input held 0 bytes"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"")))
+    with pytest.raises(SourceError):
+        open_sources(["a\0b"])
+    with pytest.raises(SourceError):
+        open_sources([])
+    with pytest.raises(UsageError, match="twice"):
+        open_sources(["-", "-"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    path.chmod(0)
+    with pytest.raises(SourceError, match="Permission denied"):
+        open_sources([str(path)])
+
+
+def test_directories(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "config").write_text("no")
+    (tmp_path / ".gitignore").write_text("*.log\nbuild/\n")
+    tree = tmp_path / "tree"
+    (tree / "sub" / "build").mkdir(parents=True)
+    (tree / "sub" / ".gitignore").write_text("!kept.log\n/only-here\n")
+    for name in ("b.txt", "a.txt", "x.log", ".hidden", "sub/kept.log", "sub/only-here",
+                 "sub/build/out", "sub/z"):  # fmt: skip
+        (tree / name).write_text(f"{name}\n")
+    (tree / "binary").write_bytes(b"\0\1")
+    os.mkfifo(tree / "fifo")
+    os.symlink(tree, tree / "loop")
+    os.symlink(tree / "nowhere", tree / "broken")
+    sources = open_sources([str(tree)])
+    assert [str(Path(n).relative_to(tree)) for n in sources.names] == [
+        "a.txt", "b.txt", "sub/kept.log", "sub/z",
+    ]  # fmt: skip
+    assert sources.warnings == [f"Skipped in {tree}: 1 × binary file."]
+    assert text_of(sources) == "a.txt\nb.txt\nsub/kept.log\nsub/z\n"
+
+
+def test_a_pipe_delivers_what_is_there() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream:
+        blocks = iter(open_sources(["-"], stdin=stream))
+        os.write(writing, b"first")
+        assert next(blocks).text == "first"
+        os.write(writing, b" second\xc3")
+        assert next(blocks).text == " second"
+        os.write(writing, b"\xa4")
+        assert next(blocks).text == "ä"
+        os.close(writing)
+        assert list(blocks) == []
+        assert not stream.closed
+
+
+def test_a_named_pipe_as_source(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_text("through a pipe"))
+    writer.start()
+    sources = open_sources([str(path)])
+    assert sources.size_hint() is None
+    assert text_of(sources) == "through a pipe"
+    assert sources.size_hint() == 14
+    writer.join()
+
+
+def test_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lxml")
+    page = tmp_path / "a.html"
+    page.write_text(
+        "<html><head><style>p{}</style></head><p>One\n two</p><p>Three &amp; <b>4</b></p>"
+    )
+    assert text_of(open_sources([str(page)])) == "One two\n\nThree & 4\n"
+    assert text_of(open_sources([str(page)], text=True)).startswith("<html>")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"kvstream\[documents\]"):
+        open_sources([str(page)])
+
+
+def html_text(folder: Path, page: bytes) -> str:
+    (folder / "a.html").write_bytes(page)
+    return text_of(open_sources([str(folder / "a.html")]))
+
+
+def test_html_shows_no_comments_and_keeps_what_is_preformatted(tmp_path: Path) -> None:
+    pytest.importorskip("lxml")
+    page = b"<p>It  <!-- not\n this -->rained.<pre>a  b \n  c</pre><svg><p>x</p></svg>"
+    assert html_text(tmp_path, page) == "It rained.\na  b\nc\n"
+
+
+@pytest.mark.parametrize(
+    "page", [b"<div>x" * 20_000, b"<p>x</p>" * 20_000, b"x<pre>" + b" " * 10**5]
+)
+def test_html_takes_time_that_grows_with_the_page_alone(tmp_path: Path, page: bytes) -> None:
+    """Fuzzing by hand found minutes where there are tenths of a second."""
+    pytest.importorskip("lxml")
+    began = time.process_time()
+    assert html_text(tmp_path, page).count("x") == page.count(b"x")
+    assert time.process_time() - began < 10
+
+
+def test_documents_from_a_pipe_are_refused() -> None:
+    with pytest.raises(SourceError, match="name the file"):
+        text_of(open_sources(["-"], stdin=io.BytesIO(b"%PDF-1.7 ...")))
+
+
+def test_damaged_pdf(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2")
+    path = tmp_path / "a"
+    path.write_bytes(b"%PDF-1.7\nnothing")
+    with pytest.raises(SourceError, match="PDF"):
+        text_of(open_sources([str(path)]))
+
+
+def test_a_bomb_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "bomb"
+    path.write_bytes(gzip.compress(b"a" * 5_000_000))
+    sources = open_sources([str(path)], max_bytes=1_000_000)
+    with pytest.raises(SourceError, match=r"more than 1,000,000 bytes.*--max-unpacked"):
+        text_of(sources)
+
+
+def test_size_hint_of_a_packed_file_follows_the_reading(tmp_path: Path) -> None:
+    text = "".join(f"line {i} of a log\n" for i in range(60_000)).encode()
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(text))
+    sources = open_sources([str(path)])
+    hints = [sources.size_hint() for _ in sources]
+    assert all(hint is not None and hint > 0 for hint in hints)
+    assert hints[-1] == pytest.approx(len(text), rel=0.2)
+
+
+def test_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("x")
+    sources = open_sources([str(path)])
+    assert text_of(sources) == "x"
+    with pytest.raises(RuntimeError, match="once"):
+        iter(sources)
+
+
+def test_a_fifo_for_an_ignore_file_and_folders_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".gitignore")
+    (tmp_path / "z.txt").write_text("And more.")
+    deep = str(tmp_path)
+    while len(deep) < 3900:
+        deep += "/d"
+        os.mkdir(deep)
+    Path(deep, "a.txt").write_text("Text.\n")
+    assert text_of(open_sources([str(tmp_path)])) == "Text.\nAnd more."
+    while deep != str(tmp_path):  # what clears up behind a test may not go so deep
+        for entry in os.listdir(deep):
+            os.unlink(f"{deep}/{entry}")
+        os.rmdir(deep)
+        deep = os.path.dirname(deep)
+
+
+def ignoring(folder: Path, pattern: str, names: list[str]) -> list[str]:
+    """What is read of these files under a pattern."""
+    (folder / ".gitignore").write_text(pattern + "\n")
+    for name in names:
+        (folder / name).write_text("It rained.")
+    return [Path(name).name for name in open_sources([str(folder)]).names]
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 30 + "*b", "[a-z]*" * 30 + "!", "**/" * 5 + "*a" * 30])
+def test_ignore_patterns_take_no_time(tmp_path: Path, pattern: str) -> None:
+    began = time.perf_counter()
+    names = ["a" * 200, "z.txt"]
+    assert "z.txt" in ignoring(tmp_path, pattern, names)
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "\\", "[[:nope:]]x", "["])
+def test_what_is_no_pattern_ignores_nothing_and_hides_no_other(
+    tmp_path: Path, pattern: str
+) -> None:
+    assert ignoring(tmp_path, f"{pattern}\n*.log", ["a.txt", "b.log"]) == ["a.txt"]
+
+
+def test_patterns_mean_what_they_mean_in_git(tmp_path: Path) -> None:
+    names = ["a.txt", "ab.txt", "c1", "c2", "cx", "keep.log", "x.log", "ä.md"]
+    patterns = "a?.*\nc[!0-9]\n*.log\n!keep.log\n# no\n?.md"
+    assert ignoring(tmp_path, patterns, names) == ["a.txt", "c1", "c2", "keep.log"]
+
+
+def test_places_on_no_disk_are_skipped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("It rained.")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "up").write_text("never")
+    (tmp_path / "up").write_text("never")
+    known = {(tmp_path / name).stat().st_ino for name in ("made", "up")}
+    monkeypatch.setattr(pseudo, "kind", lambda s: "sysfs" if s.st_ino in known else None)
+    sources = open_sources([str(tmp_path)])
+    assert text_of(sources) == "It rained."
+    assert sources.warnings == [
+        f"Skipped in {tmp_path}: 1 × directory on no disk (sysfs), 1 × file on no disk (sysfs)."
+    ]
+
+
+def test_the_folder_of_the_kernel_is_refused() -> None:
+    if not Path("/sys/kernel").is_dir() or not pseudo.kind(Path("/sys/kernel").stat()):
+        pytest.skip("needs a /sys of Linux")
+    with pytest.raises(SourceError, match=r"no text files .*1 × directory on no disk \(sysfs\)"):
+        open_sources(["/sys/kernel"])
+    assert "Linux" in text_of(open_sources(["/proc/version"]))
+
+
+@pytest.mark.parametrize("given", [b"", b"It rained.\n"])
+def test_a_file_on_no_disk_that_gives_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes
+) -> None:
+    """A named pipe that is held open stands for /proc/kmsg, which only root may read."""
+    monkeypatch.setattr(pseudo, "PATIENCE", 0.3)
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    held = os.open(path, os.O_RDWR)
+    os.write(held, given)
+    monkeypatch.setattr(pseudo, "kind", lambda status: "proc")
+    sources = open_sources([str(path)])
+    told = f"{path} gave nothing for 0 seconds"
+    if given:
+        assert text_of(sources) == "It rained.\n"
+        assert sources.warnings == [
+            f"{told} (it is a file on no disk, proc), so reading it ended there."
+        ]
+    else:
+        with pytest.raises(SourceError, match=f"{told}: it is no document"):
+            text_of(sources)
+    os.close(held)
+
+
+GERMAN = "Der Bürgermeister grüßt die Königin, und die Mädchen hören zu. " * 40
+WORDS = {
+    "cp1252": GERMAN,
+    "cp1251": "Все счастливые семьи похожи друг на друга. " * 40,
+    "cp932": "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 40,
+    "gb18030": "人人生而自由,在尊严和权利上一律平等。" * 40,
+    "utf-16-le": "\ufeffIt rained. Ünd 漢字 😀. " * 40,
+    "utf-16-be": "\ufeffIt rained. Ünd 漢字 😀. " * 40,
+    "utf-32-le": "\ufeffIt rained. " * 40,
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("pipe", [False, True])
+def test_other_encodings_are_known_and_told(tmp_path: Path, name: str, pipe: bool) -> None:
+    data = WORDS[name].encode(name)
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    cuts = [data[:2000], *(data[i : i + 7] for i in range(2000, len(data), 7))]
+    sources = open_sources(["-"], stdin=Drip(cuts)) if pipe else open_sources([str(path)])
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == WORDS[name].removeprefix("\ufeff")
+    for block in blocks:
+        for char, a, b in zip(block.text, block.offsets(), block.offsets()[1:], strict=False):
+            assert data[a:b].decode(name) == char
+    shown = "standard input" if pipe else str(path)
+    assert sources.warnings == [f"{shown} is not UTF-8; it was read as {name}."]
+    if not pipe:
+        assert text_of(open_sources([str(path)], text=True)) == data.decode("utf-8", "replace")
+
+
+def test_a_few_words_of_latin_1(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("Ein Café in Köln.\n".encode("latin-1"))
+    assert text_of(open_sources([str(tmp_path / "a")])) == "Ein Café in Köln.\n"
+
+
+def test_encodings_in_a_folder_are_counted(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes(GERMAN.encode("cp1252"))
+    (tmp_path / "d").write_bytes("Es regnet.".encode("utf-16"))
+    sources = open_sources([str(tmp_path)])
+    text_of(sources)
+    assert sources.warnings == [
+        "4 files are not UTF-8; they were read as: 3 × cp1252, 1 × utf-16-le."
+    ]
+
+
+def test_damage_in_other_encodings_is_replaced_in_its_place(tmp_path: Path) -> None:
+    data = "ab漢".encode("utf-16") + b"\x00\xd8" + "cd".encode("utf-16-le") + b"e"
+    path = tmp_path / "a"
+    path.write_bytes(data)
+    sources = open_sources([str(path)])
+    blocks = list(sources)
+    assert "".join(block.text for block in blocks) == "ab漢\ufffdcd\ufffd"
+    assert np.concatenate([block.offsets()[:-1] for block in blocks]).tolist() == [
+        2, 4, 6, 8, 10, 12, 14,
+    ]  # fmt: skip
+    assert sources.warnings[0] == (
+        f"{path}: 3 bytes are not UTF-16-LE and were replaced, the first at byte 8."
+    )
+
+
+@given(
+    st.binary(max_size=60) | st.text(max_size=30).map(lambda t: t.encode("utf-16-le")),
+    st.lists(st.integers(0, 60)),
+    st.sampled_from(["utf-16-le", "utf-32-be", "cp1252", "cp932", "gb18030", "big5"]),
+)
+def test_other_decoders_keep_offsets(data: bytes, cuts: list[int], name: str) -> None:
+    decoder = OtherDecoder(0, 0, name)
+    at = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    blocks = [decoder.decode(data[a:b]) for a, b in pairwise(at)]
+    blocks.append(decoder.decode(b"", final=True))
+    found = [block for block in blocks if block is not None]
+    end = None
+    for block in found:
+        offsets = block.offsets()
+        assert len(offsets) == len(block.text) + 1
+        assert (np.diff(offsets) >= 0).all()
+        assert end is None or int(offsets[0]) == end
+        end = int(offsets[-1])
+    assert end in (None, len(data))

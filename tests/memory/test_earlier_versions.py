@@ -1,0 +1,70 @@
+"""Files that earlier versions wrote can still be used: asked, read on, gone on from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from draining import returned
+
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
+from kvstream.memory import saving
+from kvstream.memory.checkpoint import Checkpoint
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+FIRST = Path(__file__).resolve().parents[1] / "fixtures" / "0.1"
+RUN = RunSettings(Budget(tokens=150), max_tokens=8)
+QUESTIONS = [
+    json.loads(line)["question"] for line in (FIRST / "questions.jsonl").read_text().splitlines()
+]
+
+
+def answers(memory: saving.Memory) -> list[str]:
+    results = [
+        next(e.result for e in memory.answer(q) if isinstance(e, Answered)) for q in QUESTIONS
+    ]
+    return [result.answer for result in results]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("any-question", ["not in the text", "not in the text", "Basil Wendigan"]),
+        ("one-question", ["not in the text", "Soskawold", "Basil Wendigan"]),
+    ],
+)
+def test_a_memory_of_0_1_gives_the_answers_of_0_1(
+    session: Session, name: str, said: list[str]
+) -> None:
+    """What version 0.1.0 printed for `kvstream ask --memory FILE -Q ... -n 8`."""
+    kind = saving.look(FIRST / f"{name}.kvs")
+    memory = session.recall(kind, RUN)
+    assert answers(memory) == said
+    assert memory.reader.cache.peak.tokens <= kind.content.state["sizes"]["budget"]
+    assert kind.content.state["trace"]["sources"][0]["name"] == "story.txt"
+
+
+def test_a_memory_of_0_1_is_read_on(session: Session, tmp_path: Path) -> None:
+    memory = session.recall(saving.look(FIRST / "any-question.kvs"), RUN)
+    more = tmp_path / "more.txt"
+    more.write_text("The letter was hidden by Ann Lee.\n")
+    source = open_sources([str(more)])
+    read_on = returned(session.read(source, memory.setting, memory.run, extract=True, after=memory))
+    assert [record.name for record in read_on.trace.records] == ["story.txt", str(more)]
+    assert read_on.trace.read > 738
+
+
+def test_a_checkpoint_of_0_1_is_taken_up(session: Session, tmp_path: Path) -> None:
+    saved = tmp_path / "reading.kvs"
+    shutil.copy(FIRST / "reading.kvs", saved)
+    checkpoint = Checkpoint(saved)
+    assert checkpoint.tokens == 375
+    setting = session.settle([], RUN, asked_later=True)
+    source = open_sources([str(FIRST / "story.sample")])
+    memory = returned(session.read(source, setting, RUN, extract=True, checkpoint=checkpoint))
+    assert memory.trace.read == 738
+    assert answers(memory) == ["not in the text", "not in the text", "Basil Wendigan"]

@@ -1,0 +1,207 @@
+"""Killed with SIGKILL at any moment, a reading ends with exactly the memory it would have had."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from draining import returned
+
+from kvstream.errors import KvstreamError, SourceError, UsageError
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
+from kvstream.memory import file, saving
+from kvstream.memory.base import Memory
+from kvstream.memory.checkpoint import Checkpoint
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+QUESTION = "What is the passkey for the old mill?"
+EVERY = 250
+KILLS = int(os.environ.get("KVSTREAM_KILLS", "200"))
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2500, seed=3, facts=4)
+
+
+class Drops(io.RawIOBase):
+    """A pipe whose writer sends pieces of any size."""
+
+    def __init__(self, data: bytes, seed: int) -> None:
+        self.data, self.at, self.random = data, 0, random.Random(seed)
+
+    def readable(self) -> bool:
+        return True
+
+    def read1(self, size: int = -1) -> bytes:
+        size = min(size, self.random.choice([1, 60, 700, 5000]))
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+
+def sources(path: Path, pipe: int | None) -> Any:
+    if pipe is None:
+        return open_sources([str(path)])
+    return open_sources(["-"], stdin=Drops(path.read_bytes(), pipe))
+
+
+def read(
+    session: Session, source: Any, run: RunSettings, checkpoint: Checkpoint | None = None
+) -> Memory:
+    setting = session.settle([], run, asked_later=True)
+    return returned(session.read(source, setting, run, extract=True, checkpoint=checkpoint))
+
+
+def answer(memory: Memory) -> str:
+    return next(e.result.answer for e in memory.answer(QUESTION) if isinstance(e, Answered))
+
+
+def killed_after(seconds: float, work: Callable[[], None]) -> bool:
+    """Run `work` in a process of its own and kill it; False where it was done before that."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0, "the process failed before it was killed"
+            return False
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def kill_again_and_again(
+    session: Session, story: Path, folder: Path, *, kills: int, pipe: bool, method: str
+) -> None:
+    run = RunSettings(Budget(tokens=300), method, max_tokens=6)
+    began = time.monotonic()
+    whole = read(session, sources(story, 0 if pipe else None), run)
+    took = time.monotonic() - began
+    expected, said = saving.digest(whole), answer(whole)
+    saved, written = folder / "reading.kvs", folder / "memory.kvs"
+    draw, done, alive = random.Random(kills), 0, 0
+
+    def work() -> None:
+        source = sources(story, draw.randrange(99) if pipe else None)
+        memory = read(session, source, run, Checkpoint(saved, EVERY))
+        saving.save(memory, written)
+
+    while done < kills or not written.exists():
+        longest = took if done < kills else 60 * took + 60
+        if killed_after(draw.uniform(0, longest) if done < kills else longest, work):
+            done += 1
+            alive += saved.exists()
+            continue
+        content = file.read(written)
+        assert content.digest == expected
+        assert answer(session.recall(saving.look(written), run)) == said
+        if done < kills:
+            written.unlink()
+            saved.unlink()
+    assert file.read(written).digest == expected
+    assert alive, "no kill came after a checkpoint"
+
+
+@pytest.mark.parametrize(("pipe", "method"), [(False, "infinipot"), (True, "h2o")])
+def test_ten_kills(session: Session, story: Path, tmp_path: Path, pipe: bool, method: str) -> None:
+    kill_again_and_again(session, story, tmp_path, kills=5, pipe=pipe, method=method)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("pipe", [False, True])
+def test_hundreds_of_kills(session: Session, story: Path, tmp_path: Path, pipe: bool) -> None:
+    kill_again_and_again(session, story, tmp_path, kills=KILLS // 2, pipe=pipe, method="infinipot")
+
+
+def stopped_after(session: Session, source: Any, run: RunSettings, path: Path, steps: int) -> None:
+    setting = session.settle([], run, asked_later=True)
+    events = session.read(source, setting, run, extract=True, checkpoint=Checkpoint(path, 1))
+    for _ in range(steps + 1):
+        next(events)
+    events.close()
+
+
+RUN = RunSettings(Budget(tokens=300), max_tokens=6)
+
+
+def test_other_sources_are_refused(session: Session, story: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 3)
+    other = tmp_path / "other.txt"
+    other.write_text(story.read_text().replace("the", "thy", 1))
+    with pytest.raises(SourceError, match="not what they were"):
+        read(session, sources(other, None), RUN, Checkpoint(saved))
+    with pytest.raises(SourceError, match="same text from its start"):
+        read(session, sources(other, 1), RUN, Checkpoint(saved))
+    other.write_text("short")
+    with pytest.raises(SourceError, match="not what they were"):
+        read(session, sources(other, None), RUN, Checkpoint(saved))
+
+
+def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 2)
+    other = RunSettings(Budget(tokens=301), max_tokens=6)
+    with pytest.raises(UsageError, match="another run: --budget was 300, and is "):
+        read(session, sources(story, None), other, Checkpoint(saved))
+    saving.save(read(session, sources(story, None), RUN), saved)
+    with pytest.raises(UsageError, match="no checkpoint"):
+        Checkpoint(saved)
+
+
+def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 3)
+    kind = saving.look(saved)
+    assert "had not ended" in kind.told()
+    memory = session.recall(kind, RUN)
+    assert 0 < memory.trace.read < 2000
+    result = next(e.result for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    assert result.citations == ()
+
+
+def test_a_position_that_cannot_be_is_refused(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 2)
+    content = file.read(saved)
+    for wrong in ([], {"tokens": "all"}, {"tokens": -1, "sha256": "", "complete": 0, "base": 0}):
+        notes = {**content.notes, "position": wrong}
+        file.write(saved, content.state, notes, content.tensors)
+        with pytest.raises(SourceError, match="cannot be used"):
+            Checkpoint(saved)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "c.kvs"
+    stopped_after(session, sources(story, None), RUN, saved, 2)
+    before = saved.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(KvstreamError, match="No space left on device"):
+        read(session, sources(story, None), RUN, Checkpoint(saved, 1))
+    assert saved.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c.kvs"]

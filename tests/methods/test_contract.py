@@ -1,0 +1,452 @@
+"""What every method owes the engine, and the engine every method: one matrix over all of them.
+
+A method joins by being registered. Each meets every growth of memory, every kind of model and
+both precisions; which of these meet each other is spread evenly over the methods.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from models import bounded, plain, tokens
+from torch import Tensor
+
+from kvstream.engine.budget import Sizes
+from kvstream.engine.reader import NEWEST, Piece, Reader
+from kvstream.errors import UsageError
+from kvstream.methods import registry
+from kvstream.methods.base import Method, Step, in_words, limits
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import PROMPT
+from kvstream.model.probe import bound
+from kvstream.settings import GROWTHS, RunSettings
+
+KINDS = {
+    "grouped": "llama",
+    "not grouped": "gpt-neox",
+    "layers without positions": "smollm3",
+    "sliding layers": "gemma3",
+    "recurrent layers": "qwen3.5",
+    "recurrent beside attention": "falcon-h1",
+    "shared layers": "gemma4",
+}
+METHODS = dict(registry.available())
+EVICTING = [name for name, method in METHODS.items() if method.evicts]
+PRECISIONS = ("float32", "bfloat16")
+
+BUDGET, HEAD, QUESTION, ANSWER, CATALYST = 224, 6, 5, 8, 4
+LENGTH = 560
+"""Tokens of the source, several times the budget."""
+
+
+@cache
+def model(kind: str, precision: str) -> BoundedModel:
+    if precision == "float32":
+        return bounded(KINDS[kind])
+    return bound(copy.deepcopy(plain(KINDS[kind])).to(torch.bfloat16), kind)
+
+
+@dataclass
+class Feed:
+    """Ids in memory; what `told` says of their number is right or nothing."""
+
+    ids: list[int]
+    told: bool = True
+    at: int = 0
+
+    def read(self, count: int) -> Piece:
+        piece = Piece(self.ids[self.at : self.at + count], self.at)
+        self.at += len(piece.ids)
+        return piece
+
+    def exhausted(self) -> bool:
+        return self.at >= len(self.ids)
+
+    def estimate(self) -> int | None:
+        return len(self.ids) if self.told else None
+
+
+def watched(kind: type[Method], calls: list[int]) -> Method:
+    """The method with every selection checked against the contract."""
+
+    def select(self: Method, step: Step, keep: int) -> Tensor:
+        layers, heads, n = step.origin.shape
+        asked = self.evidence()
+        assert 0 < keep < n
+        assert len(step.layers) == layers
+        assert asked.rows == 0 or (step.rows is not None and step.rows.shape == step.origin.shape)
+        assert set(step.state) == {t.name for t in self.tensors()}
+        assert all(t.shape == step.origin.shape for t in step.state.values())
+        assert set(step.heads) == {t.name for t in self.head_tensors()}
+        before = step.origin.clone()
+        chosen = kind.select(self, step, keep)
+        assert torch.equal(step.origin, before), "select changed what it was shown"
+        assert chosen.shape == (layers, heads, keep)
+        assert chosen.dtype == torch.int64
+        assert (chosen.diff(dim=-1) > 0).all(), "not sorted, or not unique"
+        assert int(chosen.min()) >= 0
+        assert int(chosen.max()) < n
+        calls.append(n)
+        return chosen
+
+    return type(kind.__name__, (kind,), {"select": select})()
+
+
+def reader(
+    method: Method, kind: str, precision: str, run: RunSettings, length: int | None
+) -> Reader:
+    wants = method.catalyst(("a question",)) if method.evicts else ()
+    catalysts = [tokens(CATALYST, seed=9 + i) for i in range(len(wants))]
+    sizes = Sizes(BUDGET, HEAD, CATALYST * len(wants), QUESTION, ANSWER)
+    return Reader(
+        model(kind, precision), method, run, sizes, tokens(HEAD, seed=1), catalysts, length
+    )
+
+
+def greedy(logits: Tensor) -> int:
+    return int(logits.argmax())
+
+
+def check(read: Reader, sinks: int) -> None:
+    """The bound, the names of what is held, and what must never leave."""
+    cache = read.cache
+    assert max(cache.used, cache.peak.tokens) <= BUDGET
+    assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
+    assert read.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
+    for store in read.compressible:
+        origin = store.origin[:, : store.used]
+        assert (origin[:, :HEAD] == PROMPT).all(), "the prompt is not in front"
+        source = origin[:, HEAD:]
+        assert (source[:, :sinks] == torch.arange(sinks)).all(), "the sinks are gone"
+        assert (source >= 0).all()
+        assert (source < read.seen).all()
+        assert (source.diff(dim=1) > 0).all(), "not in order of age"
+
+
+def stream(read: Reader, feed: Feed) -> Iterator[None]:
+    asked = read.method.sinks  # and not how many the reader says that it protects
+    settled: int | None = None
+    for report in read.read(feed):
+        assert report.in_flight <= BUDGET
+        sinks = min(asked, read.seen) if settled is None else settled
+        if settled is None and (smallest := min(report.memory)) < read.seen:
+            # For good, once entries leave: a quarter of the smallest layer is left to others.
+            sinks = settled = min(sinks, smallest * 3 // 4)
+        check(read, sinks)
+        yield
+
+
+def answered(read: Reader, count: int) -> list[int]:
+    """An answer during which question and newest tokens stay."""
+    said: list[int] = []
+    ids = tokens(QUESTION, seed=2)
+    for token in read.answer(ids, greedy, frozenset(), count):
+        assert read.cache.used <= BUDGET
+        said.append(token)
+        kept = min(len(said) - 1, NEWEST)
+        for store in read.compressible:
+            tail = store.origin[:, store.used - kept : store.used]
+            assert (tail == PROMPT).all(), "the newest tokens of the answer are gone"
+            own = (store.origin[:, HEAD : store.used] == PROMPT).sum(1)
+            assert (own >= QUESTION + kept).all(), "the question is gone"
+    return said
+
+
+def cells() -> list[tuple[str, str, str, str]]:
+    """(method, growth, kind, precision), spread so that all pairs of the first with any occur."""
+    kinds = list(KINDS)
+    found = []
+    for i, method in enumerate(EVICTING):
+        for j in range(max(len(GROWTHS), len(kinds))):
+            growth, kind = GROWTHS[j % len(GROWTHS)], kinds[(i + j) % len(kinds)]
+            found.append((method, growth, kind, PRECISIONS[(j + i // 2) % 2]))
+    return found
+
+
+def test_every_method_meets_every_schedule_kind_and_precision() -> None:
+    met = {(name, one) for name, *others in cells() for one in others}
+    assert met == {(name, one) for name in EVICTING for one in (*GROWTHS, *KINDS, *PRECISIONS)}
+
+
+@pytest.mark.parametrize(("name", "growth", "kind", "precision"), cells())
+def test_a_long_text(name: str, growth: str, kind: str, precision: str) -> None:
+    """Every rule holds after every chunk and after every token of an answer."""
+    read, held = read_through(name, growth, kind, precision)
+    answered(read, ANSWER)
+    assert torch.equal(read.retained(), held[-1]), "an answer that fits changed memory"
+
+
+@pytest.mark.parametrize("name", EVICTING)
+def test_a_long_answer_and_the_same_again(name: str) -> None:
+    """Memory gives way in the middle of the answer; a second run does the same, to the token."""
+    precision = PRECISIONS[EVICTING.index(name) % 2]
+    runs = [read_through(name, "linear", "grouped", precision) for _ in range(2)]
+    said = [answered(read, 2 * NEWEST) for read, _ in runs]
+    assert said[0] == said[1]
+    assert all(torch.equal(a, b) for a, b in zip(*(held for _, held in runs), strict=True))
+    for read, held in runs:
+        assert read.retained().numel() <= held[-1].numel()
+        check_squeezed(read)
+
+
+def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Reader, list[Tensor]]:
+    """A reader that went through the long text, checked all the way, and what it held."""
+    number = GROWTHS.index(growth) + len(name)
+    # Streams of unknown length and chunks of one size take their turns.
+    told = number % 3 != 0
+    run = RunSettings(growth=growth, chunk=("decremental", "fixed")[number % 2], seed=7)
+    calls: list[int] = []
+    method = watched(METHODS[name], calls)
+    read = reader(method, kind, precision, run, LENGTH if told else None)
+    held = [read.retained() for _ in stream(read, Feed(tokens(LENGTH, seed=3), told))]
+    assert read.seen == LENGTH
+    assert calls, "nothing was ever selected"
+    # `check` knows how many; that there were any keeps it from being empty.
+    assert read.first_candidate > HEAD or METHODS[name]().sinks == 0
+    assert read.first_candidate > HEAD or name != "streaming"
+    return read, held
+
+
+def check_squeezed(read: Reader) -> None:
+    """Memory that gave way to an answer is smaller, and still in order."""
+    for store in read.compressible:
+        source = store.origin[:, HEAD : store.used]
+        source = source[:, (source != PROMPT).all(0)]
+        assert (source.diff(dim=1) > 0).all()
+
+
+@cache
+def plain_answer(kind: str, ids: tuple[int, ...], count: int) -> list[int]:
+    """Greedy tokens of the untouched model, everything recomputed for each."""
+    held, said = list(ids), []
+    with torch.inference_mode():
+        for _ in range(count):
+            said.append(greedy(plain(KINDS[kind])(torch.tensor([held])).logits[0, -1]))
+            held.append(said[-1])
+    return said
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_is_lost_when_all_fits(name: str, kind: str, precision: str) -> None:
+    """Answers are the plain model's; in bfloat16, those of the method that evicts nothing."""
+    length = 60
+    read = reader(METHODS[name](), kind, precision, RunSettings(), length)
+    text = tokens(length, seed=4)
+    for _ in stream(read, Feed(text)):
+        pass
+    assert read.retained().tolist() == list(range(length))
+    for store in read.compressible:
+        assert store.used == HEAD + length
+    said = answered(read, ANSWER)
+    if precision == "float32":
+        ids = (*tokens(HEAD, seed=1), *text, *tokens(QUESTION, seed=2))
+        assert said == plain_answer(kind, ids, ANSWER)
+    else:
+        full = reader(METHODS["full"](), kind, precision, RunSettings(), length)
+        assert list(stream(full, Feed(text)))
+        assert said == answered(full, ANSWER)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_says_of_itself(name: str) -> None:
+    """Its name, a line for the list, help for every setting, and tensors the cache can hold."""
+    kind = METHODS[name]
+    method = kind()
+    assert kind.name == name
+    assert (kind.__doc__ or "").strip()
+    assert all(f.metadata.get("help") for f in dataclasses.fields(kind))
+    assert registry.make(name, {k: _typed(v) for k, v in method.settings().items()}) == method
+    for tensor in (*method.tensors(), *method.head_tensors()):
+        assert tensor.dtype in (torch.float32, torch.int32)
+    assert method.layer_sizes((100,) * 6) == tuple(
+        min(s, 100) for s in method.layer_sizes([100] * 6)
+    )
+    assert method.sized(BUDGET).name == name
+
+
+# Settings within their limits ------------------------------------------------------------------
+
+NUMBERS = [
+    (name, field.name, allowed)
+    for name, kind in METHODS.items()
+    for field in dataclasses.fields(kind)
+    if (allowed := limits(field)) is not None
+]
+MANY = 10**9
+"""Stands for no end where a setting has none."""
+
+
+@pytest.mark.parametrize(("name", "key", "allowed"), NUMBERS)
+def test_a_number_out_of_its_limits_is_refused(
+    name: str, key: str, allowed: tuple[float, float]
+) -> None:
+    """By the method's name, the setting, the value and the range."""
+    least, most = allowed
+    past = [least - 1, math.nan, math.inf] + ([] if most == math.inf else [most + 1])
+    if type(getattr(METHODS[name](), key)) is float:
+        past += [least - 0.001] + ([] if most == math.inf else [most + 0.001])
+    else:
+        past = [value for value in past if math.isfinite(value)]  # not a whole number anyway
+    for value in past:
+        with pytest.raises(UsageError) as caught:
+            registry.make(name, {key: str(value)})
+        assert caught.value.exit_code == 2
+        assert str(caught.value) == f"{name}.{key} must be {in_words(allowed)}, not {value}."
+
+
+@pytest.mark.parametrize("which", ["least", "most"])
+@pytest.mark.parametrize(("name", "key", "allowed"), NUMBERS)
+def test_a_text_is_read_with_a_setting_at_its_limit(
+    name: str, key: str, allowed: tuple[float, float], which: str
+) -> None:
+    value = min(allowed[which == "most"], MANY)
+    others = {"alpha": "0.5"} if key == "pool_novelty" else {}
+    method = registry.make(name, {**others, key: str(value)})
+    assert getattr(method, key) == value
+    text = tokens(LENGTH, seed=5)
+    read = reader(method, "grouped", "float32", RunSettings(), LENGTH)
+    if not method.evicts:
+        room = min(read.sizes.free, read.sizes.final)
+        first, last = method.shorten(HEAD, room) or (room, 0)
+        assert first + last == room
+        text = text[:first] + text[LENGTH - last :]
+    for _ in stream(read, Feed(text)):
+        pass
+    assert len(answered(read, ANSWER)) == ANSWER
+
+
+def test_limits_of_a_method_that_declares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As methods of other packages may: their numbers are 0 or more."""
+
+    @dataclass(frozen=True)
+    class Bare(METHODS["streaming"]):  # type: ignore[misc]
+        name = "bare"
+        share: float = dataclasses.field(default=0.5, metadata={"help": "a share"})
+        plain: int = 3
+
+    monkeypatch.setattr(registry, "available", lambda: {"bare": Bare})
+    made = registry.make("bare", {"share": "7", "plain": "0", "sinks": "2"})
+    assert made.settings() == {"share": 7.0, "plain": 0, "sinks": 2}
+    for key in ("share", "plain"):
+        with pytest.raises(UsageError, match=rf"bare\.{key} must be 0 or more, not -1\."):
+            registry.make("bare", {key: "-1"})
+
+
+def _typed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Methods of other packages ---------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "tests" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package beside this file, installed with pip into a folder of its own."""
+    target = tmp_path_factory.mktemp("site")
+    source = tmp_path_factory.mktemp("source")
+    for path in PLUGIN.iterdir():
+        if path.is_file():
+            (source / path.name).write_bytes(path.read_bytes())
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    offline = ["--no-index", "--no-build-isolation", "--no-deps"]
+    done = subprocess.run(
+        [*pip, *offline, "--target", str(target), str(source)], capture_output=True, text=True
+    )
+    if "No module named pip" in done.stderr:
+        pytest.skip("pip is not in this environment")
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_a_third_partys_method_is_listed(installed: Path) -> None:
+    assert "everyother" not in METHODS
+    done = subprocess.run(
+        [sys.executable, "-m", "kvstream", "methods", "everyother"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--set everyother.window=16" in done.stdout
+
+
+@pytest.fixture
+def everyother(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The plugin's method, registered in this process; its name."""
+    monkeypatch.syspath_prepend(str(installed))
+    registry.available.cache_clear()
+    method = registry.available()["everyother"]
+    monkeypatch.setitem(METHODS, "everyother", method)
+    yield "everyother"
+    registry.available.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), list(zip(KINDS, itertools.cycle(PRECISIONS), strict=False))
+)
+def test_a_third_partys_method_meets_the_contract(
+    everyother: str, kind: str, precision: str
+) -> None:
+    test_what_a_method_says_of_itself(everyother)
+    test_a_long_text(everyother, "linear", kind, precision)
+    test_nothing_is_lost_when_all_fits(everyother, kind, precision)
+
+
+class _Point:
+    """An entry point that a package could have."""
+
+    group, value = registry.GROUP, "other.package:Thing"
+
+    def __init__(self, name: str, loaded: object) -> None:
+        self.name, self.loaded = name, loaded
+
+    def load(self) -> object:
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+@pytest.mark.parametrize(
+    ("loaded", "told"),
+    [
+        (ImportError("no such thing"), "does not load"),
+        (dict, "not a kvstream Method"),
+        (METHODS["streaming"], "exists already"),
+    ],
+)
+def test_a_broken_plugin_is_named(
+    monkeypatch: pytest.MonkeyPatch, loaded: object, told: str
+) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda group: [_Point("thing", loaded)])
+    registry.available.cache_clear()
+    try:
+        with pytest.raises(UsageError, match=told) as caught:
+            registry.available()
+        assert "other.package:Thing" in str(caught.value)
+    finally:
+        registry.available.cache_clear()
+
+
+def test_the_page_on_writing_a_method_shows_this_plugin() -> None:
+    page = (ROOT / "docs" / "write-a-method.md").read_text(encoding="utf-8")
+    code = (PLUGIN / "kvstream_everyother.py").read_text(encoding="utf-8")
+    assert code[code.index("@dataclass") :].strip() in page
+    assert (PLUGIN / "pyproject.toml").read_text(encoding="utf-8").strip() in page

@@ -1,0 +1,69 @@
+"""What methods share, against the same token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kvstream.methods.tools import scoring
+from kvstream.methods.tools.scoring import pool, together
+
+
+def entries(seed: int, n: int, most: int) -> tuple[Tensor, Tensor]:
+    """Scores and ordinals [2, 3, n] of tokens drawn from the first `most`."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.rand(2, 3, n, generator=generator) - 0.5
+    drawn = [torch.randperm(most, generator=generator)[:n].sort().values for _ in range(6)]
+    return scores, torch.stack(drawn).view(2, 3, n).int()
+
+
+def plain_pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
+    back = origin[..., :, None] - origin[..., None, :]
+    near = (back <= width // 2) & (back >= -((width - 1) // 2))  # `width` tokens in all
+    return scores[..., None, :].masked_fill(~near, -torch.inf).amax(-1)
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    n=st.integers(1, 40),
+    spread=st.sampled_from([1, 2, 9, 1000]),
+    width=st.integers(1, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_pooling_over_neighbours_in_the_source(seed: int, n: int, spread: int, width: int) -> None:
+    scores, origin = entries(seed, n, n * spread)
+    assert torch.equal(pool(scores, origin, width), plain_pool(scores, origin, width))
+
+
+def test_pooling_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, origin = entries(1, 30, 200)
+    whole = pool(scores, origin, 9)
+    monkeypatch.setattr(scoring, "AT_ONCE", 1)
+    assert torch.equal(pool(scores, origin, 9), whole)
+
+
+def test_pooling_without_a_look_at_values_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, origin = entries(2, 30, 200)
+    whole = pool(scores, origin, 9)
+    monkeypatch.setattr(scoring, "on_host", lambda tensor: False)
+    assert torch.equal(pool(scores, origin, 9), whole)
+
+
+def plain_sums(scores: Tensor, origin: Tensor) -> Tensor:
+    """`together`, token by token."""
+    out = torch.zeros_like(scores)
+    for place in torch.cartesian_prod(*map(torch.arange, scores.shape)).tolist():
+        token = origin[tuple(place)]
+        out[tuple(place)] = scores[origin == token].sum()
+    return out
+
+
+@given(seed=st.integers(0, 2**16), n=st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_sums_over_whoever_holds_a_token(seed: int, n: int) -> None:
+    scores, origin = entries(seed, n, 12)
+    (sums,) = together([scores], [origin])
+    assert torch.allclose(sums, plain_sums(scores, origin))

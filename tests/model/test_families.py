@@ -1,0 +1,57 @@
+"""Ten families in the hub's file layout, through the real loading path, held against transformers.
+
+What each family's attention does after evictions is in test_engine_evicted.py; every family that
+is known to work is in tests/support/models.py, and runs with ``pytest -m long``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from models import FAMILIES, bounded, plain, tokens
+from transformers import AutoModelForCausalLM
+
+from kvstream.model.loading import load
+from kvstream.settings import ModelSettings
+
+TEN = [
+    "llama", "mistral", "mixtral", "qwen2", "qwen3-moe", "gemma3", "phi3", "cohere2", "gpt-oss",
+    "olmo2", "smollm3", "granite",
+]  # fmt: skip
+REST = sorted(set(FAMILIES) - set(TEN))
+
+
+def check(name: str, folder: Path) -> None:
+    plain(name).save_pretrained(folder)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ours = load(ModelSettings(name=str(folder), device="cpu", dtype="float32"))
+    ids = tokens(90)
+    with torch.inference_mode():
+        want = theirs(input_ids=torch.tensor([ids])).logits[0]
+    cache = ours.new_cache(90)
+    parts = ids[:50], ids[50:51], ids[51:]
+    got = torch.cat([ours.logits(ours.forward(part, cache)) for part in parts])
+    assert (got - want).abs().max() < 1e-4 * want.std()
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_a_family_from_its_files(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", REST)
+def test_every_family_from_its_files(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_the_output_layer_is_known(name: str) -> None:
+    """Else logits would be made for whole chunks: the vocabulary times the chunk."""
+    assert bounded(name).head_is_plain
+
+
+def test_an_unknown_output_layer_is_left_to_the_model() -> None:
+    assert not bounded("hyperclovax").head_is_plain

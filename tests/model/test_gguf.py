@@ -1,0 +1,336 @@
+"""GGUF files become model folders that answer alike, once; what is wrong with one is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import gguf_files
+import models
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from kvstream.cli.app import run
+from kvstream.errors import ModelError
+from kvstream.model import gguf as converting
+from kvstream.model.gguf import converted
+from kvstream.model.loading import load
+from kvstream.session.session import Session
+from kvstream.settings import ModelSettings
+from kvstream.store import gguf_file
+from kvstream.store.stores import converted_folder
+from kvstream.tokenization import templates
+
+Q8_0 = gguf.GGMLQuantizationType.Q8_0
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "qwen3-moe",
+    "lfm2",
+    "starcoder2",
+)
+
+
+def loaded(path: Path) -> Any:
+    folder = converted(path, quiet=True)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def same(model: Any, path: Path, within: float = 1e-3) -> None:
+    """Whether the file gives the logits of the model that it was written from."""
+    torch.testing.assert_close(
+        gguf_files.logits(loaded(path)), gguf_files.logits(model), rtol=0, atol=within
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_converted_model_gives_the_same_logits(family: str, tmp_path: Path) -> None:
+    model = gguf_files.tiny(family)
+    same(model, gguf_files.write(tmp_path / "m.gguf", model))
+
+
+LLAMA3 = {**models.LLAMA3, "factor": 8.0, "original_max_position_embeddings": 8192}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+SCALED = {
+    "llama3": (LLAMA3, {}),
+    "linear": (
+        {"rope_type": "linear", "factor": 2.0},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0},
+    ),
+    "yarn": (
+        YARN,
+        {
+            "llama.rope.scaling.type": "yarn",
+            "llama.rope.scaling.factor": 4.0,
+            "llama.rope.scaling.original_context_length": 512,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
+    """transformers' own table of keys leaves them out."""
+    rope, keys = SCALED[kind]
+    model = gguf_files.tiny("llama", head_dim=32, rope_parameters={**rope, "rope_theta": 5e5})
+    more = {}
+    if kind == "llama3":
+        plain = 1 / 5e5 ** (np.arange(16) / 16)
+        scaled = model.model.rotary_emb.inv_freq.numpy()
+        assert (plain / scaled).max() > 7
+        more = {"rope_freqs.weight": (plain / scaled).astype(np.float32)}
+    same(model, gguf_files.write(tmp_path / "m.gguf", model, keys=keys, more=more))
+
+
+def test_frequencies_of_their_own_are_refused(tmp_path: Path) -> None:
+    more = {"rope_freqs.weight": np.linspace(1, 9, 4).astype(np.float32)}
+    path = gguf_files.write(tmp_path / "m.gguf", more=more)
+    with pytest.raises(ModelError, match="frequencies in a way of its own"):
+        converted(path)
+
+
+def test_quantized_weights_are_those_that_the_file_stores(tmp_path: Path) -> None:
+    model = gguf_files.tiny("llama")
+    path = gguf_files.write(tmp_path / "m.gguf", model, kind=Q8_0)
+    stored = gguf_file.read(path).tensors["blk.0.ffn_gate.weight"]
+    assert stored.kind == Q8_0
+    ours = loaded(path).model.layers[0].mlp.gate_proj.weight
+    theirs = gguf.dequantize(
+        gguf.quantize(model.model.layers[0].mlp.gate_proj.weight.detach().numpy(), Q8_0), Q8_0
+    )
+    # Half precision with a long fraction: 2^-11 of each number.
+    np.testing.assert_allclose(ours.detach().numpy(), theirs, rtol=2**-11, atol=1e-7)
+
+
+def test_numbers_beyond_float16_are_kept(tmp_path: Path) -> None:
+    model = gguf_files.tiny("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, :] = 1e6
+    found = loaded(gguf_files.write(tmp_path / "m.gguf", model, kind=Q8_0))
+    weight = found.model.layers[1].mlp.up_proj.weight
+    assert weight[3].min() > 9e5
+    assert bool(weight.isfinite().all())
+
+
+def test_parts_are_joined_and_a_missing_one_is_told(tmp_path: Path) -> None:
+    model = gguf_files.tiny("qwen2")
+    first = gguf_files.write(tmp_path / "m.gguf", model, parts=3)
+    assert first.name == "m-00001-of-00003.gguf"
+    assert not model.config.tie_word_embeddings  # `output.weight` is not in the first part
+    same(model, first)
+    assert converted(tmp_path / "m-00003-of-00003.gguf") == converted(first)
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(ModelError, match=r"one of 3 parts, and m-00002-of-00003.gguf is not in"):
+        converted(first)
+
+
+def test_a_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+    folder = converted(path)
+
+    def never(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(converting, "_convert", never)
+    moved = path.rename(tmp_path / "other.gguf")
+    assert converted(moved) == folder  # by its digest
+    monkeypatch.setattr(converting, "_digest", never)
+    assert converted(moved) == folder  # by where it lies: nothing is read
+    os.utime(moved, (1, 1))
+    with pytest.raises(AssertionError):
+        converted(moved)
+
+
+def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf", models.fresh(gguf_files.tiny("llama").config, 1))
+    first = converted(path)
+    gguf_files.write(path, models.fresh(gguf_files.tiny("llama").config, 2))
+    assert converted(path) != first
+
+
+def test_what_was_there_before_stays_where_a_program_was_killed(tmp_path: Path) -> None:
+    root = converted_folder()
+    (root / "part-old").mkdir(parents=True)
+    (root / "part-new").mkdir()
+    os.utime(root / "part-old", (1, 1))
+    folder = converted(gguf_files.write(tmp_path / "m.gguf"))
+    assert sorted(p.name for p in root.iterdir()) == sorted([folder.name, "known", "part-new"])
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(converting, "_write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        converted(gguf_files.write(tmp_path / "m.gguf"))
+    assert list(converted_folder().iterdir()) == []
+
+
+def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+    text = tmp_path / "text.txt"
+    text.write_text("The keeper of the lighthouse left at ten.\n" * 60)
+    arguments = ("ask", str(text), "Who left?", "-m", str(path), "--budget", "256")
+    first = cli(*arguments, "--max-tokens", "4")
+    assert first.code == 0, first.stderr
+    assert "Converting m.gguf, which is done once" in first.stderr
+    assert "kvstream models clean" in first.stderr
+    again = cli(*arguments, "--max-tokens", "4")
+    assert again.stdout == first.stdout
+    assert "Converting" not in again.stderr
+    clean = cli("models", "clean")
+    assert clean.code == 0
+    assert clean.stdout.startswith("Removed ")
+    assert not converted_folder().exists()
+    quiet = cli(*arguments, "--max-tokens", "4", "-q")
+    assert quiet.stdout == first.stdout
+    assert "Converting" not in quiet.stderr
+
+
+def test_the_kv_cache_is_bounded_as_of_a_folder(tmp_path: Path) -> None:
+    settings = ModelSettings(name=str(gguf_files.write(tmp_path / "m.gguf")), quiet=True)
+    session = Session.open(settings)
+    assert session.tokenizer.has_template
+    assert session.tokenizer.bos_id is None  # the file says that texts do not begin with it
+    assert load(settings).trained_length == 2048
+
+
+# What is wrong with a file.
+
+
+def cut(path: Path, length: int) -> None:
+    os.truncate(path, length)
+
+
+def edit(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+RAISES = "{{ raise_exception('no turn of the user') }}"
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}"
+BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "cut short in the weights": ({}, lambda p: cut(p, p.stat().st_size - 999), "is cut short"),
+    "cut short in the header": ({}, lambda p: cut(p, 3000), "is cut short"),
+    "cut short in its first bytes": ({}, lambda p: cut(p, 11), "is cut short"),
+    "empty": ({}, lambda p: cut(p, 0), "is cut short"),
+    "of another byte order": (
+        {"endian": gguf.GGUFEndian.BIG}, None, "gguf-convert-endian m.gguf little",
+    ),
+    "no GGUF at all": ({}, lambda p: edit(p, 0, b"PK\3\4"), "is no GGUF file"),
+    "of another version": ({}, lambda p: edit(p, 4, b"\x09\0\0\0"), "GGUF version 9"),
+    "with absurd counts": ({}, lambda p: edit(p, 8, b"\xff" * 8), "announces .* tensors"),
+    "without a tokenizer": ({"tokenizer": {}}, None, "has no tokenizer"),
+    "with another kind of tokenizer": (
+        {"tokenizer": {**gguf_files.byte_level(), "model": "bert"}}, None, "of the kind 'bert'",
+    ),
+    "with a rule that is not known": (
+        {"tokenizer": {**gguf_files.byte_level(), "pre": "some-new"}}, None,
+        "by the rule 'some-new', which kvstream does not know",
+    ),
+    "without merges": (
+        {"tokenizer": {**gguf_files.byte_level(), "merges": 3}}, None, "has no merges",
+    ),
+    "with a template that raises": ({"template": RAISES}, None, "no turn of the user"),
+    "with a template that is none": ({"template": "{% for %}"}, None, "template of .* cannot be"),
+    "with a template that loops": ({"template": LOOPS}, None, "ran for more than 0.5 s"),
+    "with a tensor too many": (
+        {"more": {"blk.0.attn_sinks.weight": np.ones(4, np.float32)}}, None, "blk.0.attn_sinks",
+    ),
+    "with a tensor too few": (
+        {"leave_out": ["blk.1.attn_k.weight"]}, None, "no tensor for 1 weights",
+    ),
+    "with a scale that is not read": (
+        {"keys": {"llama.attention.scale": 0.3}}, None, "sets attention.scale",
+    ),
+    "with an odd scaling": ({"keys": {"llama.rope.scaling.type": "su"}}, None, "by 'su'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_files_are_told_and_leave_nothing(
+    what: str, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "MOST_S", 0.5)
+    how, harm, says = BAD[what]
+    path = gguf_files.write(tmp_path / "m.gguf", **how)
+    if harm is not None:
+        harm(path)
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    done = cli("ask", str(text), "Q?", "-m", str(path))
+    assert done.code == 4, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    with pytest.raises(ModelError, match=says):
+        converted(path)
+    root = converted_folder()
+    assert not root.exists() or not any(root.iterdir())
+
+
+def test_an_architecture_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+    data = path.read_bytes().replace(b"llama", b"zlama")
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"\(zlama\) is of an architecture that transformers"):
+        converted(path)
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+    occupied = tmp_path / "a file"
+    occupied.write_text("")
+    monkeypatch.setenv("KVSTREAM_CACHE", str(occupied))
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    done = cli("ask", str(text), "Q?", "-m", str(path))
+    assert done.code == 4
+    assert "cannot be written: Not a directory" in done.stderr
+    assert "KVSTREAM_CACHE=FOLDER" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+    monkeypatch.setattr(converting.shutil, "disk_usage", lambda _: Namespace(free=10**6))
+    with pytest.raises(ModelError, match=r"takes .* GB and 0.0 GB are free .* KVSTREAM_CACHE"):
+        converted(path)
+    assert list(converted_folder().iterdir()) == []
+
+
+def test_a_file_that_is_no_model(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Some notes.\n")
+    assert run(["ask", str(path), "Q?", "-m", str(path)]) == 4
+    assert "is no model: give a folder, a GGUF file or a hub id" in capsys.readouterr().err
+
+
+def test_headers_are_read_without_the_vocabulary(tmp_path: Path) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf", tokenizer={**gguf_files.byte_level()})
+    brief, full = gguf_file.read(path), gguf_file.read(path, texts=True)
+    assert brief.keys["tokenizer.ggml.tokens"] == 400
+    assert full.keys["tokenizer.ggml.tokens"] == gguf_files.byte_level()["tokens"]
+    assert brief.tensors == full.tensors
+    assert brief.of_model("context_length") == 2048
+    assert brief.parameters == sum(t.numel() for t in gguf_files.tiny("llama").parameters())
+
+
+def test_the_converted_folder_is_an_ordinary_one(tmp_path: Path) -> None:
+    folder = converted(gguf_files.write(tmp_path / "m.gguf"))
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"

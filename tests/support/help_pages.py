@@ -1,0 +1,51 @@
+"""Makes docs/reference/help.md from the program's own help: ``python tests/support/help_pages.py
+docs/reference/help.md``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from click.testing import CliRunner
+
+from kvstream.cli.app import COMMANDS, cli
+
+HEADER = """\
+# Help pages
+
+What `kvstream COMMAND --help-all` prints: every option. `--help` shows the dozen that people use
+most. Made by `make docs`; a test compares it with the program.
+"""
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its name, those of a group behind it."""
+    found: dict[str, click.Command] = {"": cli}
+    with cli.make_context("kvstream", ["--help"], resilient_parsing=True) as context:
+        for name in COMMANDS:
+            command = cli.get_command(context, name)
+            assert command is not None
+            found[name] = command
+            if isinstance(command, click.Group):
+                for inner in command.list_commands(context):
+                    found[f"{name} {inner}"] = command.get_command(context, inner)  # type: ignore
+    return found
+
+
+def pages() -> str:
+    """All help pages as one Markdown text."""
+    text = [HEADER]
+    for command, found in commands().items():
+        arguments = command.split()
+        every = any("--help-all" in param.opts for param in found.params)
+        how = "--help-all" if every else "--help"
+        title = " ".join(["kvstream", *arguments])
+        result = CliRunner().invoke(cli, [*arguments, how], prog_name="kvstream", terminal_width=80)
+        assert result.exit_code == 0, result.output
+        text.append(f"## {title}\n\n```text\n{result.output.rstrip()}\n```\n")
+    return "\n".join(text)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(pages(), encoding="utf-8")
