@@ -4,7 +4,7 @@ KvstreamError            1  failed while running
 +-- UsageError           2  the command line, the config file or a setting is wrong
 +-- SourceError          3  nothing to read, or a source cannot be read
 +-- ModelError           4  the model is missing, gated, too large, or will not load
-|   +-- UnboundedError   4  the model loads, but its KV cache cannot be bounded
+|   +-- UnsupportedModelError   4  the model loads, but its KV cache cannot be bounded
 +-- BudgetError          5  the budget cannot hold the prompt, the question and one chunk
 
 A message says what was wrong, with the number, and what to do about it.
@@ -39,7 +39,7 @@ class ModelError(KvstreamError):
     exit_code = 4
 
 
-class UnboundedError(ModelError):
+class UnsupportedModelError(ModelError):
     """The model loads, but what it keeps of the past cannot be bounded faithfully."""
 
 

@@ -11,7 +11,7 @@ SMALLEST_FREE = 64
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BudgetSplit:
     """How the budget is shared out; all in entries a head."""
 
     budget: int
@@ -52,7 +52,7 @@ class Sizes:
 
 def share_out(
     budget: int, prompt: int, catalyst: int, question: int, max_tokens: int, *, whole_answer: bool
-) -> Sizes:
+) -> BudgetSplit:
     """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need.
 
     Raises BudgetError, which names the smallest budget that would do.
@@ -62,4 +62,4 @@ def share_out(
     # Where the text gets the least that it needs, the answer's part is this (it grows with both).
     smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
     need = prompt + SMALLEST_FREE + max(catalyst, question + smallest)
-    return Sizes(budget, prompt, catalyst, question, min(max_tokens, room), need)
+    return BudgetSplit(budget, prompt, catalyst, question, min(max_tokens, room), need)

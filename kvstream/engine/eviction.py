@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kvstream.methods.base import Folding, Method, Step
+from kvstream.methods.base import CompressiveMemory, Method, Step
 from kvstream.methods.tools.scoring import together
 from kvstream.model.cache import BoundedCache, LayerStore
 
@@ -17,7 +17,7 @@ NEWEST = 32
 """Newest answer tokens that stay when memory is compressed in the middle of an answer."""
 
 
-class Compactor:
+class Evictor:
     """Cuts the layers of `cache` back as `method` chooses.
 
     Entries lie in order: `prompt` protected ones, the source's sinks, candidates. `folding` is what
@@ -30,7 +30,7 @@ class Compactor:
         method: Method,
         prompt: int,
         generator: torch.Generator,
-        folding: Folding | None = None,
+        folding: CompressiveMemory | None = None,
     ) -> None:
         self.cache, self.method, self.prompt = cache, method, prompt
         self.generator, self.folding = generator, folding

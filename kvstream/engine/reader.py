@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.eviction import NEWEST, Compactor
-from kvstream.engine.schedule import KeepAll, Schedule
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.eviction import NEWEST, Evictor
+from kvstream.engine.schedule import NoEviction, Schedule
 from kvstream.errors import BudgetError
 from kvstream.methods.base import Method
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 from kvstream.settings import PAPER, RunSettings
@@ -32,7 +32,7 @@ START_SHARE = 2
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Tokens of the source, in order, as the model will read them."""
 
     ids: Sequence[int]
@@ -43,7 +43,7 @@ class Piece:
 class Feed(Protocol):
     """Where the engine gets its tokens from."""
 
-    def read(self, count: int) -> Piece:
+    def read(self, count: int) -> Chunk:
         """At most `count` tokens; fewer only at the end, none after it."""
 
     def exhausted(self) -> bool:
@@ -80,7 +80,7 @@ class Reader:
         model: BoundedModel,
         method: Method,
         run: RunSettings,
-        sizes: Sizes,
+        sizes: BudgetSplit,
         head: Sequence[int],
         catalysts: Sequence[Sequence[int]] = (),
         estimate: int | None = None,
@@ -94,7 +94,7 @@ class Reader:
         )
         self.generator = torch.Generator().manual_seed(run.seed)
         folding = self.method.folding(model.facts, asked=bool(self.catalysts))
-        self.compactor = Compactor(self.cache, self.method, len(self.head), self.generator, folding)
+        self.compactor = Evictor(self.cache, self.method, len(self.head), self.generator, folding)
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)
@@ -134,10 +134,10 @@ class Reader:
         """Entries at the beginning that never leave: the prompt and the source's sinks."""
         return self.compactor.first_candidate
 
-    def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | KeepAll:
+    def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | NoEviction:
         free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
         if not self.method.evicts:
-            return KeepAll(layers, min(free, final))
+            return NoEviction(layers, min(free, final))
         most = run.keep or min(final, free - max(64, free // 8))
         start: int | None = None  # the schedule's own: m_max / n
         if run.start != PAPER:
@@ -198,7 +198,7 @@ class Reader:
         if self._due:
             self._forward(())
 
-    def step(self, piece: Piece, *, last: bool) -> StepReport:
+    def step(self, piece: Chunk, *, last: bool) -> StepReport:
         """Run one chunk and cut memory back; `last` says that nothing follows."""
         started = time.perf_counter()
         self.compactor.remix()
@@ -231,7 +231,9 @@ class Reader:
         shown = loss if self.report_loss else None
         return StepReport(n, targets, in_flight, time.perf_counter() - started, spent, shown)
 
-    def _read(self, piece: Piece, catalyst: Sequence[int], wanted: Wanted | None) -> Tensor:
+    def _read(
+        self, piece: Chunk, catalyst: Sequence[int], wanted: AttentionRequest | None
+    ) -> Tensor:
         """Take in a chunk. Hidden states [n, d], those of a catalyst behind it, which leaves again.
 
         States have to be copied between the two, so where there are any each has its own pass.
@@ -251,7 +253,7 @@ class Reader:
             store.columns = measured
         return hidden
 
-    def _forward(self, ids: Sequence[int], wanted: Wanted | None = None) -> Tensor:
+    def _forward(self, ids: Sequence[int], wanted: AttentionRequest | None = None) -> Tensor:
         """Hidden states [n, d] of `ids`; the first pass takes the prompt in front of them.
 
         A pass over a few tokens has to read all weights too, so the prompt has none of its own.
@@ -290,12 +292,12 @@ class Reader:
         if known is not None and abs(length - known) > max(64, known // 50):
             self.schedule.revise(length)
 
-    def _wanted(self, n: int, catalyst: bool) -> Wanted:
+    def _wanted(self, n: int, catalyst: bool) -> AttentionRequest:
         if catalyst:
             segments = tuple(len(c) for c in self.catalysts)
         else:
             segments = (min(self.asked.rows, n),) if self.asked.rows else ()
-        return Wanted(
+        return AttentionRequest(
             segments, self.asked.columns, n, self.asked.decay, self.asked.reduce, len(self._due)
         )
 
@@ -498,7 +500,7 @@ class Reader:
         """
         n = len(ids)
         full = self.cache.used + n == self.sizes.budget
-        wanted = Wanted(
+        wanted = AttentionRequest(
             (1,) if full else (), self._following, n, self.asked.decay, self.asked.reduce
         )
         hidden = self.model.forward(ids, self.cache, wanted)

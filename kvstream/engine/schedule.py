@@ -526,7 +526,7 @@ def _smallest_chunk(free: int, chunk_size: int | None, average: int | None, is_o
     return max(SMALLEST_CHUNK, -(-free // share))
 
 
-class KeepAll:
+class NoEviction:
     """The schedule of a method that evicts nothing: pieces are read until nothing more fits."""
 
     PIECE = 2048

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.events import Answered, AnswerToken, Result
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.rereading.look import Reread, words_alone
@@ -77,11 +77,11 @@ class IdFeed:
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids, self.at = ids, 0
 
-    def read(self, count: int) -> Piece:
+    def read(self, count: int) -> Chunk:
         """At most `count` of them."""
         first = self.at
         self.at = min(first + count, len(self.ids))
-        return Piece(self.ids[first : self.at], first)
+        return Chunk(self.ids[first : self.at], first)
 
     def exhausted(self) -> bool:
         return self.at >= len(self.ids)
@@ -108,14 +108,14 @@ def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
 
 
 @dataclass(frozen=True)
-class ModelFacts:
+class ModelIdentity:
     """What tells one set of weights from another in a file of records."""
 
     name: str
     weights: str
 
     @classmethod
-    def of(cls, session: Session) -> ModelFacts:
+    def of(cls, session: Session) -> ModelIdentity:
         """The name, and a digest of the first numbers of every tensor."""
         digest = hashlib.sha256()
         for name, tensor in session.model.model.state_dict().items():

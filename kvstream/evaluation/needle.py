@@ -17,7 +17,7 @@ from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
-from kvstream.evaluation.harness import ModelFacts, ask, ask_by_words, room_for
+from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
@@ -137,7 +137,7 @@ def haystack(
 
 def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) -> Iterator[Trial]:
     """Every trial; the cases take turns on each document, so what is stopped is still balanced."""
-    facts = ModelFacts.of(session)
+    facts = ModelIdentity.of(session)
     for tokens in plan.lengths:
         for number in range(plan.trials):
             for depth in plan.depths:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from kvstream.evaluation.harness import IdFeed, ModelFacts, open_reader
+from kvstream.evaluation.harness import IdFeed, ModelIdentity, open_reader
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import Case
@@ -38,7 +38,7 @@ def trials(
     session: Session, paths: Sequence[str], cases: Sequence[Case], limit: int | None
 ) -> Iterator[Trial]:
     """One trial for each text and case."""
-    facts = ModelFacts.of(session)
+    facts = ModelIdentity.of(session)
     for path in paths:
         size = Path(path).stat().st_size
         for case in cases:

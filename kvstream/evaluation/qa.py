@@ -13,7 +13,7 @@ from kvstream.errors import UsageError
 from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, ModelFacts, ask, open_reader, room_for
+from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
@@ -111,7 +111,7 @@ def trials(
     prompts: longbench.Prompts | None = None,
 ) -> Iterator[Trial]:
     """One trial for each item and case; the cases take turns. With `prompts` as LongBench asks."""
-    facts = ModelFacts.of(session)
+    facts = ModelIdentity.of(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
         layout = None if prompts is None else prompts.of(item.questions[0].task, item.record)

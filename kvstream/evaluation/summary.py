@@ -11,7 +11,7 @@ from functools import partial
 
 from kvstream.errors import SourceError
 from kvstream.evaluation import metrics
-from kvstream.evaluation.harness import ModelFacts, document
+from kvstream.evaluation.harness import ModelIdentity, document
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import Case
@@ -82,7 +82,7 @@ def trials(
     session: Session, stories: Sequence[Story], cases: Sequence[Case], extract: int
 ) -> Iterator[Trial]:
     """One trial for each story and case; `extract` passages, 0: the model writes."""
-    facts = ModelFacts.of(session)
+    facts = ModelIdentity.of(session)
     for story in stories:
         for case in cases:
             identity: Record = {

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kvstream.engine.budget import Sizes
+from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import IdFeed
 from kvstream.gates.peek import peek
-from kvstream.methods.base import Folding, ModelFacts, Step
+from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import LearnedGate
 from kvstream.methods.tools.heads import grouped, ungrouped
@@ -134,7 +134,7 @@ def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
 
 
 class Keeping:
-    """A `Folding` that keeps what would go into memory, and leaves attention alone."""
+    """A `CompressiveMemory` that keeps what would go into memory, and leaves attention alone."""
 
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
@@ -175,7 +175,7 @@ def noted(
     keeping = Keeping(method)
     asked = lesson.questions
     longest, together = max(map(len, asked), default=0), sum(map(len, asked))
-    sizes = Sizes(budget, len(head), together, longest, ANSWER)
+    sizes = BudgetSplit(budget, len(head), together, longest, ANSWER)
     through = with_folding(method, lambda *_: keeping)
     reader = Reader(model, through, RunSettings(), sizes, head, asked, len(lesson.ids))
     reader.begin()
@@ -227,12 +227,12 @@ def attended(
 
 
 def with_folding(
-    method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], Folding]
+    method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], CompressiveMemory]
 ) -> EdgeInfinite:
     """The method with a folding that is made of it and of whether questions are known."""
 
     class Through(EdgeInfinite):
-        def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+        def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
             return make(self, asked) if self.memory else None
 
     return Through(**method.settings())

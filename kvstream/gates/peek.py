@@ -24,7 +24,7 @@ POSITIONS = 1024
 """Most tokens of a chunk whose loss is taken; more only costs memory."""
 
 Mix = Callable[[int, Tensor, Tensor, Tensor, Mapping[str, Tensor], Shape], Tensor]
-"""As `Folding.mix`, told also what the layer's attention has beside queries and keys."""
+"""As `CompressiveMemory.mix`, told also what the layer's attention has beside queries and keys."""
 
 
 class _Passing(StateStore):

@@ -22,8 +22,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, ModelError, UsageError
 from kvstream.gates.lessons import (
     FOLLOWING,
@@ -126,7 +126,7 @@ def open_reader(
 ) -> Reader:
     """A reader of a text of so many tokens, with nothing in front but what begins every text."""
     head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-    sizes = Sizes(budget, len(head), 0, ROOM, ROOM)
+    sizes = BudgetSplit(budget, len(head), 0, ROOM, ROOM)
     return Reader(model, method, run or RunSettings(), sizes, head, (), tokens)
 
 
@@ -275,7 +275,7 @@ class Trainer:
             if reader.cache.folding is not None and len(part) > 1:
                 losses.append(self._chunk(reader.cache, part, (at + len(part)) / len(ids)))
             at += len(part)
-            reader.step(Piece(part, at - len(part)), last=at == len(ids))
+            reader.step(Chunk(part, at - len(part)), last=at == len(ids))
         return sum(losses) / len(losses) if losses else math.nan
 
     def _chunk(self, cache: BoundedCache, ids: Sequence[int], within: float) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.gates.train import open_reader, with_gates
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import Gate, LearnedGate
@@ -78,7 +78,7 @@ def measure(
         total, tokens, at, left = 0.0, 0, 0, False
         while at < len(ids):
             part = ids[at : at + reader.schedule.chunk()]
-            report = reader.step(Piece(part, at), last=at + len(part) == len(ids))
+            report = reader.step(Chunk(part, at), last=at + len(part) == len(ids))
             if left and report.loss is not None:
                 total, tokens = total + float(report.loss.double().sum()), tokens + len(part)
             at += len(part)
@@ -95,7 +95,7 @@ def _memories(reader: Reader, ids: Sequence[int]) -> Iterator[list[dict[str, Ten
     while True:
         if at < len(ids):
             part = ids[at : at + reader.schedule.chunk()]
-            reader.step(Piece(part, at), last=False)
+            reader.step(Chunk(part, at), last=False)
             at += len(part)
         yield [store.heads for store in reader.compressible]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from kvstream.decoding import Repetition, chooser
+from kvstream.decoding import Repetition, make_sampler
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
@@ -22,7 +22,7 @@ from kvstream.memory.coverage import coverage
 from kvstream.memory.support import Calibration, Support, abstains, judge
 from kvstream.passages.passages import Passage, Passages, TokenOrigins
 from kvstream.passages.passages import extract as best_passages
-from kvstream.run.plan import Setting
+from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
@@ -69,7 +69,7 @@ class Memory:
     """Name of the model."""
     tokenizer: Tokenizer
     reader: Reader
-    setting: Setting
+    setting: RunPlan
     run: RunSettings
     trace: Trace
     command: str = "ask"
@@ -230,7 +230,7 @@ class Memory:
         shown = ""
         tokens = self.reader.answer(
             tail,
-            chooser(self.run),
+            make_sampler(self.run),
             frozenset(self.prompt.stop_ids),
             self.run.max_tokens,
             may_compress=last,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.engine.reader import Piece
+from kvstream.engine.reader import Chunk
 from kvstream.errors import SourceError, UsageError
 from kvstream.memory import file
 from kvstream.memory.base import Memory
@@ -47,7 +47,7 @@ class Handed:
         self.count = 0
         self._digest = hashlib.sha256()
 
-    def read(self, count: int) -> Piece:
+    def read(self, count: int) -> Chunk:
         """At most `count` tokens; fewer at the end, at a pause, or for the limit."""
         piece = self.feed.read(count if self.limit is None else min(count, self.limit()))
         self.count += len(piece.ids)

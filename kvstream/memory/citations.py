@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.reader import Reader
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.cache import PROMPT
 from kvstream.passages.passages import Passage
 
@@ -61,7 +61,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
         return None
     for store in reader.cache.stores:
         store.rows = store.columns = None
-    wanted = Wanted((len(said),), columns=True, queries=len(question), reduce="max")
+    wanted = AttentionRequest((len(said),), columns=True, queries=len(question), reduce="max")
     with reader.cache.passing() as ends:
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)

@@ -50,7 +50,7 @@ class Run(Struct, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=-(2**63))]
 
 
-class Sizes(Struct, forbid_unknown_fields=True):
+class BudgetSplit(Struct, forbid_unknown_fields=True):
     """How the budget is shared out."""
 
     budget: Some
@@ -112,7 +112,7 @@ class State(Struct, forbid_unknown_fields=True):
     model: Model
     method: Method
     run: Run
-    sizes: Sizes
+    sizes: BudgetSplit
     system: str | None
     task: Literal["ask", "summarize"]
     questions: list[str]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
+from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.input.sources import SourceRecord
@@ -31,7 +31,7 @@ from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
 from kvstream.passages.passages import Passage, Passages, TokenOrigins
 from kvstream.passages.sentences import MOST_CHARS
-from kvstream.run.plan import Setting
+from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
@@ -228,10 +228,10 @@ def recall(
                 f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
                 "files that made it."
             )
-        sizes = Sizes(**state["sizes"])
+        sizes = BudgetSplit(**state["sizes"])
         catalysts = tuple(tuple(c) for c in state["catalysts"])
         _check_sizes(sizes, state, method, model)
-        setting = Setting(method, prompt, kind.questions, catalysts, sizes, state["system"])
+        setting = RunPlan(method, prompt, kind.questions, catalysts, sizes, state["system"])
         reader = setting.reader(
             model, run, state["reader"]["planned"], measure_always=state["measure_always"]
         )
@@ -257,7 +257,7 @@ def recall(
 
 
 def _check_sizes(
-    sizes: Sizes, state: Mapping[str, Any], method: Method, model: BoundedModel
+    sizes: BudgetSplit, state: Mapping[str, Any], method: Method, model: BoundedModel
 ) -> None:
     """Raises ValueError where the sizes are not those of the prompt and the catalysts."""
     ids = [i for c in state["catalysts"] for i in c]

@@ -128,7 +128,7 @@ class Step:
     that hold it; there in `select` if `Method.votes` returned any."""
     as_read: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     """``(first, end)`` -> keys [G, K, end - first, D] of those candidates, float32, as they were
-    rotated in the pass just done, and their values; there in `Folding.fold`."""
+    rotated in the pass just done, and their values; there in `CompressiveMemory.fold`."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
 
 
-class Folding(Protocol):
+class CompressiveMemory(Protocol):
     """What is done with entries that leave, and how it is read; made once for a run.
 
     Where something trained takes part in it, that is loaded then.
@@ -279,7 +279,7 @@ class Method:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""
         raise NotImplementedError
 
-    def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+    def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         """What is done with entries that leave; None: they are gone.
 
         Called before the first token is read; `asked` says whether there are catalysts. Raises

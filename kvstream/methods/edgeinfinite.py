@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from kvstream.methods.base import (
+    CompressiveMemory,
     Evidence,
-    Folding,
     HeadTensor,
     Method,
     ModelFacts,
@@ -174,7 +174,7 @@ class EdgeInfinite(Method):
             found = [torch.where(here, new, old) for new, old in pairs]
         yield found[0], found[1], WEIGHT * seen.clamp_min(1e-6)
 
-    def folding(self, model: ModelFacts, *, asked: bool) -> Folding | None:
+    def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         if not self.memory:
             return None
         gates = load_gates(self.form, self.gate, model, self.features)
@@ -183,7 +183,7 @@ class EdgeInfinite(Method):
 
 @dataclass(frozen=True)
 class Gated:
-    """The `Folding` of a method through gates, one for each layer."""
+    """The `CompressiveMemory` of a method through gates, one for each layer."""
 
     method: EdgeInfinite
     gates: Mapping[int, Gate]

@@ -48,7 +48,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AttentionRequest:
     """Evidence to measure during one forward pass."""
 
     segments: tuple[int, ...] = ()
@@ -139,7 +139,7 @@ def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
 
 
 def evidence(
-    q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, wanted: Wanted
+    q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, wanted: AttentionRequest
 ) -> tuple[Tensor | None, Tensor | None]:
     """Attention that each key gets: (rows, columns), each [K, N] float32 or None."""
     rows = columns = None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kvstream.errors import BudgetError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
-from kvstream.model.attention import HALF, STEP, Wanted
+from kvstream.model.attention import HALF, STEP, AttentionRequest
 from kvstream.model.cache import BoundedCache, LayerSpec
 from kvstream.model.fingerprint import fingerprint
 from kvstream.model.recurrent import StateSpec
@@ -82,13 +82,13 @@ class BoundedModel:
 
     @torch.inference_mode()
     def forward(
-        self, ids: Sequence[int], cache: BoundedCache, wanted: Wanted | None = None
+        self, ids: Sequence[int], cache: BoundedCache, wanted: AttentionRequest | None = None
     ) -> Tensor:
         """Run `ids` behind what is in the cache; returns hidden states [n, d] for `logits`.
 
         Where the output layer is not plain, the logits [n, V] themselves are returned.
         """
-        cache.wanted = wanted or Wanted()
+        cache.wanted = wanted or AttentionRequest()
         if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered
             cache.momentary.due(len(ids) * (cache.used + len(ids)))
         start = cache.next_position

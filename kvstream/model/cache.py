@@ -19,9 +19,9 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
 from kvstream.errors import KvstreamError
-from kvstream.methods.base import EntryTensor, Folding, HeadTensor
+from kvstream.methods.base import CompressiveMemory, EntryTensor, HeadTensor
 from kvstream.methods.tools.scoring import on_host
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.recurrent import StateSpec, StateStore
 from kvstream.model.rotary import Rotary
 from kvstream.model.scratch import Scratch
@@ -276,8 +276,8 @@ class BoundedCache(Cache):
         self.capacity = capacity
         self.base = 0
         """Position of the first entry in flight, the same for all layers."""
-        self.wanted = Wanted()
-        self.folding: Folding | None = None
+        self.wanted = AttentionRequest()
+        self.folding: CompressiveMemory | None = None
         """Mixes what the heads remember into attention; None: nothing was folded yet."""
         self.way = way
         self.peak = Peak()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.errors import ModelError, UnboundedError
+from kvstream.errors import ModelError, UnsupportedModelError
 from kvstream.store.gguf_file import GGUF
 
 HUB = "choose the model in the hub's format"
@@ -32,10 +32,12 @@ CHANGES = (
 
 
 def refuse_architecture(file: GGUF, path: Path) -> None:
-    """Raises ModelError, UnboundedError for a kind of model that is no use here."""
+    """Raises ModelError, UnsupportedModelError for a kind of model that is no use here."""
     problem = architecture_problem(file)
     if problem is not None:
-        kind = UnboundedError if file.architecture in ENCODERS | STATES | LATENT else ModelError
+        kind = (
+            UnsupportedModelError if file.architecture in ENCODERS | STATES | LATENT else ModelError
+        )
         raise kind(f"{path} ({file.architecture}) {problem}.")
 
 
@@ -115,7 +117,7 @@ def _class_name(config: Any, path: Path) -> str:
         found: Any = AutoModelForCausalLM._model_mapping[type(config)]
         return str(found.__name__)
     except KeyError:
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{path} ({config.model_type}) is no decoder-only language model, so it has no KV "
             "cache to bound."
         ) from None

@@ -110,7 +110,7 @@ def _wrong_size(config: dict[str, Any]) -> str:
 
 
 def load(settings: ModelSettings) -> BoundedModel:
-    """Load, place and probe a model. Raises ModelError with the remedy, UnboundedError."""
+    """Load, place and probe a model. Raises ModelError with the remedy, UnsupportedModelError."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     where = folder(settings)

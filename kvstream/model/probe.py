@@ -20,7 +20,7 @@ from transformers.cache_utils import (
     get_layer_types_and_kwargs,
 )
 
-from kvstream.errors import UnboundedError
+from kvstream.errors import UnsupportedModelError
 from kvstream.model import hook
 from kvstream.model.bounded import BoundedModel, runs_on
 from kvstream.model.cache import LayerSpec
@@ -35,9 +35,10 @@ NEITHER = {"dummy"}
 
 
 def bound(model: Any, name: str) -> BoundedModel:
-    """Probe a loaded transformers model. Raises UnboundedError with what stands in the way."""
+    """Probe a loaded transformers model. Raises UnsupportedModelError with what stands in the
+    way."""
     if getattr(model.config, "is_encoder_decoder", False):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{name} ({_kind(model)}) has an encoder, which reads its input as a whole; kvstream "
             "needs a decoder-only language model."
         )
@@ -47,7 +48,7 @@ def bound(model: Any, name: str) -> BoundedModel:
     try:
         model.set_attn_implementation(hook.NAME)
         if model.config._attn_implementation != hook.NAME:
-            raise UnboundedError(
+            raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) does not let its attention be replaced: it is fixed in "
                 "the model's code, as with ALiBi and most older models."
             )
@@ -56,7 +57,7 @@ def bound(model: Any, name: str) -> BoundedModel:
         bounded = BoundedModel(model, name, layers, length, head_is_plain=False, states=states)
         _check_states(bounded)
         _check_logits(bounded, own)
-    except UnboundedError:
+    except UnsupportedModelError:
         model.set_attn_implementation(implementation)
         raise
     bounded.head_is_plain = _head_is_plain(bounded, own)
@@ -96,7 +97,7 @@ def _own_logits(model: Any, name: str) -> Tensor:
         logits = model(input_ids=_probe_ids(model), use_cache=False).logits[0]
         return logits.to(model.dtype)  # as exact as what they were computed with
     except Exception as error:
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
@@ -109,7 +110,7 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
     parts = ids[:1], ids[1:2], ids[2:]
     ours = torch.cat([bounded.forward(part, cache) for part in parts])
     if _distance(own, ours) > _tolerance(own):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
             "attention and cache than through its own; it computes in a way of its own."
         )
@@ -131,7 +132,7 @@ def _check_states(bounded: BoundedModel) -> None:
     layer.resume({name: torch.full_like(layer.carried()[name], torch.nan)})
     bounded.forward(ids[2:], cache)
     if not bool(layer.carried()[name].isnan().any()):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"The recurrent layers of {bounded.name} ({_kind(bounded.model)}) forget their state "
             "where several tokens follow it, in this version of transformers; a text cannot be "
             "read in chunks then."
@@ -153,7 +154,7 @@ def _probe(
         second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
         here, there = first.stored, second.stored
         if _distance(out_here, out_there) > _tolerance(out_here):
-            raise UnboundedError(
+            raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) gives other answers when its input is moved: it has "
                 "learned or absolute positions, so kept entries cannot get new ones. Use a "
                 "rotary model."
@@ -161,13 +162,13 @@ def _probe(
         specs = []
         shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
         if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
-            raise UnboundedError(
+            raise UnsupportedModelError(
                 f"An attention of {name} ({_kind(model)}) attends to something else than keys that "
                 "a layer keeps, or serves several layers; kvstream cannot bound that yet."
             )
         for layer, sight in sights.items():
             if layer not in met or layer not in here:
-                raise UnboundedError(
+                raise UnsupportedModelError(
                     f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
                     "replaceable attention; its memory cannot be bounded."
                 )
@@ -200,12 +201,12 @@ def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
     kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     for index, kind in enumerate(kinds):
         if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
-            raise UnboundedError(
+            raise UnsupportedModelError(
                 f"Layer {index} of {name} is of the kind {kind!r}, which kvstream cannot bound "
                 "yet; it knows full and sliding-window attention and recurrent layers."
             )
     if not (ATTENDS | BOTH) & set(kinds):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{name} ({_kind(model)}) has recurrent layers alone: it keeps no keys and values, so "
             "there is nothing to bound and nothing to choose."
         )
@@ -252,10 +253,10 @@ def _record(
             out = model(
                 input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
             )
-    except UnboundedError:
+    except UnsupportedModelError:
         raise
     except Exception as error:
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"{name} ({_kind(model)}) does not run with a replaced cache and attention "
             f"({type(error).__name__}: {error}); it keeps its past in a way that cannot be bounded."
         ) from error
@@ -281,7 +282,7 @@ def _positions(
     (keys, values), (moved, moved_values) = here[layer], there[layer]
     drift = _distance(values, moved_values)  # in low precision the deeper layers drift a little
     if drift > _tolerance(values):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"Layer {layer} of {name} stores values that change with the position; "
             "latent attention and the like cannot be bounded by dropping entries."
         )
@@ -299,7 +300,7 @@ def _positions(
     # and hardly turn, beside which the rotation of all others would not show.
     way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
     if _distance(first, second) > min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"The positions in the keys of layer {layer} of {name} cannot be taken off; "
             "kvstream needs rotary position embeddings."
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvstream.input.blocks import TextBlock
 from kvstream.passages.sentences import lines, looks_like_lines, sentences
-from kvstream.tokenization.stream import Chunk
+from kvstream.tokenization.stream import TokenBatch
 
 Mode = Literal["auto", "sentences", "lines"]
 Cutter = Callable[..., Iterator[tuple[int, int]]]
@@ -239,7 +239,7 @@ class TokenOrigins:
         """Tokens known."""
         return len(self._ordinals) + self.appended - self._joined
 
-    def append(self, chunk: Chunk) -> None:
+    def append(self, chunk: TokenBatch) -> None:
         """The next tokens of the stream; the first one of all has ordinal 0."""
         self._new.append(chunk.starts)
         self.appended += len(chunk)

@@ -16,7 +16,7 @@ from kvstream.memory.support import abstains
 from kvstream.passages.passages import Passage, Passages
 from kvstream.rereading.pieces import Excerpts, pieces
 from kvstream.rereading.ranking import Cited, Words, fused
-from kvstream.run.plan import Setting
+from kvstream.run.plan import RunPlan
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
 
@@ -48,12 +48,12 @@ class Sessions(Protocol):
 
     def settle(
         self, questions: Sequence[str], run: RunSettings, *, command: str, system: str | None
-    ) -> Setting: ...
+    ) -> RunPlan: ...
 
     def read(
         self,
         sources: SourceSet,
-        setting: Setting,
+        setting: RunPlan,
         run: RunSettings,
         *,
         command: str,

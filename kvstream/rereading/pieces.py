@@ -19,7 +19,7 @@ PIECE = 240
 
 
 @dataclass(frozen=True)
-class Piece:
+class Excerpt:
     """Consecutive sentences or lines of one source."""
 
     passages: tuple[Passage, ...]
@@ -58,22 +58,22 @@ def _widths(text: str, size: int) -> np.ndarray:
     return np.diff(np.minimum(ends * size // max(int(ends[-1]), 1), size), prepend=0)
 
 
-def pieces(sources: SourceSet) -> Iterator[Piece]:
+def pieces(sources: SourceSet) -> Iterator[Excerpt]:
     """All of the sources in pieces, in order; holds no more than a few blocks of text."""
     passages = Passages()
     waiting: list[Passage] = []
 
-    def grouped(found: list[Passage], *, final: bool) -> Iterator[Piece]:
+    def grouped(found: list[Passage], *, final: bool) -> Iterator[Excerpt]:
         for passage in found:
             if waiting and waiting[0].source != passage.source:
-                yield Piece(tuple(waiting))
+                yield Excerpt(tuple(waiting))
                 waiting.clear()
             waiting.append(passage)
             if sum(p.end - p.start for p in waiting) >= PIECE:
-                yield Piece(tuple(waiting))
+                yield Excerpt(tuple(waiting))
                 waiting.clear()
         if final and waiting:
-            yield Piece(tuple(waiting))
+            yield Excerpt(tuple(waiting))
 
     for block in sources:
         passages.feed(block)
@@ -84,7 +84,9 @@ def pieces(sources: SourceSet) -> Iterator[Piece]:
 class Excerpts:
     """Pieces as a set of sources that can be read once, with their places in the originals."""
 
-    def __init__(self, chosen: Sequence[Piece], names: Sequence[str], bases: Sequence[int]) -> None:
+    def __init__(
+        self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
+    ) -> None:
         self.names, self.bases = list(names), list(bases)
         self.warnings: list[str] = []
         self.records: list[SourceRecord] = []
@@ -109,7 +111,7 @@ class Excerpts:
         return sum(piece.end - piece.start for piece in self._chosen)
 
     def __iter__(self) -> Iterator[TextBlock]:
-        last: Piece | None = None
+        last: Excerpt | None = None
         for piece in self._chosen:
             if last is not None:
                 gap = "\n" if piece.start <= last.end + 2 else "\n\n"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvstream.engine.reader import Piece
+from kvstream.engine.reader import Chunk
 from kvstream.passages.passages import TokenOrigins
-from kvstream.tokenization.loading import Chunk, ReadAhead, TokenStream
+from kvstream.tokenization.loading import ReadAhead, TokenBatch, TokenStream
 
 DROP_BLOCK = 16384
 """Tokens read at a time where they are not shown to the model."""
@@ -26,9 +26,9 @@ class TokenFeed:
         self.read_tokens = stream.seen
         self.end = 0
         """Global byte offset behind the last token that was read."""
-        self._ahead: Chunk | None = None
+        self._ahead: TokenBatch | None = None
 
-    def read(self, count: int) -> Piece:
+    def read(self, count: int) -> Chunk:
         """At most `count` tokens; fewer only at the end, or where the source pauses."""
         first = self.read_tokens
         ids: list[int] = []
@@ -37,7 +37,7 @@ class TokenFeed:
             ids += self._take(now)
         if len(ids) < count:
             ids += self._take(self.stream.read(count - len(ids)))
-        return Piece(ids, first)
+        return Chunk(ids, first)
 
     def exhausted(self) -> bool:
         """Whether the stream has ended; looks one token ahead, which may wait for a pipe."""
@@ -61,25 +61,25 @@ class TokenFeed:
         """Expected tokens in all."""
         return self.stream.estimate()
 
-    def _take(self, chunk: Chunk) -> list[int]:
+    def _take(self, chunk: TokenBatch) -> list[int]:
         self.origins.append(chunk)
         self.read_tokens += len(chunk.ids)
         self.end = chunk.end
         return [int(i) for i in chunk.ids]
 
 
-def _split(chunk: Chunk, count: int) -> tuple[Chunk, Chunk | None]:
+def _split(chunk: TokenBatch, count: int) -> tuple[TokenBatch, TokenBatch | None]:
     """The first `count` tokens, and the others if there are any."""
     if len(chunk) <= count:
         return chunk, None
     end = int(chunk.starts[count])
-    first = Chunk(chunk.ids[:count], chunk.starts[:count], end)
-    return first, Chunk(chunk.ids[count:], chunk.starts[count:], chunk.end)
+    first = TokenBatch(chunk.ids[:count], chunk.starts[:count], end)
+    return first, TokenBatch(chunk.ids[count:], chunk.starts[count:], chunk.end)
 
 
-def _joined(first: Chunk, second: Chunk) -> Chunk:
+def _joined(first: TokenBatch, second: TokenBatch) -> TokenBatch:
     ids = np.concatenate([first.ids, second.ids])
-    return Chunk(ids, np.concatenate([first.starts, second.starts]), second.end)
+    return TokenBatch(ids, np.concatenate([first.starts, second.starts]), second.end)
 
 
 class ShortenedFeed(TokenFeed):
@@ -97,14 +97,14 @@ class ShortenedFeed(TokenFeed):
         self._interrupted = interrupted
         self._tail: deque[int] | None = None
 
-    def read(self, count: int) -> Piece:
+    def read(self, count: int) -> Chunk:
         """Tokens of the beginning, then of the end."""
         room = self._first - self.read_tokens
         if room > 0:
             return super().read(min(count, room))
         tail = self._collect()
         first = self.read_tokens - len(tail)
-        return Piece([tail.popleft() for _ in range(min(count, len(tail)))], first)
+        return Chunk([tail.popleft() for _ in range(min(count, len(tail)))], first)
 
     def exhausted(self) -> bool:
         """Whether the end has been handed out too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvstream.engine.budget import Sizes, share_out
+from kvstream.engine.budget import BudgetSplit, share_out
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError
 from kvstream.methods.base import Method
@@ -22,14 +22,14 @@ LATER_QUESTION, LATER_SHARE = 48, 16
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunPlan:
     """Everything that is settled before the first token is read."""
 
     method: Method
     prompt: Prompt
     questions: tuple[str, ...]
     catalysts: tuple[tuple[int, ...], ...]
-    sizes: Sizes
+    sizes: BudgetSplit
     system: str | None = None
     """What the prompt was given beside the text and the questions."""
 
@@ -47,7 +47,7 @@ class Setting:
         asked_later: bool = False,
         whole_answers: bool = False,
         layout: Layout | None = None,
-    ) -> Setting:
+    ) -> RunPlan:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
 
         With `asked_later` and no questions there is room for one that nobody knows yet. With

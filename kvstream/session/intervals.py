@@ -14,7 +14,7 @@ LEAST = 64
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
-class Rolling:
+class Intervals:
     """Every `tokens` tokens, or every `seconds` seconds in which something was read."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Rolling:
         self._next = None if seconds is None else clock() + seconds
 
     @classmethod
-    def parse(cls, text: str) -> Rolling:
+    def parse(cls, text: str) -> Intervals:
         """``4096``, ``10k``, ``1M`` are tokens; ``30s``, ``5min``, ``1h`` seconds. UsageError."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:

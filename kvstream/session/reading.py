@@ -18,8 +18,8 @@ from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages.passages import Passages
 from kvstream.run.feed import TokenFeed
-from kvstream.run.plan import Setting
-from kvstream.session.intervals import Rolling
+from kvstream.run.plan import RunPlan
+from kvstream.session.intervals import Intervals
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
 
@@ -40,7 +40,7 @@ class Reading:
     model: BoundedModel
     tokenizer: Tokenizer
     sources: SourceSet
-    setting: Setting
+    setting: RunPlan
     run: RunSettings
     command: str = "ask"
     load_s: float = 0.0
@@ -54,7 +54,7 @@ class Reading:
     """Read on into this memory, behind what it has read."""
     checkpoint: Checkpoint | None = None
     """Go on from there, and save there."""
-    rolling: Rolling | None = None
+    rolling: Intervals | None = None
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
     """What is asked whenever `rolling` says so."""
     interrupted: Callable[[], bool] = lambda: False

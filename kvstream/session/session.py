@@ -14,9 +14,9 @@ from kvstream.memory.saving import Kind, recall
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
 from kvstream.rereading.look import Reread, second_look
-from kvstream.run.plan import Setting
+from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Layout
-from kvstream.session.intervals import Rolling
+from kvstream.session.intervals import Intervals
 from kvstream.session.reading import Reading, started
 from kvstream.settings import ModelSettings, RunSettings
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
@@ -33,7 +33,7 @@ class Session:
 
     @classmethod
     def open(cls, settings: ModelSettings) -> Session:
-        """Load tokenizer and model and probe them. Raises ModelError, UnboundedError."""
+        """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
         tokenizer = load_tokenizer(
             settings.name if settings.name == POCKET else folder(settings),
@@ -69,9 +69,9 @@ class Session:
         command: str = "ask",
         system: str | None = None,
         **more: Any,
-    ) -> Setting:
-        """Settle a run before its first token; `more` as in `Setting.of`. Raises BudgetError."""
-        return Setting.of(
+    ) -> RunPlan:
+        """Settle a run before its first token; `more` as in `RunPlan.of`. Raises BudgetError."""
+        return RunPlan.of(
             self.model, self.tokenizer, questions, run, command=command, system=system, **more
         )
 
@@ -85,7 +85,7 @@ class Session:
         system: str | None = None,
         **more: bool,
     ) -> Started:
-        """Sizes, steps and memory of a run, without running it; `more` as in `Setting.of`.
+        """Sizes, steps and memory of a run, without running it; `more` as in `RunPlan.of`.
 
         The length is estimated as at the start of the run, from the first block of the text.
         """
@@ -105,7 +105,7 @@ class Session:
         strict: bool = False,
         reread: Reread | None = None,
         checkpoint: Checkpoint | None = None,
-        rolling: Rolling | None = None,
+        rolling: Intervals | None = None,
         layout: Layout | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
@@ -153,7 +153,7 @@ class Session:
     def read(
         self,
         sources: SourceSet,
-        setting: Setting,
+        setting: RunPlan,
         run: RunSettings,
         **more: Any,
     ) -> Generator[Event, None, Memory]:

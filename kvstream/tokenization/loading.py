@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.tokenization.forms import WordForms
 from kvstream.tokenization.prefetch import ReadAhead
-from kvstream.tokenization.stream import BLOCK, Chunk, TokenStream
+from kvstream.tokenization.stream import BLOCK, TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
 
 __all__ = [
-    "Chunk",
     "Decoder",
     "ReadAhead",
+    "TokenBatch",
     "TokenStream",
     "Tokenizer",
     "WordForms",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.tokenization.stream import Chunk, TokenStream
+from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.1
 class _Block:
     """What came of one block of text, and what the stream knew then."""
 
-    chunk: Chunk
+    chunk: TokenBatch
     estimate: int | None
     forced_cuts: int
     broken: int
@@ -53,7 +53,7 @@ def _run(
             first = stream.read(1)
             rest = stream.read(stream._ready_tokens)
             ids = np.concatenate([first.ids, rest.ids])
-            chunk = Chunk(ids, np.concatenate([first.starts, rest.starts]), rest.end)
+            chunk = TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
             block = _Block(chunk, stream.estimate(), stream.forced_cuts, stream.broken, shown[:])
             shown.clear()
             _put(block, blocks, closed)
@@ -101,7 +101,7 @@ class ReadAhead:
         arguments = (stream, shown, self._queue, self._closed)
         self._thread = threading.Thread(target=_run, args=arguments, name="reading", daemon=True)
         weakref.finalize(self, self._closed.set)
-        self._ready: deque[Chunk] = deque()
+        self._ready: deque[TokenBatch] = deque()
         self._ready_tokens = 0
         self._end = 0
         self._estimate: int | None = None
@@ -114,25 +114,25 @@ class ReadAhead:
         if self._begun:
             self._thread.join()
 
-    def read(self, n: int) -> Chunk:
+    def read(self, n: int) -> TokenBatch:
         """The next ``n`` tokens; fewer at the end. Raises SourceError."""
         while self._ready_tokens < n and not self._ended:
             self._take()
-        taken = [Chunk(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), 0)]
+        taken = [TokenBatch(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), 0)]
         missing = min(n, self._ready_tokens)
         while missing:
             first = self._ready.popleft()
             if len(first) > missing:
-                rest = Chunk(first.ids[missing:], first.starts[missing:], first.end)
+                rest = TokenBatch(first.ids[missing:], first.starts[missing:], first.end)
                 self._ready.appendleft(rest)
-                first = Chunk(first.ids[:missing], first.starts[:missing], int(rest.starts[0]))
+                first = TokenBatch(first.ids[:missing], first.starts[:missing], int(rest.starts[0]))
             taken.append(first)
             missing -= len(first)
             self._ready_tokens -= len(first)
             self.seen += len(first)
         end = int(self._ready[0].starts[0]) if self._ready else self._end
         ids, starts = (np.concatenate([getattr(c, k) for c in taken]) for k in ("ids", "starts"))
-        return Chunk(ids, starts, end)
+        return TokenBatch(ids, starts, end)
 
     @property
     def at_end(self) -> bool:

@@ -41,7 +41,7 @@ CONTEXT = 256
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokenBatch:
     """Consecutive tokens of the source."""
 
     ids: np.ndarray
@@ -93,7 +93,7 @@ class TokenStream:
         self._ended = False
         self._look_ahead = max(CONTEXT, 2 * tokenizer.longest)
 
-    def read(self, n: int) -> Chunk:
+    def read(self, n: int) -> TokenBatch:
         """The next ``n`` tokens; fewer at the end or at a pause. Raises SourceError."""
         self.paused = False
         while self._ready_tokens < n and self._blocks is not None and not self.paused:
@@ -115,7 +115,7 @@ class TokenStream:
             self._ready_tokens -= taken
             self.seen += taken
         end = int(self._ready[0][1][0]) if self._ready else self._encoded_to
-        return Chunk(np.concatenate(ids), np.concatenate(starts), end)
+        return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
     def close(self) -> None:
         """Nothing to do; for `ReadAhead`, which has a thread to end."""

@@ -12,7 +12,7 @@ from kvstream.synthetic.facts import REFUSAL
 
 
 @dataclass
-class Piece:
+class DocumentPart:
     """A stretch of a document, with the white space before it, and what may be asked about it."""
 
     text: str
@@ -34,7 +34,7 @@ class DocumentMaker:
         self.corpus, self.rng = corpus, rng
         self.refusals, self.human = refusals, human
 
-    def _planted(self, budget: int) -> list[Piece]:
+    def _planted(self, budget: int) -> list[DocumentPart]:
         """Facts and keys for a document of ``budget`` tokens; those that belong together too."""
         rng = self.rng
         count = max(1, round(budget / rng.choice([40, 60, 90, 130, 200, 300])))
@@ -67,9 +67,9 @@ class DocumentMaker:
             else:
                 made.append(facts.anything(rng))
         rng.shuffle(made)
-        return [Piece(p.text, p.questions, planted=True) for p in made]
+        return [DocumentPart(p.text, p.questions, planted=True) for p in made]
 
-    def of_a_book(self, budget: int) -> list[Piece]:
+    def of_a_book(self, budget: int) -> list[DocumentPart]:
         """Prose of a book with facts planted between and inside its paragraphs."""
         rng = self.rng
         if budget <= 256 and rng.random() < 0.35:
@@ -77,7 +77,7 @@ class DocumentMaker:
         prose = self.corpus.prose(rng, int(budget * 4.3) + 200)
         if rng.random() < 0.06:
             prose = self._noise(int(budget * 4.3) + 200)
-        pieces = [Piece(s) for s in split_sentences(prose)]
+        pieces = [DocumentPart(s) for s in split_sentences(prose)]
         for piece in pieces:
             piece.questions = questions.from_sentence(piece.text, rng)
         for planted in self._planted(budget):
@@ -93,9 +93,9 @@ class DocumentMaker:
             pieces.insert(where, planted)
         return pieces
 
-    def _facts_alone(self, budget: int) -> list[Piece]:
+    def _facts_alone(self, budget: int) -> list[DocumentPart]:
         """Planted sentences one after the other: the most to find in the fewest tokens."""
-        pieces: list[Piece] = []
+        pieces: list[DocumentPart] = []
         size = 0
         while size < budget:
             for planted in self._planted(budget // 2):
@@ -123,16 +123,16 @@ class DocumentMaker:
             made += " ".join(rng.choices(words, k=rng.randrange(5, 20))).strip(",.;:") + ". "
         return made
 
-    def of_people(self, budget: int) -> list[Piece]:
+    def of_people(self, budget: int) -> list[DocumentPart]:
         """Passages with human questions, prose of a book or other passages around them."""
         rng = self.rng
-        pieces: list[Piece] = []
+        pieces: list[DocumentPart] = []
         size = 0
         alone = rng.random() < 0.5
         while size < budget * 4:
             if pieces and not alone and rng.random() < 0.6:
                 text = self.corpus.prose(rng, rng.randrange(200, 1500))
-                pieces.append(Piece("\n\n" + text))
+                pieces.append(DocumentPart("\n\n" + text))
             else:
                 passage = rng.choice(self.corpus.passages)
                 if len(passage.text) > max(900, budget * 4):
@@ -143,7 +143,7 @@ class DocumentMaker:
         pieces[0].text = pieces[0].text.lstrip()
         return pieces
 
-    def _passage(self, passage: HumanContext) -> Piece:
+    def _passage(self, passage: HumanContext) -> DocumentPart:
         """A passage with some of its questions, and perhaps some that it does not answer."""
         rng = self.rng
         asked = [
@@ -165,7 +165,7 @@ class DocumentMaker:
             question, answer = rng.choice(foreign.questions)
             if answer == REFUSAL or answer.lower() not in text.lower():
                 asked.append((question, REFUSAL))
-        return Piece("\n\n" + text, asked, planted=True)
+        return DocumentPart("\n\n" + text, asked, planted=True)
 
     def _without_an_answer(
         self, text: str, asked: list[QuestionAnswer]
@@ -188,7 +188,7 @@ class DocumentMaker:
         self.rng.shuffle(lost)
         return kept, [qa for qa in left if qa not in lost] + lost[:2]
 
-    def unanswerable(self, pieces: list[Piece]) -> QuestionAnswer:
+    def unanswerable(self, pieces: list[DocumentPart]) -> QuestionAnswer:
         """A question that the document does not answer, sometimes about a name that it has."""
         rng = self.rng
         draw = rng.random()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvstream.synthetic.corpus import Corpus, QuestionAnswer
 from kvstream.tokenization.tokenizer import Tokenizer
-from kvstream.training.documents import Piece
+from kvstream.training.documents import DocumentPart
 from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker
 
 WORDINGS = (
@@ -118,7 +118,7 @@ class ReaderRows(RowMaker):
         stretched = int(budget * (rng.choice([1.5, 3.0, 6.0]) if evicted else 1.0))
         people = rng.random() < 0.75
         make = self.documents.of_people if people else self.documents.of_a_book
-        pieces: list[Piece] = make(stretched)
+        pieces: list[DocumentPart] = make(stretched)
         asked, needed = self.choose(pieces, asked_size)
         if not asked:
             return None

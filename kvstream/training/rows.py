@@ -20,7 +20,7 @@ import tiktoken
 from kvstream import pocket
 from kvstream.synthetic.corpus import Corpus, QuestionAnswer
 from kvstream.synthetic.facts import REFUSAL
-from kvstream.training.documents import DocumentMaker, Piece
+from kvstream.training.documents import DocumentMaker, DocumentPart
 
 PAD, TEXT, ANSWER = 0, 1, 2
 
@@ -75,7 +75,9 @@ class RowMaker:
         answer = [*self.encode(f" {asked[1]}"), self.eos]
         return prompt + answer, [TEXT] * len(prompt) + [ANSWER] * len(answer)
 
-    def choose(self, pieces: list[Piece], budget: int) -> tuple[list[QuestionAnswer], set[int]]:
+    def choose(
+        self, pieces: list[DocumentPart], budget: int
+    ) -> tuple[list[QuestionAnswer], set[int]]:
         """Questions to fill about ``budget`` tokens, and the pieces they need."""
         rng = self.rng
         refuse = self.mixture.refusals * (0.7 if rng.random() < 0.85 else 2.7)

@@ -12,7 +12,7 @@ import torch
 from help_pages import commands
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from kvstream.decoding import LEAST, LONGEST_PERIOD, Repetition, chooser
+from kvstream.decoding import LEAST, LONGEST_PERIOD, Repetition, make_sampler
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.events import Answered, AnswerToken, Notice
@@ -112,12 +112,12 @@ def test_a_period_that_is_too_long_is_a_refrain() -> None:
 
 def test_the_penalty_is_transformers_own_over_the_answer_alone() -> None:
     logits = torch.tensor([2.0, 1.5, -1.0, 1.9])
-    choose = chooser(RunSettings(repetition_penalty=1.5))
+    choose = make_sampler(RunSettings(repetition_penalty=1.5))
     assert [choose(logits.clone()) for _ in range(3)] == [0, 3, 1]
     asked = RepetitionPenaltyLogitsProcessor(1.5)
     want = asked(torch.tensor([[0, 3, 1]]), logits[None].clone())[0].argmax()
     assert choose(logits.clone()) == int(want)
-    plain = chooser(RunSettings())
+    plain = make_sampler(RunSettings())
     assert [plain(logits) for _ in range(3)] == [0, 0, 0]
 
 
@@ -186,13 +186,13 @@ def test_the_penalty_reaches_the_answer(
     session: Session, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RunSettings] = []
-    made = base.chooser
+    made = base.make_sampler
 
     def noted(run: RunSettings) -> Callable[[torch.Tensor], int]:
         seen.append(run)
         return made(run)
 
-    monkeypatch.setattr(base, "chooser", noted)
+    monkeypatch.setattr(base, "make_sampler", noted)
     asked(session, note, repetition_penalty=1.3, max_tokens=4)
     assert [run.repetition_penalty for run in seen] == [1.3]
 

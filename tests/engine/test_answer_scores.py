@@ -10,8 +10,8 @@ import torch
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Method, Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
@@ -25,13 +25,13 @@ METHODS = [H2O(), BumbleBee(recent=4), Cascade(run=1, contest="attention", gamma
 
 def read(method: Method) -> Reader:
     """A tiny model that has read 300 tokens under a budget of 200."""
-    sizes = Sizes(budget=BUDGET, prompt=PROMPT, catalyst=0, question=QUESTION, answer=8)
+    sizes = BudgetSplit(budget=BUDGET, prompt=PROMPT, catalyst=0, question=QUESTION, answer=8)
     reader = Reader(
         bounded("llama"), method, RunSettings(keep=120), sizes, tokens(PROMPT, 1), (), 300
     )
     text = tokens(300, 2)
     while reader.seen < 300:
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         reader.step(piece, last=reader.seen + len(piece.ids) == 300)
     return reader
 

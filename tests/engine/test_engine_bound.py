@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from models import FAMILIES, bounded, fresh, tokens
 from test_engine_evicted import Uneven
 
-from kvstream.engine.budget import Sizes, share_out
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit, share_out
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError
 from kvstream.evaluation.harness import IdFeed
 from kvstream.methods.registry import available
@@ -76,7 +76,7 @@ def read(case: dict[str, Any]) -> Reader:
         held = reader.schedule.held
         room = reader.schedule.chunk()
         assume(room or evicts)  # `full` refuses more than it can hold
-        piece = Piece(text[reader.seen :][:room], reader.seen)
+        piece = Chunk(text[reader.seen :][:room], reader.seen)
         last = reader.seen + len(piece.ids) == length
         report = reader.step(piece, last=last)
         assert report.in_flight <= sizes.budget
@@ -104,7 +104,7 @@ def read(case: dict[str, Any]) -> Reader:
     return reader
 
 
-def check(reader: Reader, sizes: Sizes, memory: Sequence[int] | None) -> None:
+def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> None:
     """What memory holds between two steps."""
     cache, prompt = reader.cache, sizes.prompt
     assert cache.used <= sizes.budget
@@ -164,11 +164,11 @@ def test_the_same_seed_gives_the_same_memory(method: str) -> None:
     def memory(seed: int) -> list[torch.Tensor]:
         reader = Reader(
             smallest("llama"), METHODS[method](), RunSettings(seed=seed),
-            Sizes(256, 4, 5, 5, 20), tokens(4, 1), [tokens(5, 2)], estimate=700,
+            BudgetSplit(256, 4, 5, 5, 20), tokens(4, 1), [tokens(5, 2)], estimate=700,
         )  # fmt: skip
         text = tokens(700, seed=3)
         while reader.seen < 700:
-            piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+            piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
             reader.step(piece, last=reader.seen + len(piece.ids) == 700)
         return [
             t[:, : s.used]
@@ -194,10 +194,10 @@ def test_a_text_that_full_cannot_hold_is_refused() -> None:
     class Feed:
         left = 400
 
-        def read(self, count: int) -> Piece:
+        def read(self, count: int) -> Chunk:
             first, taken = 400 - self.left, min(count, self.left)
             self.left -= taken
-            return Piece(tokens(taken), first)
+            return Chunk(tokens(taken), first)
 
         def exhausted(self) -> bool:
             return self.left == 0
@@ -205,7 +205,7 @@ def test_a_text_that_full_cannot_hold_is_refused() -> None:
         def estimate(self) -> int | None:
             return None
 
-    sizes = Sizes(256, 0, 0, 5, 20)
+    sizes = BudgetSplit(256, 0, 0, 5, 20)
     reader = Reader(smallest("llama"), METHODS["full"](), RunSettings(), sizes, [])
     with pytest.raises(BudgetError, match="231 tokens"):
         list(reader.read(Feed()))
@@ -218,7 +218,8 @@ def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chun
     model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
     run = RunSettings(chunk=chunk, growth="linear")
     reader = Reader(
-        model, METHODS["infinipot"](), run, Sizes(400, 4, 5, 5, 20), tokens(4, 1), [tokens(5, 2)],
+        model, METHODS["infinipot"](), run, BudgetSplit(400, 4, 5, 5, 20), tokens(4, 1), [tokens(5,
+        2)],
         estimate=length,
     )  # fmt: skip
     widths = [report.chunk + 5 for report in reader.read(IdFeed(tokens(length)))]
@@ -234,7 +235,7 @@ def test_widths_of_16_bit_passes_are_round_where_chunks_shrink(length: int, chun
 def test_what_just_fits_a_16_bit_model_is_held_whole(told: bool) -> None:
     """Round widths are for later chunks: the first takes a text that fits to the last token."""
     model = bound(fresh(FAMILIES["llama"].config(hidden_size=16)).bfloat16(), "llama")
-    sizes = Sizes(400, 4, 5, 5, 20)
+    sizes = BudgetSplit(400, 4, 5, 5, 20)
     most = min(sizes.free, sizes.final)
     for length in range(most - 40, most + 1):
         reader = Reader(

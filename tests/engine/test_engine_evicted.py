@@ -10,8 +10,8 @@ import pytest
 from models import EVERY_RUN, FAMILIES, tokens
 from slow import CheckedModel
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Method
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.recency import Random
@@ -44,7 +44,7 @@ def read_and_ask(
     method: Method,
     run: RunSettings,
     *,
-    sizes: Sizes,
+    sizes: BudgetSplit,
     length: int,
     answers: Sequence[int] = (6, 6),
     may_compress: bool = True,
@@ -60,7 +60,7 @@ def read_and_ask(
     reader = Reader(model, method, run, sizes, head, catalysts, estimate=length)
     text = tokens(length, seed=5)
     while reader.seen < length:
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         model.piece = piece
         reader.step(piece, last=reader.seen + len(piece.ids) == length)
         assert reader.cache.used <= sizes.budget
@@ -77,7 +77,7 @@ def read_and_ask(
     return reader
 
 
-SIZES = Sizes(budget=128, prompt=5, catalyst=6, question=4, answer=8)
+SIZES = BudgetSplit(budget=128, prompt=5, catalyst=6, question=4, answer=8)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -112,13 +112,13 @@ def test_evicted_under_other_schedules(growth: str, chunk: str) -> None:
 )
 def test_memory_compressed_in_mid_answer_equals_the_slow_model(name: str, method: Method) -> None:
     """The second answer starts from what the first one left."""
-    sizes = Sizes(budget=100, prompt=3, catalyst=0, question=4, answer=8)
+    sizes = BudgetSplit(budget=100, prompt=3, catalyst=0, question=4, answer=8)
     read_and_ask(name, method, RunSettings(), sizes=sizes, length=300, answers=(45, 40))
 
 
 def test_an_answer_longer_than_all_memory_equals_the_slow_model() -> None:
     """When memory has nothing left to give, the answer's own oldest tokens make room."""
-    sizes = Sizes(budget=160, prompt=3, catalyst=0, question=4, answer=8)
+    sizes = BudgetSplit(budget=160, prompt=3, catalyst=0, question=4, answer=8)
     reader = read_and_ask(
         "llama", Random(recent=3), RunSettings(), sizes=sizes, length=300, answers=(180,)
     )

@@ -9,8 +9,8 @@ import pytest
 import torch
 from models import bounded, tokens
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Method
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.h2o import H2O
@@ -20,7 +20,7 @@ from kvstream.methods.sirllm import SirLLM
 from kvstream.settings import RunSettings
 
 HEAD, QUESTION, LENGTH = tokens(9, seed=1), tokens(4, seed=2), 300
-SIZES = Sizes(128, len(HEAD), 6, len(QUESTION), 8)
+SIZES = BudgetSplit(128, len(HEAD), 6, len(QUESTION), 8)
 METHODS = [Streaming(), H2O(), Cascade(), InfiniPot(alpha=0.5), SirLLM()]
 
 
@@ -32,7 +32,7 @@ def fresh(method: Method, kind: str = "llama", head: list[int] = HEAD) -> Reader
 
 def step(reader: Reader) -> Any:
     ids = tokens(LENGTH, seed=4)[reader.seen :][: reader.schedule.chunk()]
-    return reader.step(Piece(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
+    return reader.step(Chunk(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
 
 
 def entries(reader: Reader) -> list[torch.Tensor]:

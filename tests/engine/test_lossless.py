@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from kvstream import pocket
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.whole import Full
 from kvstream.model.bounded import BoundedModel
@@ -45,11 +45,13 @@ def ours(
     count: int,
 ) -> tuple[list[int], Tensor, Reader]:  # fmt: skip
     length = sum(map(len, chunks))
-    sizes = Sizes(len(head) + length + len(question) + count + 40, len(head), 8, len(question), 20)
+    sizes = BudgetSplit(
+        len(head) + length + len(question) + count + 40, len(head), 8, len(question), 20
+    )
     catalysts = [tokens(8, seed=9)]
     reader = Reader(model, method, RunSettings(), sizes, head, catalysts, estimate=length)
     for i, chunk in enumerate(chunks):
-        reader.step(Piece(chunk, reader.seen), last=i + 1 == len(chunks))
+        reader.step(Chunk(chunk, reader.seen), last=i + 1 == len(chunks))
     seen = []
 
     def choose(logits: Tensor) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from models import FAMILIES, fresh, tokens
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.gates import train as gate
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.edgeinfinite import EdgeInfinite
@@ -41,13 +41,13 @@ def test_a_million_tokens_take_no_more_memory_than_a_tenth_of_them(name: str) ->
         method = BumbleBee(algorithm="fast")
     if isinstance(method, EdgeInfinite):
         method = gate.with_gates(method, gate.new_gates(model.facts, gate.GateRecipe()))
-    sizes = Sizes(2000, 4, 8, 8, 16)
+    sizes = BudgetSplit(2000, 4, 8, 8, 16)
     reader = Reader(model, method, RunSettings(), sizes, tokens(4), [tokens(8)], None)
     text, settled = tokens(4096, seed=1), 0
     while reader.seen < TOKENS:
         room = reader.schedule.chunk()
         at = reader.seen % (len(text) - room)
-        reader.step(Piece(text[at : at + room], reader.seen), last=False)
+        reader.step(Chunk(text[at : at + room], reader.seen), last=False)
         if not settled and reader.seen >= SETTLED:
             settled = rss()
     assert reader.cache.peak.tokens <= sizes.budget

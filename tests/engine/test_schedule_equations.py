@@ -7,8 +7,8 @@ import math
 import pytest
 from models import bounded, tokens
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.engine.schedule import (
     Schedule,
     adaptive_sizes,
@@ -167,11 +167,11 @@ def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> No
         "IMDC": {"growth": growth, "chunk": "decremental"},
     }.items():
         run = RunSettings(**settings, keep=m_max, chunk_size=c, start=start)
-        sizes = Sizes(300, prompt, 0, 4, 4)
+        sizes = BudgetSplit(300, prompt, 0, 4, 4)
         reader = Reader(bounded("llama"), SnapKV(), run, sizes, tokens(prompt), (), n * c)
         text = tokens(n * c, seed=1)
         while reader.seen < n * c:
-            piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+            piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
             reader.step(piece, last=reader.seen + len(piece.ids) == n * c)
         peaks[name] = reader.cache.peak.tokens - prompt
     power = {"linear": 1, "sqrt": 0.5, "square": 2}[growth]

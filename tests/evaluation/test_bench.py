@@ -16,7 +16,7 @@ from rich.console import Console
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
-from kvstream.evaluation.harness import ModelFacts
+from kvstream.evaluation.harness import ModelIdentity
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.records import Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
@@ -161,7 +161,7 @@ def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     """Trials with a reader that finds what lies in the second half, and the session for it."""
-    monkeypatch.setattr(ModelFacts, "of", classmethod(lambda cls, session: cls("m", "w")))
+    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
 
     def ask(
         session: Any, text: str, questions: list[str], run: RunSettings, reread: str | None = None

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.errors import KvstreamError, ModelError, UnboundedError, UsageError
+from kvstream.errors import KvstreamError, ModelError, UnsupportedModelError, UsageError
 from kvstream.evaluation.speed import fit, floor, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.evaluation.speed.systems import NAMES, System, Task
@@ -128,7 +128,7 @@ def test_the_floor_of_recurrent_layers_counts_their_states() -> None:
     record = floor.read_floor(model, ids, [(20, 20), (20, 10)], [5], 3)
     entries = 40 * sum(spec.entry_bytes for spec in model.layers)
     assert record["peak_kv_bytes"] == entries + sum(spec.bytes for spec in model.states)
-    with pytest.raises(UnboundedError, match="has no floor"):
+    with pytest.raises(UnsupportedModelError, match="has no floor"):
         floor.read_floor(models.bounded("falcon-h1"), ids, [(40, 20)], [5], 3)
 
 

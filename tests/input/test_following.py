@@ -18,7 +18,7 @@ from kvstream.errors import UsageError
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.sources import open_sources
 from kvstream.run.feed import TokenFeed
-from kvstream.session.intervals import Rolling
+from kvstream.session.intervals import Intervals
 from kvstream.tokenization.loading import load_tokenizer, open_stream
 
 
@@ -102,16 +102,16 @@ def test_what_cannot_be_followed_is_told(log: Path, tmp_path: Path) -> None:
 
 
 def test_intervals() -> None:
-    assert (Rolling.parse("10k").tokens, Rolling.parse("10k").seconds) == (10240, None)
-    assert [Rolling.parse(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
+    assert (Intervals.parse("10k").tokens, Intervals.parse("10k").seconds) == (10240, None)
+    assert [Intervals.parse(t).seconds for t in ("30s", "1.5 min", "2h")] == [30, 90, 7200]
     for wrong in ("", "0", "0s", "-3", "soon", "3 days"):
         with pytest.raises(UsageError):
-            Rolling.parse(wrong)
-    every = Rolling(tokens=100)
+            Intervals.parse(wrong)
+    every = Intervals(tokens=100)
     assert [every.room(n) for n in (0, 1, 99, 100, 250)] == [100, 99, 1, 100, 50]
     assert [every.due(n) for n in (50, 100, 100, 150, 200)] == [False, True, False, False, True]
     now = [0.0]
-    timed = Rolling(seconds=10, clock=lambda: now[0])
+    timed = Intervals(seconds=10, clock=lambda: now[0])
     assert not timed.due(5)
     now[0] = 11
     assert timed.time_is_up()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.reader import Piece, Reader, Sizes
+from kvstream.engine.reader import BudgetSplit, Chunk, Reader
 from kvstream.methods.base import Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.h2o import H2O
@@ -229,13 +229,13 @@ def test_a_chunk_of_one_token_is_algorithm_2(monkeypatch: pytest.MonkeyPatch) ->
     size, count = 16, 60
     method = Noting(algorithm="streaming", recent=0, sinks=0)
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=1, keep=size)
-    sizes = Sizes(budget=128, prompt=1, catalyst=0, question=4, answer=8)
+    sizes = BudgetSplit(budget=128, prompt=1, catalyst=0, question=4, answer=8)
     reader = Reader(bounded("llama"), method, run, sizes, tokens(1, 1), (), count)
     text = tokens(count, 2)
     summaries: dict[tuple[int, int], dict[int, float]] = {}  # ordinal -> attention so far
     for at in range(count):
         Noting.passes.clear()
-        reader.step(Piece(text[at : at + 1], at), last=False)
+        reader.step(Chunk(text[at : at + 1], at), last=False)
         for layer, origin, keys, columns in Noting.passes:
             for head in range(2):
                 gathered = summaries.setdefault((layer, head), {})
@@ -344,9 +344,11 @@ def spread(method: BumbleBee | H2O) -> float:
     ids = pocket.encoding().encode_ordinary(text)[:3072]
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=256, keep=256)
     model = load(ModelSettings(dtype="float32"))
-    reader = Reader(model, method, run, Sizes(640, 1, 0, 8, 8), [pocket.encoding().max_token_value])
+    reader = Reader(
+        model, method, run, BudgetSplit(640, 1, 0, 8, 8), [pocket.encoding().max_token_value]
+    )
     for first in range(0, len(ids), 256):
-        reader.step(Piece(ids[first : first + 256], first), last=False)
+        reader.step(Chunk(ids[first : first + 256], first), last=False)
     entropies = []
     for store in reader.cache.stores:
         for head in store.origin[:, reader.first_candidate : store.used]:

@@ -23,8 +23,8 @@ import torch
 from models import bounded, plain, tokens
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import NEWEST, Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import NEWEST, Chunk, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step, in_words, limits
@@ -66,8 +66,8 @@ class Feed:
     told: bool = True
     at: int = 0
 
-    def read(self, count: int) -> Piece:
-        piece = Piece(self.ids[self.at : self.at + count], self.at)
+    def read(self, count: int) -> Chunk:
+        piece = Chunk(self.ids[self.at : self.at + count], self.at)
         self.at += len(piece.ids)
         return piece
 
@@ -109,7 +109,7 @@ def reader(
 ) -> Reader:
     wants = method.catalyst(("a question",)) if method.evicts else ()
     catalysts = [tokens(CATALYST, seed=9 + i) for i in range(len(wants))]
-    sizes = Sizes(BUDGET, HEAD, CATALYST * len(wants), QUESTION, ANSWER)
+    sizes = BudgetSplit(BUDGET, HEAD, CATALYST * len(wants), QUESTION, ANSWER)
     return Reader(
         model(kind, precision), method, run, sizes, tokens(HEAD, seed=1), catalysts, length
     )

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.gates import lessons
 from kvstream.gates import texts as texts_of
@@ -54,7 +54,7 @@ def reader(
     catalysts: Sequence[Sequence[int]] = (),
     **run: Any,
 ) -> Reader:
-    sizes = Sizes(budget, HEAD, sum(map(len, catalysts)), 8, 16)
+    sizes = BudgetSplit(budget, HEAD, sum(map(len, catalysts)), 8, 16)
     head = tokens(HEAD, 1)
     return Reader(bounded(kind), method, RunSettings(**run), sizes, head, catalysts, length)
 
@@ -66,7 +66,7 @@ def read(one: Reader, ids: list[int]) -> list[int]:
     while at < len(ids):
         part = ids[at : at + one.schedule.chunk()]
         at += len(part)
-        report = one.step(Piece(part, at - len(part)), last=at == len(ids))
+        report = one.step(Chunk(part, at - len(part)), last=at == len(ids))
         held.append(report.memory[0])
         assert one.cache.used <= one.sizes.budget
     return held
@@ -210,7 +210,7 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
         before = one.cache.used
         attended.clear()
         at += len(part)
-        one.step(Piece(part, at - len(part)), last=at == len(ids))
+        one.step(Chunk(part, at - len(part)), last=at == len(ids))
         gone = before + len(part) - one.cache.used
         left += gone
         first = one.first_candidate
@@ -267,7 +267,7 @@ def test_what_left_changes_what_follows_and_counts_in_the_bytes(method: EdgeInfi
         while at < 400:
             part = ids[at : at + one.schedule.chunk()]
             at += len(part)
-            report = one.step(Piece(part, at - len(part)), last=at == 400)
+            report = one.step(Chunk(part, at - len(part)), last=at == 400)
             found.append(report.loss)
         losses.append(found)
         byte_counts.append(one.cache.bytes)
@@ -420,7 +420,7 @@ def test_the_loss_in_training_is_the_loss_in_use(kind: str, form: str) -> None:
         if one.cache.folding is not None:
             trained = chunk_loss(model, one.cache, part, gates)
         at += len(part)
-        report = one.step(Piece(part, at - len(part)), last=at == 400)
+        report = one.step(Chunk(part, at - len(part)), last=at == 400)
         if trained is not None:
             assert report.loss is not None
             assert float(trained.detach()) == pytest.approx(float(report.loss[1:].mean()), rel=1e-4)

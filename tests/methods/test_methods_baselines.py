@@ -10,8 +10,8 @@ from memory import Memory
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.append import Append
 from kvstream.methods.h2o import H2O
 from kvstream.methods.keydiff import KeyDiff
@@ -125,10 +125,12 @@ def test_append_under_a_growing_memory_is_spread_and_under_a_fixed_one_full_at_o
     for growth in ("linear", "fixed"):
         method = Append()
         run = RunSettings(growth=growth, chunk="fixed", chunk_size=64, keep=120)
-        read = Reader(bounded("llama"), method, run, Sizes(256, 4, 0, 4, 4), tokens(4), (), 900)
+        read = Reader(
+            bounded("llama"), method, run, BudgetSplit(256, 4, 0, 4, 4), tokens(4), (), 900
+        )
         text, before = tokens(900, seed=1), None
         while read.seen < 900:
-            piece = Piece(text[read.seen :][:64], read.seen)
+            piece = Chunk(text[read.seen :][:64], read.seen)
             read.step(piece, last=read.seen + len(piece.ids) == 900)
             store = read.compressible[0]
             held = store.origin[:, : store.used].clone()
@@ -164,12 +166,12 @@ def test_pyramid_falls_in_equal_steps_and_never_passes_what_is_allowed(
 def test_pyramid_in_the_engine_holds_less_in_upper_layers_and_all_while_all_fits() -> None:
     run = RunSettings(growth="fixed")
     reader = Reader(
-        bounded("smollm3"), PyramidKV(), run, Sizes(256, 4, 0, 4, 4), tokens(4), (), 900
+        bounded("smollm3"), PyramidKV(), run, BudgetSplit(256, 4, 0, 4, 4), tokens(4), (), 900
     )
     text = tokens(900, seed=1)
     while reader.seen < 900:
         fits = reader.schedule.held[0] == reader.seen
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         report = reader.step(piece, last=reader.seen + len(piece.ids) == 900)
         if fits and report.memory[0] == reader.seen:
             assert len(set(report.memory)) == 1

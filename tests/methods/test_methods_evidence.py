@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kvstream.model import attention
-from kvstream.model.attention import Shape, Wanted, attend, evidence
+from kvstream.model.attention import AttentionRequest, Shape, attend, evidence
 
 
 def written_out(q: Tensor, k: Tensor, shape: Shape, queries: int, decay: float) -> Tensor:
@@ -44,7 +44,7 @@ def test_columns_of_a_chunk(
         _, lse = attend(q, k, k, shape)
         exact = written_out(q, k, shape, queries, decay)
         for how in ("mean", "max"):
-            wanted = Wanted(columns=True, queries=queries, decay=decay, reduce=how)
+            wanted = AttentionRequest(columns=True, queries=queries, decay=decay, reduce=how)
             _, columns = evidence(q, k, lse, shape, wanted)
             grouped = exact.unflatten(0, (groups, -1))
             reduced = grouped.mean(1) if how == "mean" else grouped.amax(1)
@@ -64,8 +64,8 @@ def test_segments_at_the_end(segments: tuple[int, ...], dtype: torch.dtype) -> N
     k = torch.randn(2, 250, 16, generator=draw).to(dtype)
     shape = Shape(0.25)
     _, lse = attend(q, k, k, shape)
-    rows, _ = evidence(q, k, lse, shape, Wanted(segments=segments))
-    slow, _ = evidence(q.float(), k.float(), None, shape, Wanted(segments=segments))
+    rows, _ = evidence(q, k, lse, shape, AttentionRequest(segments=segments))
+    slow, _ = evidence(q.float(), k.float(), None, shape, AttentionRequest(segments=segments))
     assert rows is not None
     assert slow is not None
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2

@@ -14,8 +14,8 @@ from models import bounded, plain, tokens
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Step
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.tools.scoring import pool, together
@@ -93,12 +93,12 @@ def read_with(
     length: int = 1200,
 ) -> Reader:
     """A tiny model reads behind a catalyst of 8 tokens; memory holds up to 128 entries."""
-    sizes = Sizes(budget=256, prompt=2, catalyst=8, question=4, answer=8)
+    sizes = BudgetSplit(budget=256, prompt=2, catalyst=8, question=4, answer=8)
     run = RunSettings(growth=growth, keep=128)
     reader = Reader(bounded(kind), method, run, sizes, tokens(2, 1), [tokens(8, 2)], length)
     text = tokens(length, 3 + seed)
     while reader.seen < length:
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         reader.step(piece, last=reader.seen + len(piece.ids) == length)
     return reader
 
@@ -170,11 +170,11 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorded, "seen", [])
     cap, text, head, size = tokens(7, 4), tokens(300, 5), tokens(1, 6), 60
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=80, keep=size)
-    sizes = Sizes(budget=256, prompt=1, catalyst=len(cap), question=4, answer=8)
+    sizes = BudgetSplit(budget=256, prompt=1, catalyst=len(cap), question=4, answer=8)
     reader = Reader(bounded("llama"), Recorded(**PAPER.settings()), run, sizes, head, [cap], 300)
     reader.begin()
     for first in range(0, 300, 75):
-        piece = Piece(text[first : first + 75], first)
+        piece = Chunk(text[first : first + 75], first)
         reader.step(piece, last=False)
     assert len(Recorded.seen) == 4
 
@@ -202,10 +202,10 @@ def test_novelty_is_equation_3_until_something_leaves() -> None:
     """``-log P(x_t | x_{0:t-1})``, over chunks that all fit: the plain model's loss."""
     text, head = tokens(100, 7), tokens(1, 6)
     run = RunSettings(growth="fixed", chunk="fixed", chunk_size=25, keep=120)
-    sizes = Sizes(budget=256, prompt=1, catalyst=0, question=4, answer=8)
+    sizes = BudgetSplit(budget=256, prompt=1, catalyst=0, question=4, answer=8)
     reader = Reader(bounded("llama"), PAPER, run, sizes, head, (), 1000)
     for first in range(0, 100, 25):
-        reader.step(Piece(text[first : first + 25], first), last=False)
+        reader.step(Chunk(text[first : first + 25], first), last=False)
     ids = torch.tensor([[*head, *text]])
     with torch.no_grad():
         want = cross_entropy(plain("llama")(ids).logits[0, :-1], ids[0, 1:], reduction="none")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvstream.model import attention
-from kvstream.model.attention import Shape, Wanted, attend, evidence, reference
+from kvstream.model.attention import AttentionRequest, Shape, attend, evidence, reference
 
 TIGHT = {"atol": 2e-5, "rtol": 1e-4}
 
@@ -116,7 +116,7 @@ def test_long_inputs_go_through_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(out.double(), want, **TIGHT)
             assert lse is not None
             torch.testing.assert_close(lse.double(), want_lse, **TIGHT)
-        wanted = Wanted(columns=True, queries=33, decay=0.9)
+        wanted = AttentionRequest(columns=True, queries=33, decay=0.9)
         for known in (lse, None):
             _, columns = evidence(q, k, known, shape, wanted)
             torch.testing.assert_close(columns.double(), summed(weights, 33, 0.9, 2), **TIGHT)
@@ -163,7 +163,7 @@ def test_evidence_is_attention_summed(problem: dict[str, Any], data: st.DataObje
     columns = data.draw(st.booleans())
     _, _, weights = naive(**problem)
     _, lse = reference(**problem)
-    wanted = Wanted(segments, columns, queries, decay, how)
+    wanted = AttentionRequest(segments, columns, queries, decay, how)
     for known in (lse, None):
         rows, cols = evidence(q, k, known, shape, wanted)
         if segments:
@@ -197,10 +197,10 @@ def test_a_long_group_does_not_drown_a_short_one(lengths: tuple[int, int]) -> No
     q[0, : lengths[0], 0] = q[0, lengths[0] :, 1] = 50
     k = torch.zeros(1, 9 + sum(lengths), 2)
     k[0, 3, 0] = k[0, 5, 1] = 1
-    rows, _ = evidence(q, k, None, Shape(1.0), Wanted(segments=lengths))
+    rows, _ = evidence(q, k, None, Shape(1.0), AttentionRequest(segments=lengths))
     assert rows is not None
     assert rows[0, [3, 5]].tolist() == pytest.approx([3.5, 3.5], rel=1e-3)
-    alone, _ = evidence(q, k, None, Shape(1.0), Wanted(segments=(sum(lengths),)))
+    alone, _ = evidence(q, k, None, Shape(1.0), AttentionRequest(segments=(sum(lengths),)))
     assert alone is not None
     assert alone[0, [3, 5]].tolist() == pytest.approx(lengths, rel=1e-3)
 
@@ -208,7 +208,9 @@ def test_a_long_group_does_not_drown_a_short_one(lengths: tuple[int, int]) -> No
 def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:
     """Factors are computed in double precision: 0.9999 to the power of thousands is not 1."""
     q, k = torch.zeros(1, 3000, 2), torch.zeros(1, 3000, 2)
-    _, columns = evidence(q, k, None, Shape(1.0), Wanted(columns=True, queries=3000, decay=0.9999))
+    _, columns = evidence(
+        q, k, None, Shape(1.0), AttentionRequest(columns=True, queries=3000, decay=0.9999)
+    )
     assert columns is not None
     want = sum(0.9999 ** (2999 - t) / (t + 1) for t in range(3000))
     assert columns[0, 0].item() == pytest.approx(want, rel=1e-5)

@@ -14,7 +14,7 @@ from models import bounded, tokens
 from kvstream.errors import KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor
 from kvstream.model import hook
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.cache import MOVED_BYTES, PROMPT, BoundedCache, LayerSpec, LayerStore
 
 
@@ -190,14 +190,14 @@ def test_what_layers_share_is_measured_as_their_mean(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(hook, "evidence", noting)
     cache = model.new_cache(64)
-    model.forward(tokens(20), cache, Wanted((3,), columns=True, queries=17))
+    model.forward(tokens(20), cache, AttentionRequest((3,), columns=True, queries=17))
     store = cache.store(4)
     assert store is cache.store(3) is cache.store(1)
     assert len(measured) == 1 + len(store.spec.shared_by)  # the sliding layers' are not asked for
     for mine, parts in zip((store.rows, store.columns), zip(*measured, strict=True), strict=True):
         assert torch.allclose(mine, torch.stack(parts).mean(0))
     assert not torch.allclose(measured[0][0], measured[1][0])
-    model.forward(tokens(4), cache, Wanted((2,)))  # a new pass begins anew
+    model.forward(tokens(4), cache, AttentionRequest((2,)))  # a new pass begins anew
     assert store.columns is None
     assert store.rows is not None
     assert float(store.rows.sum()) == pytest.approx(2 * store.spec.heads, rel=0.5)

@@ -20,8 +20,8 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.evaluation.speed.systems import Task, systems
 from kvstream.evaluation.speed.systems import run as run_system
 from kvstream.evaluation.sweep import Case
@@ -67,7 +67,7 @@ def unread(model: BoundedModel, name: str, settings: dict[str, str]) -> Reader:
     method = registry.make(name, settings)
     run = RunSettings(chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
     catalysts = [tokens(4, seed=9 + i) for i in range(len(method.catalyst(("a question",))))]
-    sizes = Sizes(BUDGET, len(HEAD), 4 * len(catalysts), len(QUESTION), 8)
+    sizes = BudgetSplit(BUDGET, len(HEAD), 4 * len(catalysts), len(QUESTION), 8)
     return Reader(model, method, run, sizes, HEAD, catalysts)
 
 
@@ -75,7 +75,7 @@ def read(model: BoundedModel, name: str, settings: dict[str, str]) -> Reader:
     reader = unread(model, name, settings)
     ids = tokens(CHUNK * (CHUNKS if reader.method.evicts else 2), seed=3)
     for i in range(0, len(ids), CHUNK):
-        reader.step(Piece(ids[i : i + CHUNK], i), last=i + CHUNK == len(ids))
+        reader.step(Chunk(ids[i : i + CHUNK], i), last=i + CHUNK == len(ids))
     return reader
 
 

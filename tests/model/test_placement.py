@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import ModelError, UsageError
 from kvstream.methods.registry import make
 from kvstream.model import placement
@@ -45,11 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(model: BoundedModel) -> tuple[Reader, list[int]]:
     """Five budgets of tokens through `streaming`, and an answer."""
     text = torch.randint(3, 500, (5 * BUDGET,), generator=torch.Generator().manual_seed(1)).tolist()
-    sizes = Sizes(BUDGET, prompt=1, catalyst=0, question=3, answer=8)
+    sizes = BudgetSplit(BUDGET, prompt=1, catalyst=0, question=3, answer=8)
     run = RunSettings(budget=Budget(tokens=BUDGET), method="streaming")
     reader = Reader(model, make("streaming"), run, sizes, head=[1], estimate=len(text))
     while reader.seen < len(text):
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         reader.step(piece, last=reader.seen + len(piece.ids) == len(text))
     answer = list(reader.answer([5, 6, 7], lambda x: int(x.argmax()), frozenset(), 8))
     assert reader.cache.peak.tokens <= BUDGET

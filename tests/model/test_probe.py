@@ -10,7 +10,7 @@ import torch
 from models import BASE, FAMILIES, Family, bounded, fresh
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from kvstream.errors import BudgetError, UnboundedError
+from kvstream.errors import BudgetError, UnsupportedModelError
 from kvstream.model.cache import BoundedCache
 from kvstream.model.probe import bound, trained_length
 
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Family, str]] = {
 def test_what_cannot_be_bounded_is_refused_with_the_reason(name: str) -> None:
     family, reason = REFUSED[name]
     model = fresh(family.config())
-    with pytest.raises(UnboundedError, match=reason) as caught:
+    with pytest.raises(UnsupportedModelError, match=reason) as caught:
         bound(model, f"some/{name}")
     message = str(caught.value)
     assert f"some/{name}" in message
@@ -109,7 +109,7 @@ def test_recurrent_layers_that_forget_are_refused(
         return None if state is None else torch.zeros_like(state)
 
     monkeypatch.setattr(BoundedCache, "get_recurrent_state", forgetful)
-    with pytest.raises(UnboundedError, match="forget their state"):
+    with pytest.raises(UnsupportedModelError, match="forget their state"):
         bound(model, "some/qwen")
 
 
@@ -147,7 +147,7 @@ def test_an_encoder_decoder_is_refused(kind: str) -> None:
         encoder_attention_heads=2, decoder_attention_heads=2,
     )  # fmt: skip
     model = AutoModelForSeq2SeqLM.from_config(config)
-    with pytest.raises(UnboundedError, match="encoder"):
+    with pytest.raises(UnsupportedModelError, match="encoder"):
         bound(model, f"some/{kind}")
 
 
@@ -156,7 +156,7 @@ def test_a_refused_model_keeps_its_own_attention() -> None:
     model = fresh(REFUSED["doge"][0].config())
     ids = torch.arange(8)[None]
     want = model(input_ids=ids).logits
-    with pytest.raises(UnboundedError):
+    with pytest.raises(UnsupportedModelError):
         bound(model, "doge")
     assert torch.equal(model(input_ids=ids).logits, want)
 

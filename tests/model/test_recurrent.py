@@ -14,8 +14,8 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -32,7 +32,7 @@ from kvstream.settings import Budget, RunSettings
 
 KINDS = ["qwen3.5", "lfm2", "falcon-h1", "granite-hybrid"]
 HEAD, QUESTION, LENGTH = tokens(5, seed=1), tokens(4, seed=2), 300
-SIZES = Sizes(128, len(HEAD), 6, len(QUESTION), 8)
+SIZES = BudgetSplit(128, len(HEAD), 6, len(QUESTION), 8)
 
 
 def read(kind: str, method: Any, catalyst: list[int]) -> Reader:
@@ -40,7 +40,7 @@ def read(kind: str, method: Any, catalyst: list[int]) -> Reader:
     text = tokens(LENGTH, seed=4)
     while reader.seen < LENGTH:
         ids = text[reader.seen :][: reader.schedule.chunk()]
-        reader.step(Piece(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
+        reader.step(Chunk(ids, reader.seen), last=reader.seen + len(ids) == LENGTH)
     return reader
 
 
@@ -177,12 +177,12 @@ def test_chunks_are_rounded_for_a_catalyst_in_a_pass_of_its_own() -> None:
     widths: list[int] = []
     for kind in ("qwen3.5", "llama"):
         model = bound(fresh(FAMILIES[kind].config()).bfloat16(), kind)
-        sizes = Sizes(512, len(HEAD), 6, len(QUESTION), 8)
+        sizes = BudgetSplit(512, len(HEAD), 6, len(QUESTION), 8)
         one = Reader(model, InfiniPot(), RunSettings(), sizes, [], [tokens(6)], estimate=4000)
         text, catalyst = tokens(4000, seed=4), 0 if one.cache.recurrent else 6
         while one.seen < 2000:
             ids = text[one.seen :][: one._room()]
-            one.step(Piece(ids, one.seen), last=False)
+            one.step(Chunk(ids, one.seen), last=False)
             widths += [(len(ids) + catalyst) % model.round_width] * (one.steps > 1)
     assert not any(widths)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from models import FAMILIES, fresh, tokens
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.eviction import Compactor
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.eviction import Evictor
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Method
 from kvstream.methods.registry import available, make
 from kvstream.model import hook
@@ -39,11 +39,11 @@ def wide(kind: str, dtype: torch.dtype) -> BoundedModel:
 
 def read(model: BoundedModel, method: Method, budget: int = 512, length: int = 800) -> Reader:
     catalysts = [tokens(40, 2)] if method.catalyst(["?"]) else []
-    sizes = Sizes(budget, 2, sum(map(len, catalysts)), 20, 20)
+    sizes = BudgetSplit(budget, 2, sum(map(len, catalysts)), 20, 20)
     reader = Reader(model, method, RunSettings(), sizes, tokens(2, 1), catalysts, length)
     text = tokens(length, 3)
     while reader.seen < length:
-        piece = Piece(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
+        piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         reader.step(piece, last=reader.seen + len(piece.ids) == length)
     return reader
 
@@ -70,8 +70,8 @@ def test_scratch_is_counted_and_bounded(
 
     metered(hook, "attend", kept=1)
     metered(hook, "evidence")
-    metered(Compactor, "absorb")
-    metered(Compactor, "compact")
+    metered(Evictor, "absorb")
+    metered(Evictor, "compact")
     method = make(name, settings)
     reader = read(wide("llama", dtype), method)
     reported = reader.cache.peak.scratch

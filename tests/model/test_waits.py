@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods import registry
 from kvstream.methods.tools import scoring
 from kvstream.model.bounded import BoundedModel
@@ -116,16 +116,16 @@ def model(layers: int) -> BoundedModel:
 
 def before_the_last(
     model: BoundedModel, name: str, settings: dict[str, str], growth: str
-) -> tuple[Reader, Piece]:
+) -> tuple[Reader, Chunk]:
     """A reader that has read several chunks, each of which made entries leave, and the next."""
     method = registry.make(name, settings)
     run = RunSettings(growth=growth, chunk="fixed", chunk_size=CHUNK, keep=120, seed=7)
     wants = method.catalyst(("a question",))
     catalysts = [tokens(4, seed=9 + i) for i in range(len(wants))]
-    sizes = Sizes(BUDGET, HEAD, 4 * len(wants), 5, 8)
+    sizes = BudgetSplit(BUDGET, HEAD, 4 * len(wants), 5, 8)
     read = Reader(model, method, run, sizes, tokens(HEAD, seed=1), catalysts)
     ids = tokens(CHUNK * CHUNKS, seed=3)
-    *before, last = (Piece(ids[i : i + CHUNK], i) for i in range(0, len(ids), CHUNK))
+    *before, last = (Chunk(ids[i : i + CHUNK], i) for i in range(0, len(ids), CHUNK))
     for piece in before:
         read.step(piece, last=False)
     return read, last

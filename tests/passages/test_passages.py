@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvstream.input.sources import TextBlock, open_sources
 from kvstream.passages.passages import Passage, Passages, TokenOrigins, extract
 from kvstream.passages.sentences import MOST_CHARS, lines, looks_like_lines, sentences
-from kvstream.tokenization.loading import Chunk
+from kvstream.tokenization.loading import TokenBatch
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -188,7 +188,7 @@ def test_token_origins() -> None:
     origins = TokenOrigins()
     ids = np.zeros(100, dtype=np.int32)
     for step in range(50):
-        origins.append(Chunk(ids, np.arange(100, dtype=np.int64) * 3 + 300 * step, 0))
+        origins.append(TokenBatch(ids, np.arange(100, dtype=np.int64) * 3 + 300 * step, 0))
         kept = np.array([5, 7, 100 * step + 50])[: 3 if step else 2]
         assert origins.starts(kept).tolist() == (kept * 3).tolist()
         origins.prune(np.array([5, 7]))

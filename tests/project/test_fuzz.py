@@ -14,8 +14,8 @@ from fuzz_parsers import altered
 from make_documents import epub
 from models import bounded, tokens
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
 from kvstream.input.sources import open_sources
 from kvstream.methods.registry import available
@@ -81,9 +81,9 @@ def test_a_number_that_no_machine_has() -> None:
 
 def test_full_ends_an_answer_where_the_budget_is_full_and_loses_nothing() -> None:
     model = bounded("llama")
-    sizes = Sizes(128, 0, 0, 8, 4)
+    sizes = BudgetSplit(128, 0, 0, 8, 4)
     reader = Reader(model, available()["full"](), RunSettings(), sizes, [], estimate=116)
-    reader.step(Piece(tokens(116), 0), last=True)
+    reader.step(Chunk(tokens(116), 0), last=True)
     said = list(reader.answer(tokens(8, seed=1), lambda x: int(x.argmax()), frozenset(), 50))
     assert reader.stopped == "budget"
     assert len(said) == 128 - 116 - 8 + 1

@@ -17,8 +17,8 @@ import torch
 from models import BASE, fresh, tokens
 from transformers import AutoConfig
 
-from kvstream.engine.budget import Sizes
-from kvstream.engine.reader import Piece, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.registry import make
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
@@ -56,7 +56,7 @@ class Watch(threading.Thread):
 def main(method: str) -> None:
     torch.set_num_threads(1)
     model = bound(fresh(AutoConfig.for_model("llama", **{**BASE, **SHAPE})), "fat")
-    sizes = Sizes(BUDGET, prompt=4, catalyst=4, question=4, answer=8)
+    sizes = BudgetSplit(BUDGET, prompt=4, catalyst=4, question=4, answer=8)
     # What a forward pass of one chunk needs belongs to the model. The warm-up's own keys and
     # values are gone before anything is measured, and given back to the system.
     watch = Watch()
@@ -74,7 +74,7 @@ def main(method: str) -> None:
     watch.start()
     first = None
     while reader.seen < TIMES * BUDGET:
-        piece = Piece(tokens(reader.schedule.chunk(), seed=reader.seen), reader.seen)
+        piece = Chunk(tokens(reader.schedule.chunk(), seed=reader.seen), reader.seen)
         reader.step(piece, last=reader.seen + len(piece.ids) >= TIMES * BUDGET)
         first = first or rss()
     for _ in reader.answer(tokens(4), lambda x: int(x.argmax()), frozenset(), 8):

@@ -19,8 +19,8 @@ from models import FAMILIES, bounded, plain
 from torch import Tensor
 from transformers import AttentionInterface
 
-from kvstream.engine.reader import Piece
-from kvstream.model.attention import Wanted
+from kvstream.engine.reader import Chunk
+from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 
@@ -235,13 +235,13 @@ class CheckedModel(BoundedModel):
         super().__init__(**vars(bounded(name)))
         self.slow = SlowModel(name, prompt)
         self.tolerance = tolerance
-        self.piece: Piece | None = None
+        self.piece: Chunk | None = None
         """What the next forward pass reads of the source, as the test announces it."""
         self.catalyst: list[int] = []
         self.compared = 0
 
     def forward(
-        self, ids: Sequence[int], cache: BoundedCache, wanted: Wanted | None = None
+        self, ids: Sequence[int], cache: BoundedCache, wanted: AttentionRequest | None = None
     ) -> Tensor:
         labels = [OUTSIDE] * len(ids)
         if self.piece is not None:

@@ -27,7 +27,7 @@ from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, haystack, make_needles
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
-from kvstream.model.attention import Wanted
+from kvstream.model.attention import AttentionRequest
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -65,7 +65,7 @@ def attention(reader: Any, question: list[int], said: list[int]) -> tuple[Any, A
     hook.evidence = write
     try:
         with reader.cache.passing() as ends:
-            reader.model.forward([*question, *said[:-1]], reader.cache, Wanted((1,)))
+            reader.model.forward([*question, *said[:-1]], reader.cache, AttentionRequest((1,)))
     finally:
         hook.evidence = measure
     ordinals = reader.retained().numpy()

@@ -32,7 +32,7 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.gates.lessons import Keeping, attended
-from kvstream.methods.base import Folding, ModelFacts
+from kvstream.methods.base import CompressiveMemory, ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.model.attention import Shape
 from kvstream.run.prompt import Prompt
@@ -96,7 +96,7 @@ class Entries(Keeping):
 def kept_as_they_are() -> Iterator[None]:
     folding = EdgeInfinite.folding
 
-    def entries(self: EdgeInfinite, model: ModelFacts, *, asked: bool) -> Folding | None:
+    def entries(self: EdgeInfinite, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         return Entries(self)
 
     EdgeInfinite.folding = entries  # type: ignore[method-assign]

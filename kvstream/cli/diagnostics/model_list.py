@@ -63,7 +63,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model that ``-m`` can be given. Sizes are bytes, None where they cannot be told."""
+    """A model that ``-m`` can be given. BudgetSplit are bytes, None where they cannot be told."""
 
     name: str
     where: str

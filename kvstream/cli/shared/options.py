@@ -136,10 +136,10 @@ class EveryType(click.ParamType):
     name = "interval"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.session.intervals import Rolling
+        from kvstream.session.intervals import Intervals
 
         try:
-            Rolling.parse(value)
+            Intervals.parse(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
         return value

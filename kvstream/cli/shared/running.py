@@ -21,7 +21,7 @@ from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
-from kvstream.session.intervals import Rolling
+from kvstream.session.intervals import Intervals
 from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def check_files(
 def read(reading: Reading, options: ReadingOptions) -> int:
     """Read the sources, answer the questions, report on the way; returns the exit code."""
     code = 0
-    rolling = None if reading.every is None else Rolling.parse(reading.every)
+    rolling = None if reading.every is None else Intervals.parse(reading.every)
     on_the_way = reading.follow or rolling is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from kvstream.errors import UnboundedError
+from kvstream.errors import UnsupportedModelError
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
@@ -90,12 +90,12 @@ def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
 def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
     """The layers of a cache where they are in the model, and between them those with a state.
 
-    Raises UnboundedError where one does both.
+    Raises UnsupportedModelError where one does both.
     """
     every = {spec.index: layer for spec, layer in zip(model.layers, layers, strict=True)}
     states = {spec.index: StateStore(spec) for spec in model.states}
     if every.keys() & states.keys():
-        raise UnboundedError(
+        raise UnsupportedModelError(
             f"The layers of {model.name} attend and carry a state at once; `bench speed` has no "
             "floor for them. `kvstream ask` tells how fast it reads."
         )
