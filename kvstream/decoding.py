@@ -25,10 +25,10 @@ _SENTENCE_END = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？", "\n
 def make_sampler(run: RunSettings) -> Callable[[Tensor], int]:
     """A function from logits [V], float32, to a token: greedy at temperature 0, else sampled.
 
-    Each answer takes a sampler of its own. With a repetition penalty (Keskar et al., "CTRL", section
-    4.1)
-    the logits of tokens that this answer has already are divided by it, or multiplied where they
-    are negative. Tokens of the text and of the question are not penalized: answers consist of them.
+    Each answer takes a sampler of its own. With a repetition penalty (Keskar et al., "CTRL",
+    section 4.1) the logits of tokens that this answer has already are divided by it, or multiplied
+    where they are negative. Tokens of the text and of the question are not penalized: answers
+    consist of them.
     """
     choose = _choice(run)
     if run.repetition_penalty == 1:
