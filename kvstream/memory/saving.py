@@ -32,7 +32,7 @@ from kvstream.model.fingerprint import fingerprint
 from kvstream.passages.passages import Passage, Passages, TokenOrigins
 from kvstream.passages.sentences import MOST_CHARS
 from kvstream.run.plan import RunPlan
-from kvstream.run.prompt import Task, build_prompt
+from kvstream.run.prompt import WORDINGS, Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.version import __version__
@@ -221,8 +221,12 @@ def recall(
                 f"and here its settings are {_shown(method.settings())}."
             )
         task: Task = "summarize" if state["task"] == "summarize" else "ask"
-        prompt = build_prompt(tokenizer, kind.questions, system=state["system"], task=task)
-        if list(prompt.head) != state["head"]:
+        prompts = (
+            build_prompt(tokenizer, kind.questions, system=state["system"], task=task, wording=w)
+            for w in WORDINGS
+        )
+        prompt = next((p for p in prompts if list(p.head) == state["head"]), None)
+        if prompt is None:
             raise ModelError(
                 f"{kind.path} was made with another tokenizer or chat template than that of "
                 f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "

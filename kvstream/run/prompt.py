@@ -95,15 +95,17 @@ def build_prompt(
     system: str | None = None,
     task: Task = "ask",
     layout: Layout | None = None,
+    wording: Wording | None = None,
 ) -> Prompt:
     """The prompt for a model: from its chat template, or as a plain text to be completed.
 
     ``questions`` are those known before reading; their wording does not depend on one another, so
     ``tail`` takes any.  ``system`` goes into the system turn, or before the user's text where the
-    template has none.  A ``layout`` replaces the instruction and the words around a question.
+    template has none.  A ``layout`` replaces the instruction and the words around a question;
+    ``wording`` is that of chat models, CURRENT if there is none.
     """
     system = (system or "").strip()
-    parts = _chat_parts(tokenizer, system, task, layout)
+    parts = _chat_parts(tokenizer, system, task, layout, wording or CURRENT)
     stop_ids = list(tokenizer.eos_ids)
     style: Literal["chat", "completion"] = "completion"
     if parts is None:
@@ -126,28 +128,54 @@ def build_prompt(
 # How things are put. The document comes first: what is asked stands next to the answer.
 
 
-def _instruction(task: Task) -> str:
-    if task == "summarize":
-        return "Here is a text. It is to be summarized.\n\n"
-    return "Here is a text. A question about it follows.\n\n"
+@dataclass(frozen=True)
+class Wording:
+    """What a chat model is told around the document."""
+
+    opening: str
+    """In front of the document, for a question."""
+    summary_opening: str
+    """The same for a summary."""
+    closing: str
+    """Behind the document."""
+    question: str
+    """Next to the answer; ``{}`` is the question."""
+    summary: str
+
+    def phrase(self, task: Task) -> Callable[[str], str]:
+        """The words in which a question, or what a summary is about, is put."""
+
+        def ask(question: str) -> str:
+            return self.question.replace("{}", question.strip())
+
+        def summarize(question: str) -> str:
+            about = question.strip()
+            return self.summary + (f" Pay attention to this above all: {about}" if about else "")
+
+        return summarize if task == "summarize" else ask
 
 
-def _chat_phrase(task: Task) -> Callable[[str], str]:
-    def ask(question: str) -> str:
-        return (
-            f"Question: {question.strip()}\n\nAnswer from the text above, briefly and exactly. "
-            "If the answer is not in the text, say so."
-        )
-
-    def summarize(question: str) -> str:
-        question = question.strip()
-        about = f" Pay attention to this above all: {question}" if question else ""
-        return (
-            "Summarize the text above: what it is about, what happens or is said, and how it "
-            f"ends. Use only what stands in the text.{about}"
-        )
-
-    return summarize if task == "summarize" else ask
+CURRENT = Wording(
+    "<document>\n",
+    "<document>\n",
+    "\n</document>\n\n",
+    "Question: {}\nAnswer briefly from the document. If it does not say, write: not in the text.",
+    "Summarize the document above: what it is about, what happens or is said, and how it ends. "
+    "Use only what the document says.",
+)
+"""Tags set the document off: without them SmolLM2 answers with sentences of the prompt
+(docs/research/prompts.md)."""
+OF_0_1 = Wording(
+    "Here is a text. A question about it follows.\n\n",
+    "Here is a text. It is to be summarized.\n\n",
+    "\n\n",
+    "Question: {}\n\nAnswer from the text above, briefly and exactly. "
+    "If the answer is not in the text, say so.",
+    "Summarize the text above: what it is about, what happens or is said, and how it ends. "
+    "Use only what stands in the text.",
+)
+"""That of memory files that 0.1 made."""
+WORDINGS = (CURRENT, OF_0_1)
 
 
 def _completion_phrase(task: Task) -> Callable[[str], str]:
@@ -184,7 +212,7 @@ def _mark() -> str:
 
 
 def _chat_parts(
-    tokenizer: Tokenizer, system: str, task: Task, layout: Layout | None
+    tokenizer: Tokenizer, system: str, task: Task, layout: Layout | None, wording: Wording
 ) -> _Parts | None:
     """The template cut at the document; None if there is none, or none that can be cut."""
     if not tokenizer.has_template or (layout is not None and not layout.chat):
@@ -194,7 +222,13 @@ def _chat_parts(
     bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
     if bare is not None and _completes(bare):
         return bare
-    return _rendered(tokenizer, system, _instruction(task), "\n\n", _chat_phrase(task))
+    return _rendered(
+        tokenizer,
+        system,
+        wording.summary_opening if task == "summarize" else wording.opening,
+        wording.closing,
+        wording.phrase(task),
+    )
 
 
 def _rendered(

@@ -9,7 +9,7 @@ import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from kvstream.run.prompt import build_prompt
+from kvstream.run.prompt import OF_0_1, build_prompt
 from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import load_tokenizer
 
@@ -91,10 +91,8 @@ def test_chat_template_is_cut_at_the_document() -> None:
     tokenizer = tokenizer_with(CHATML)
     prompt = build_prompt(tokenizer, ["Who came?"], system="Be brief.")
     head, tail = shown(tokenizer, prompt.head), shown(tokenizer, prompt.tail("Who came?"))
-    assert head.startswith(
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHere is a text"
-    )
-    assert tail.startswith("\n\nQuestion: Who came?\n\nAnswer from the text above")
+    assert head.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n<document>")
+    assert tail.startswith("\n</document>\n\nQuestion: Who came?\nAnswer briefly from the document")
     assert tail.endswith("<|im_end|>\n<|im_start|>assistant\n")
     end = tokenizer.encode_template("<|im_end|>")
     assert list(prompt.stop_ids) == end
@@ -102,11 +100,21 @@ def test_chat_template_is_cut_at_the_document() -> None:
     assert prompt.tail("Other?") != prompt.tail("Who came?")
 
 
+def test_memory_files_of_0_1_have_their_prompt() -> None:
+    tokenizer = tokenizer_with(CHATML)
+    prompt = build_prompt(tokenizer, ["Who came?"], wording=OF_0_1)
+    assert shown(tokenizer, prompt.head).endswith(
+        "Here is a text. A question about it follows.\n\n"
+    )
+    tail = shown(tokenizer, prompt.tail("Who came?"))
+    assert tail.startswith("\n\nQuestion: Who came?\n\nAnswer from the text above")
+
+
 @pytest.mark.parametrize("template", [NO_SYSTEM, DROPS_SYSTEM])
 def test_system_text_is_folded_where_there_is_no_such_turn(template: str) -> None:
     tokenizer = tokenizer_with(template)
     head = shown(tokenizer, build_prompt(tokenizer, system="Be brief.").head)
-    assert head.startswith("<|im_start|>user\nBe brief.\n\nHere is a text")
+    assert head.startswith("<|im_start|>user\nBe brief.\n\n<document>")
     assert "system" not in head
 
 
@@ -123,7 +131,7 @@ def test_where_messages_have_channels_the_answer_is_in_that_of_answers() -> None
     tokenizer = tokenizer_with(CHANNELS, special=CHANNEL_TOKENS)
     prompt = build_prompt(tokenizer, system="Be brief.")
     assert shown(tokenizer, prompt.head).startswith(
-        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>Here is a text"
+        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|><document>"
     )
     tail = prompt.tail("Who?")
     assert shown(tokenizer, tail).endswith("<|end|><|start|>assistant<|channel|>final<|message|>")
@@ -166,7 +174,7 @@ def test_neither_question_nor_system_text_forge_a_turn() -> None:
 def test_summaries() -> None:
     tokenizer = tokenizer_with(CHATML)
     prompt = build_prompt(tokenizer, task="summarize")
-    assert "Summarize the text above" in shown(tokenizer, prompt.tail(""))
+    assert "Summarize the document above" in shown(tokenizer, prompt.tail(""))
     assert "above all: the war" in shown(tokenizer, prompt.tail("the war"))
     pocket = load_tokenizer("pocket")
     tail = build_prompt(pocket, task="summarize").tail("")
