@@ -323,10 +323,10 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_without_a_gate_is_told_how_to_train_one(form: str, tmp_path: Path) -> None:
     facts = replace(bounded("llama").facts, folder=str(tmp_path), name="some/model")
-    with pytest.raises(UsageError, match=r"kvstream gate train --model some/model") as told:
+    with pytest.raises(UsageError, match=r"methods train edgeinfinite --model some/model") as told:
         load_gates(form, "", facts)
     assert ("--form paper" in str(told.value)) == (form == "paper")
-    with pytest.raises(UsageError, match=r"nothing.safetensors is no file.*kvstream gate train"):
+    with pytest.raises(UsageError, match=r"nothing.safetensors is no file.*kvstream methods train"):
         load_gates(form, str(tmp_path / "nothing.safetensors"), facts)
     beside = {"learned": LearnedGate, "paper": PaperGate}[form].file
     (tmp_path / beside).write_bytes(b"no tensors")
@@ -762,11 +762,14 @@ def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
     assert min(lost) > 0.5
 
 
+TRAIN = ("methods", "train", "edgeinfinite")
+
+
 def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folder: Path) -> None:
     out = tmp_path / "gate.safetensors"
     few_steps = ("--lessons", "4", "--steps", "20")
     ran = cli(
-        "gate", "train", "--data", str(folder), "--out", str(out), "--epochs", "1", "--texts", "1",
+        *TRAIN, "--data", str(folder), "--out", str(out), "--epochs", "1", "--texts", "1",
         "--tokens", "600", "--budget", "256", "--threads", "1", "--dtype", "float32", *few_steps,
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
@@ -779,27 +782,28 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
         (["--out", str(tmp_path)], "is a folder"),
         (["--tokens", "200", "--budget", "256"], "leave nothing to go into memory"),
     ):
-        refused = cli("gate", "train", "--data", str(folder), *wrong)
+        refused = cli(*TRAIN, "--data", str(folder), *wrong)
         assert refused.code == 2
         assert told in refused.stderr
     few = tmp_path / "few"
     few.mkdir()
     (few / "one.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
     alone = cli(
-        "gate", "train", "--data", str(few), "--out", str(tmp_path / "new"), "--epochs", "1",
+        *TRAIN, "--data", str(few), "--out", str(tmp_path / "new"), "--epochs", "1",
         "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
         "--form", "paper",
     )  # fmt: skip
     assert "beginning anew" in alone.stderr
     assert "not measured" in alone.stderr
-    again = cli("gate", "train", "--data", str(tmp_path / "nowhere"), "--out", str(out))
+    again = cli(*TRAIN, "--data", str(tmp_path / "nowhere"), "--out", str(out))
     assert again.code != 0
     assert "does not exist" in again.stderr
     for number in [n for n in range(99) if is_heldout(f"more-{n}")][:2]:
         (folder / f"more-{number}.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
     ran = cli(
-        "gate", "measure", "--data", str(folder), "--gate", str(out), "--texts", "2", "--tokens",
-        "500", "--budget", "256", "--threads", "1", "--dtype", "float32",
+        "methods", "measure", "edgeinfinite", "--data", str(folder), "--gate", str(out),
+        "--texts", "2", "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype",
+        "float32",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
     lines = ran.stdout.splitlines()

@@ -131,7 +131,7 @@ def _command(name: str) -> click.Command:
 
 def command_line(rng: random.Random, _: Path) -> None:
     """The arguments of a command; they are parsed, nothing is run."""
-    command = _command(rng.choice([c for c in COMMANDS if c not in ("bench", "gate")]))
+    command = _command(rng.choice([c for c in COMMANDS if c != "bench"]))
     options = [o for p in command.params for o in p.opts if o.startswith("-")]
     arguments = []
     for _ in range(rng.randrange(6)):

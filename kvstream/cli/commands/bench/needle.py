@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
-    COUNTS,
     SHARES,
     ListType,
     case_options,
     cases_of,
     heldout_option,
+    lengths_option,
     model_settings,
+    plot_option,
     result_options,
     seed_option,
     text_files,
+    text_option,
     tokens_option,
+    whole_option,
 )
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
@@ -48,15 +50,7 @@ WORDINGS = ("own", "varied")
     help="varied: passkeys and facts in words, forms and places that pocket's training has not "
     "seen, reported by template.",
 )
-@option(
-    "--lengths",
-    type=COUNTS,
-    default="8k",
-    show_default=True,
-    metavar="N,...",
-    section="Measurement",
-    help="Tokens of the documents.",
-)
+@lengths_option("Tokens of the documents.")
 @option(
     "--depths",
     type=SHARES,
@@ -84,13 +78,7 @@ WORDINGS = ("own", "varied")
     section="Measurement",
     help="Needles in each document, all asked for; one is at the depth.",
 )
-@option(
-    "--text",
-    multiple=True,
-    metavar="FILE",
-    section="Measurement",
-    help="Text to hide the needles in: files or directories. [default: made-up prose]",
-)
+@text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @option(
     "--words",
@@ -102,12 +90,7 @@ WORDINGS = ("own", "varied")
 @seed_option
 @tokens_option(24)
 @case_options
-@option(
-    "--whole",
-    is_flag=True,
-    section="Compared",
-    help="Also the whole document in a cache that holds it, up to the trained length.",
-)
+@whole_option("the whole document")
 @option(
     "--near",
     is_flag=True,
@@ -129,13 +112,7 @@ WORDINGS = ("own", "varied")
     help="Also what BM25 finds, as much of it as the budget holds.",
 )
 @model_options
-@option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    section="Results",
-    help="Picture of depth by length (.png, .svg, .pdf).",
-)
+@plot_option("depth by length")
 @result_options
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.

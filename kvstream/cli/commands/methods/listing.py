@@ -1,4 +1,4 @@
-"""``kvstream methods``: what decides which entries stay, and with which settings."""
+"""``kvstream methods [NAME]``: what decides which entries stay, and with which settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.commands.methods.learning import actions
 from kvstream.cli.shared.options import MethodsType, SectionedCommand
 
 if TYPE_CHECKING:
@@ -20,14 +21,37 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.command("methods", cls=SectionedCommand)
+class MethodsCommand(SectionedCommand):
+    """Shows methods, unless the first word is one of `actions`: then these take over."""
+
+    actions = actions
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.actions.commands:
+            return self.actions.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("methods", cls=MethodsCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
 @click.option("-v", "--verbose", is_flag=True, help="With all settings.")
 @click.option("--json", is_flag=True, help="One JSON object a method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     """List the methods: what decides which entries of the KV cache stay.
 
-    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes.
+    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes. What a method has
+    to learn for a model is trained and measured by a command of its own.
+
+    \b
+      kvstream methods infinipot
+      kvstream methods train edgeinfinite --help
+      kvstream methods measure edgeinfinite --help
     """
     from kvstream.methods.registry import available, named
 
@@ -69,6 +93,8 @@ def _page(name: str, method: type[Method]) -> str:
         )
     if lines:
         paragraphs.append("\n".join(lines))
+    if method.learning:
+        paragraphs.append(f"  It learns: see kvstream methods train {name} --help")
     if method.paper is not None:
         # Non-breaking spaces: an option stays on a line with its value.
         typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(name, method.paper))
