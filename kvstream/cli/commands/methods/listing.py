@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json as jsonlib
 import math
 import textwrap
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import click
 
 from kvstream.cli.commands.methods.learning import actions
 from kvstream.cli.shared.options import MethodsType, SectionedCommand
+from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
@@ -50,15 +50,15 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
     \b
       kvstream methods infinipot
-      kvstream methods train edgeinfinite --help
-      kvstream methods measure edgeinfinite --help
+      kvstream methods train edgeinfinite --data FOLDER
+      kvstream methods measure edgeinfinite --data FOLDER
     """
     from kvstream.methods.registry import available, named
 
     chosen = {name: named(name) for name in names or available()}
     if json:
         for name, method in chosen.items():
-            click.echo(jsonlib.dumps(_record(name, method)))
+            click.echo(json_text(_record(name, method)))
         return
     width = max(map(len, chosen)) + 2
     for index, (name, method) in enumerate(chosen.items()):
