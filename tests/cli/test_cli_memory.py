@@ -156,7 +156,8 @@ def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
 
 
 def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:
-    ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=b"Who \xff\xfe is ill?\n\xffWho?\n")
+    said = b"Who \xff\xfe is ill?\n\xffWho?\n"
+    ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=said)
     assert ran.code == 0, ran.stderr
     assert len(ran.stdout.splitlines()) == 2
     assert ran.stderr.count("bytes that are not UTF-8; they were replaced") == 1

@@ -128,7 +128,7 @@ def command(**values: Any) -> int:
 
 
 def _run(**values: Any) -> int:
-    from kvstream.evaluation import heatmap, needle, report
+    from kvstream.evaluation import heatmap, needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
@@ -157,23 +157,27 @@ def _run(**values: Any) -> int:
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     with output.progress(values["progress"], total, quiet=quiet) as advance:
         found, complete = output.collect(
-            measure(needle.trials(session, filler, plan, cases), records), advance, needle.so_far
+            measure(needle.trials(session, filler, plan, cases), records),
+            advance,
+            needle_rows.so_far,
         )
-    rows = needle.rows(found)
+    rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
         output.say(f"Left out: {message}")
     if records.reused and not quiet:
         output.say(f"{records.reused:,} trials were taken from {values['save']}.")
-    output.show(rows, lambda: _tables(rows, report, needle, heatmap), as_json=values["json"])
+    output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
     if plot is not None and rows:
         heatmap.draw(rows, plot, f"{plan.kind}, {session.model_name}: found, % of {plan.trials}")
     return 0 if complete else 130
 
 
-def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
+def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
+    from kvstream.evaluation import needle_rows
+
     for label, group in heatmap.panels(rows).items():
         yield report.grid(label, group)
-    everything = needle.pooled(rows)
+    everything = needle_rows.pooled(rows)
     yield report.table(
         "All depths together",
         [

@@ -158,8 +158,8 @@ def train(**values: Any) -> int:  # fmt: skip
     were held out: without the memory, with it, and with the memory of another text.
 
     \b
-      kvstream methods train edgeinfinite --model MODEL --data FOLDER --out gate.safetensors
-      kvstream ask book.txt "Who?" --model MODEL --method edgeinfinite \\
+      kvstream methods train edgeinfinite --model OWNER/NAME --data FOLDER
+      kvstream ask book.txt "Who?" --model OWNER/NAME --method edgeinfinite \\
         --set edgeinfinite.gate=gate.safetensors
     """
     from kvstream.gates.train import GateRecipe, Trainer
@@ -258,7 +258,8 @@ def measure(**values: Any) -> int:  # fmt: skip
     differences.
 
     \b
-      kvstream methods measure edgeinfinite --model MODEL --data FOLDER --gate gate.safetensors
+      kvstream methods measure edgeinfinite --model OWNER/NAME --data FOLDER \\
+        --gate gate.safetensors
     """
     from kvstream.gates.texts import excerpts, texts_in
     from kvstream.gates.worth import VARIANTS
