@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from fakes import FakeSession
 from hypothesis import settings
 
 from kvstream.store.stores import cache_folder
@@ -112,18 +111,6 @@ def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return path
 
     return write
-
-
-@pytest.fixture
-def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
-    """A fresh class of sessions without a model, which the command line opens."""
-
-    class Session(FakeSession):
-        pass
-
-    # There and not where it is opened: modules that are first imported now would keep a fake.
-    monkeypatch.setattr("kvstream.session.session.Session", Session)
-    return Session
 
 
 @pytest.fixture

@@ -23,12 +23,13 @@ COMMANDS = {
     "compare": "Put methods side by side.",
     "sample": "Write a text with known facts in it.",
     "bench": "Measure accuracy and speed.",
-    "gate": "Train or measure the gate of edgeinfinite.",
     "methods": "List the methods and their settings.",
     "models": "List the models that are here.",
     "doctor": "Tell what this machine can run.",
 }
 """Each is an attribute ``command`` of the module kvstream.cli.commands.<name>."""
+OLD_NAMES = ("gate",)
+"""Commands of earlier versions, which work and are not listed."""
 
 KERNELS = "12"
 """Compiled CPU kernels that are kept: more than one step needs."""
@@ -49,7 +50,8 @@ class App(Modules):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         asks_for_help = {"-h", "--help", "--help-all"} & set(rest)
-        if name is not None and not asks_for_help and not ctx.resilient_parsing:
+        configurable = name in self.modules and not ctx.resilient_parsing
+        if name is not None and configurable and not asks_for_help:
             ctx.default_map = {name: self._configured(ctx, name)}
             self._tell_of_mistyped_variables(ctx)
         return name, command, rest
@@ -115,6 +117,7 @@ class App(Modules):
     cls=App,
     package="kvstream.cli.commands",
     modules=COMMANDS,
+    unlisted=OLD_NAMES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
     epilog="Every command has its own page: kvstream ask --help",
 )

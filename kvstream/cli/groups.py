@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -33,11 +33,19 @@ class Modules(Group):
     """Commands that are each an attribute ``command`` of a module of `package`.
 
     `modules` has their names, each with its line in the help, so that the help imports none.
+    Those of `unlisted` are found by their names alone.
     """
 
-    def __init__(self, *args: Any, package: str, modules: Mapping[str, str], **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        package: str,
+        modules: Mapping[str, str],
+        unlisted: Collection[str] = (),
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
-        self.package, self.modules = package, modules
+        self.package, self.modules, self.unlisted = package, modules, unlisted
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -47,7 +55,7 @@ class Modules(Group):
         return list(self.modules)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.modules:
+        if name not in self.modules and name not in self.unlisted:
             return None
         command: click.Command = import_module(f"{self.package}.{name}").command
         return command

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, open_reader
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
 from kvstream.session.session import Session
@@ -73,26 +73,10 @@ def _run(session: Session, path: str, case: Case, limit: int | None) -> Record:
     }
 
 
-ROW_KEYS = (
-    "model",
-    "method",
-    "settings",
-    "budget",
-    "schedule",
-    "chunk",
-    "keep",
-    "start",
-    "chunk_size",
-)
-
-
 def rows(records: Sequence[Record]) -> list[Record]:
     """A row for each case over all texts; those after the first are compared with it."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
-    every = list(groups.values())
-    return [{**_row(group), **_against(group, every[0])} for group in every]
+    groups = grouped(records)
+    return [{**_row(group), **_against(group, groups[0])} for group in groups]
 
 
 def _row(group: list[Record]) -> Record:
@@ -107,7 +91,7 @@ def _row(group: list[Record]) -> Record:
         sums[2] += part["to"] - part["from"]
     return {
         "bench": "perplexity",
-        **{k: group[0].get(k) for k in ROW_KEYS},
+        **{k: group[0].get(k) for k in CASE_KEYS},
         "texts": len(group),
         "tokens": tokens,
         "perplexity": round(math.exp(loss / tokens), 4),

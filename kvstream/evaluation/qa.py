@@ -15,7 +15,7 @@ from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
 from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
@@ -210,26 +210,11 @@ def _choose(session: Session, text: str, question: Question, run: Any) -> Record
     }
 
 
-ROW_KEYS = (
-    "model",
-    "method",
-    "settings",
-    "budget",
-    "schedule",
-    "chunk",
-    "keep",
-    "start",
-    "chunk_size",
-)
-
-
 def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
     """A row for each case, and for each value of ``attribute``, else ``dataset``, if asked."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
+    groups = grouped(records)
     out = []
-    for group in groups.values():
+    for group in groups:
         out.append(_row(group))
         kinds = sorted({r["by"] for r in group if r.get("by")}) if by else []
         for kind in kinds:
@@ -239,7 +224,7 @@ def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
 
 def _row(group: list[Record]) -> Record:
     asked = [(r["document"], q) for r in group for q in r["questions"]]
-    row: Record = {"bench": "qa", **{k: group[0].get(k) for k in ROW_KEYS}, "n": len(asked)}
+    row: Record = {"bench": "qa", **{k: group[0].get(k) for k in CASE_KEYS}, "n": len(asked)}
     if "within" in group[0]:
         row["within"] = group[0]["within"]
     for name in (*MEANS, "choice"):
@@ -266,7 +251,7 @@ def _row(group: list[Record]) -> Record:
 def so_far(records: Sequence[Record]) -> str:
     """What to say while it runs."""
     last = records[-1]
-    same = [r for r in records if all(r.get(k) == last.get(k) for k in ROW_KEYS)]
+    same = [r for r in records if all(r.get(k) == last.get(k) for k in CASE_KEYS)]
     asked = [q for r in same for q in r["questions"]]
     parts = [f"{last['method']}, {len(asked)} questions"]
     for name in ("f1", "longbench", "choice"):

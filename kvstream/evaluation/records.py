@@ -12,6 +12,19 @@ from typing import Any
 from kvstream.errors import KvstreamError
 
 Record = dict[str, Any]
+CASE_KEYS = (
+    "model", "method", "settings", "budget", "schedule", "chunk", "keep", "start", "chunk_size",
+)  # fmt: skip
+"""What tells one case from another in a record."""
+
+
+def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[list[Record]]:
+    """The records with the same values of `keys` together, in the order of their first ones."""
+    names = list(keys)
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(repr([record.get(name) for name in names]), []).append(record)
+    return list(groups.values())
 
 
 @dataclass(frozen=True)

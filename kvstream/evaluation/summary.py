@@ -13,7 +13,7 @@ from kvstream.errors import SourceError
 from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ModelIdentity, document
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -112,19 +112,14 @@ def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
     }
 
 
-ROW_KEYS = (
-    "model", "method", "settings", "budget", "schedule", "chunk", "keep", "start",
-    "chunk_size", "passages",
-)  # fmt: skip
+ROW_KEYS = (*CASE_KEYS, "passages")
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
     """A row for each case, with what the lead of the same length reaches."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(repr([record.get(k) for k in ROW_KEYS]), []).append(record)
+    groups = grouped(records, ROW_KEYS)
     out = []
-    for group in groups.values():
+    for group in groups:
         row: Record = {
             "bench": "summary",
             **{k: group[0].get(k) for k in ROW_KEYS},

@@ -14,7 +14,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from kvstream.synthetic.sample_facts import Fact, invented
+from kvstream.synthetic.document_facts import Fact, invented
 
 WORDINGS = ("own", "varied")
 """``own``: the sentences of `kvstream.synthetic.document`; ``varied``: the templates below, in

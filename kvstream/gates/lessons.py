@@ -29,7 +29,7 @@ from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import build_prompt
 from kvstream.settings import RunSettings
-from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic import keys, questions, training_facts
 from kvstream.synthetic.corpus import QuestionAnswer, split_sentences
 from kvstream.tokenization.tokenizer import Tokenizer
 
@@ -118,8 +118,8 @@ def with_questions(
     return Lesson(tokenizer.encode("".join(piece for piece, _ in pieces)), asked, words)
 
 
-def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
-    made: list[facts.Planted] = []
+def _planted(draw: random.Random, count: int) -> list[training_facts.Planted]:
+    made: list[training_facts.Planted] = []
     while len(made) < count:
         kind = draw.random()
         if kind < 0.15:
@@ -127,9 +127,9 @@ def _planted(draw: random.Random, count: int) -> list[facts.Planted]:
         elif kind < 0.25:
             made.extend(keys.keyring(draw, draw.choice((1, 2, 3))))
         elif kind < 0.35:
-            made.extend(facts.two_steps(draw))
+            made.extend(training_facts.two_steps(draw))
         else:
-            made.append(facts.anything(draw))
+            made.append(training_facts.anything(draw))
     return made
 
 

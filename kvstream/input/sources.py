@@ -166,6 +166,8 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
         if not problem:
             source.folder = str(folder)
             found.append(source)
+        elif " is damaged: " in problem:
+            skipped["damaged file"] += 1
         elif "kvstream[" in problem:
             skipped[f"file that needs kvstream[{problem.split('kvstream[')[1].split(']')[0]}]"] += 1
         else:
@@ -221,6 +223,10 @@ def _not_text(start: bytes, name: str) -> str | None:
     )
 
 
+class DamagedError(SourceError):
+    """Compressed data that cannot be unpacked to their end."""
+
+
 def _damaged(name: str, kind: str, position: int, error: BaseException) -> str:
     return (
         f"{name} is damaged: its {kind} data cannot be unpacked after {position:,} bytes "
@@ -272,7 +278,7 @@ class SourceSet:
         return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
 
     def _about_damage(self) -> list[str]:
-        """The documents in folders whose reading failed."""
+        """The files in folders whose reading failed."""
         failed: dict[str, list[SourceError]] = {}
         for folder, error in self._damaged:
             failed.setdefault(folder, []).append(error)
@@ -472,7 +478,12 @@ class SourceSet:
                     for part in documents.page_parts(head, name):
                         yield part or b""
                     return
-                yield from self._plain(head, kind, name)
+                try:
+                    yield from self._plain(head, kind, name)
+                except DamagedError as error:
+                    if not source.folder:
+                        raise
+                    self._damaged.append((source.folder, error))
                 self._given_up(source)
         except OSError as error:
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
@@ -512,7 +523,7 @@ class SourceSet:
                 )
                 return
             except damage as error:
-                raise SourceError(_damaged(name, kind, position, error)) from error
+                raise DamagedError(_damaged(name, kind, position, error)) from error
             if not data:
                 return
             marked = marked or (not position and by_mark(data) is not None)

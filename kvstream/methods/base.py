@@ -209,6 +209,9 @@ class Method:
     """False: the method refuses to lose anything (``full``)."""
     paper: ClassVar[Preset | None] = None
     """What ``--preset paper`` sets; None: there is no such preset."""
+    learning: ClassVar[str] = ""
+    """Module that trains what the method has to learn for a model; "": it learns nothing. Its click
+    commands `train` and `measure` are ``kvstream methods train NAME`` and ``measure NAME``."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 

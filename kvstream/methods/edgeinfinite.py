@@ -47,8 +47,8 @@ class EdgeInfinite(Method):
     section 3. Per KV head ``M [F, E] += f(k)^T v`` and ``z [F] += f(k)`` of the entries that leave,
     a segment at a time, with keys as they were rotated when they were read (eqs. 5-6); queries read
     ``f(q) M / f(q) z`` (eq. 7), which a gate mixes with the attention to what is still there. The
-    gate alone is trained (``kvstream gate train``), and a text that fits is read by the untouched
-    model.
+    gate alone is trained (``kvstream methods train edgeinfinite``), and a text that fits is read
+    by the untouched model.
 
     In the form ``paper`` f is ELU + 1, everything that leaves goes into memory, and what is found
     goes through an MLP (eq. 8) and is mixed by a vector for each query head (eq. 9). It is close
@@ -66,6 +66,7 @@ class EdgeInfinite(Method):
 
     name: ClassVar[str] = "edgeinfinite"
     source: ClassVar[str] = "EdgeInfinite, section 3"
+    learning: ClassVar[str] = "kvstream.cli.commands.methods.edgeinfinite"
     paper: ClassVar[Preset] = Preset(
         "EdgeInfinite, sections 3 and 4.1",
         {

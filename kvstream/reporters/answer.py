@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from contextlib import suppress
@@ -10,9 +9,9 @@ from contextlib import suppress
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.citations import citation_lines
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import for_terminal, json_text
 
-# json.dumps escapes the other control characters itself.
+# JSON escapes the other control characters itself.
 _UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
 
 
@@ -63,7 +62,7 @@ class AnswerWriter(Reporter):
 
     def _json_line(self, event: Answered) -> str:
         encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower().replace("-", "")
-        line = json.dumps(event.result.to_json(), ensure_ascii=encoding != "utf8")
+        line = json_text(event.result.to_json(), ascii=encoding != "utf8")
         return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
 
     def _write(self, text: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from textwrap import fill
+from typing import Any
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -20,6 +23,25 @@ def _visible(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else "�"
+
+
+def json_text(record: Any, *, ascii: bool = True) -> str:
+    """A record as JSON: all that is printed as JSON comes from here.
+
+    JSON has no NaN and no infinity: such a number becomes null.
+    """
+    try:
+        return json.dumps(record, ensure_ascii=ascii, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), ensure_ascii=ascii, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def for_terminal(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from kvstream.events import (
     StepDone,
 )
 from kvstream.reporters.base import Reporter, Sink
+from kvstream.reporters.format import json_text
 from kvstream.reporters.process import device_bytes, resident_bytes
 
 
@@ -27,7 +27,7 @@ class Stats(Reporter):
         self.held: tuple[int, ...] = ()
 
     def show(self, event: Event) -> None:
-        self.stream.write(json.dumps(self.record(event), ensure_ascii=True) + "\n")
+        self.stream.write(json_text(self.record(event)) + "\n")
         self.stream.flush()
 
     def record(self, event: Event) -> dict[str, Any]:

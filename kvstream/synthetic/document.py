@@ -1,7 +1,8 @@
 """A long made-up document with known facts in it, and the questions that ask for them.
 
-Facts about invented people and places, and passkeys, are planted into a made-up novel or into any
-other text. Everything is a generator: a document of any length is written in constant memory.
+This is the door of the package for everything but training. Facts about invented people and
+places, and passkeys, are planted into a made-up novel or into any other text. Everything is a
+generator: a document of any length is written in constant memory.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from kvstream.synthetic.document_facts import KINDS, MOST_FACTS, Fact, make_facts
 from kvstream.synthetic.novel import novel
 from kvstream.synthetic.planting import plant
-from kvstream.synthetic.sample_facts import KINDS, MOST_FACTS, Fact, make_facts
 
 __all__ = [
     "CHARS_PER_TOKEN",

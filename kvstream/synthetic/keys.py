@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import re
 
-from kvstream.synthetic.facts import (
-    _MATERIALS,
-    _THINGS,
+from kvstream.synthetic.training_facts import (
+    MATERIALS,
+    THINGS,
     Planted,
-    _opening,
-    _stem,
+    opening,
     place,
+    stem,
     surname,
 )
 from kvstream.synthetic.words import phrases, words
@@ -75,7 +75,7 @@ def passkey(rng: random.Random, plain: bool | None = None, name: str = "") -> Pl
             "If anyone asks, {n} is {c}.",
         ]
     )
-    text = _opening(statement.replace("{n}", name).replace("{c}", code))
+    text = opening(statement.replace("{n}", name).replace("{c}", code))
     text = re.sub(r"(?<=[.\"] )the\b", "The", text) if rng.random() < 0.7 else text
     asked = [
         "What is {n}?",
@@ -95,7 +95,7 @@ def passkey(rng: random.Random, plain: bool | None = None, name: str = "") -> Pl
         "Do you remember {n}?",
         "What's {n}?",
     ]
-    return Planted(text, [(_opening(q.replace("{n}", name)), code) for q in asked])
+    return Planted(text, [(opening(q.replace("{n}", name)), code) for q in asked])
 
 
 _KINDS_OF_HOLDERS = words(
@@ -131,7 +131,7 @@ def keyring(rng: random.Random, count: int) -> list[Planted]:
         made = passkey(rng, name=f"the {word} {link} {lock}")
         code = made.questions[0][1]
         if rng.random() < 0.4:
-            made.text = _opening(rng.choice(_RING).format(c=code, w=word, n=lock))
+            made.text = opening(rng.choice(_RING).format(c=code, w=word, n=lock))
         asked = [q.format(w=word, n=lock) for q in _RING_ASKED]
         ring.append(Planted(made.text, made.questions[:3] + [(q, code) for q in asked]))
     return ring
@@ -167,9 +167,9 @@ def key_values(rng: random.Random, pairs: int) -> Planted:
         if draw == 0:
             return "".join(rng.choice("0123456789abcdef") for _ in range(8))
         if draw == 1:
-            return _stem(rng, 2)
+            return stem(rng, 2)
         if draw == 2:
-            return rng.choice(_MATERIALS) + "-" + rng.choice(_THINGS)
+            return rng.choice(MATERIALS) + "-" + rng.choice(THINGS)
         if draw == 3:
             return str(rng.randrange(100, 99999))
         return surname(rng)

@@ -6,9 +6,9 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic import keys, questions, training_facts
 from kvstream.synthetic.corpus import Corpus, HumanContext, QuestionAnswer, split_sentences
-from kvstream.synthetic.facts import REFUSAL
+from kvstream.synthetic.training_facts import REFUSAL
 
 
 @dataclass
@@ -39,7 +39,7 @@ class DocumentMaker:
         rng = self.rng
         count = max(1, round(budget / rng.choice([40, 60, 90, 130, 200, 300])))
         count = min(count, 24)
-        made: list[facts.Planted] = []
+        made: list[training_facts.Planted] = []
         while len(made) < count:
             draw = rng.random()
             if draw < 0.12:
@@ -49,23 +49,23 @@ class DocumentMaker:
             elif draw < 0.25:
                 made.append(keys.key_values(rng, rng.randrange(2, 6 + min(budget // 100, 12))))
             elif draw < 0.37:
-                made.extend(facts.two_steps(rng))
+                made.extend(training_facts.two_steps(rng))
             elif draw < 0.42:  # several facts about one person, apart from each other
-                subject = facts.person(rng)
-                made.extend(facts.anything(rng, subject) for _ in range(2))
+                subject = training_facts.person(rng)
+                made.extend(training_facts.anything(rng, subject) for _ in range(2))
             elif draw < 0.46:  # the same said of several people
-                relation = rng.choice(facts.relations())
-                same = [facts.fact(rng, None, relation) for _ in range(rng.choice([2, 3]))]
-                made.extend(facts.dressed(rng, each) for each in same)
+                relation = rng.choice(training_facts.relations())
+                same = [training_facts.fact(rng, None, relation) for _ in range(rng.choice([2, 3]))]
+                made.extend(training_facts.dressed(rng, each) for each in same)
             elif draw < 0.5:
                 sentence = rng.choice(self.corpus.sentences)
-                made.append(facts.Planted(sentence.text, sentence.questions))
+                made.append(training_facts.Planted(sentence.text, sentence.questions))
             elif draw < 0.5 + self.human:
                 snippet = rng.choice(self.corpus.snippets)
                 rules = questions.from_sentence(snippet.text, rng) if rng.random() < 0.4 else []
-                made.append(facts.Planted(snippet.text, snippet.questions + rules))
+                made.append(training_facts.Planted(snippet.text, snippet.questions + rules))
             else:
-                made.append(facts.anything(rng))
+                made.append(training_facts.anything(rng))
         rng.shuffle(made)
         return [DocumentPart(p.text, p.questions, planted=True) for p in made]
 
@@ -196,15 +196,15 @@ class DocumentMaker:
             other = keys.passkey(rng, plain=False)
         elif draw < 0.55:
             known = re.findall(r"\b[A-Z][a-z]{3,}\b", " ".join(p.text for p in pieces if p.planted))
-            relation = rng.choice([r for r in facts.relations() if r.clauses])
+            relation = rng.choice([r for r in training_facts.relations() if r.clauses])
             subject = rng.choice(known) if known and rng.random() < 0.5 else None
-            other = facts.dressed(rng, facts.fact(rng, subject, relation))
+            other = training_facts.dressed(rng, training_facts.fact(rng, subject, relation))
         elif draw < 0.85:
             prose = split_sentences(self.corpus.prose(rng, 1500))
             asked = [q for s in prose for q in questions.from_sentence(s, rng)]
-            other = facts.Planted("", asked)
+            other = training_facts.Planted("", asked)
         else:
-            other = facts.anything(rng)
+            other = training_facts.anything(rng)
         if not other.questions:
-            other = facts.anything(rng)
+            other = training_facts.anything(rng)
         return rng.choice(other.questions)[0], REFUSAL

@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.evaluation.metrics import best, exact_match, f1
-from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic import keys, questions, training_facts
 from kvstream.synthetic.corpus import Corpus, HumanContext, split_sentences
-from kvstream.synthetic.facts import REFUSAL
+from kvstream.synthetic.training_facts import REFUSAL
 from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)
@@ -80,7 +80,7 @@ class Trials:
 
     def facts(self, length: int) -> Trial:
         """A fact in a trained wording about unseen names."""
-        planted = facts.fact(self.rng)
+        planted = training_facts.fact(self.rng)
         question, answer = self.rng.choice(planted.questions)
         return self._plant(length, planted.text), question, [answer]
 
@@ -88,14 +88,14 @@ class Trials:
         """A fact in an unseen wording."""
         forms = self.rng.choice(_NEW_FACTS)
         names = sorted(set(re.findall(r"\{(\w+)\}", " ".join(forms))))
-        values = {name: facts.slot(self.rng, name) for name in names}
-        statement, question, answer = (facts.put(form, values) for form in forms)
+        values = {name: training_facts.slot(self.rng, name) for name in names}
+        statement, question, answer = (training_facts.put(form, values) for form in forms)
         statement = statement[0].upper() + statement[1:]
         return self._plant(length, statement), question, [answer]
 
     def two_steps(self, length: int) -> Trial:
         """Two facts about one person in different places."""
-        first, second = facts.two_steps(self.rng)
+        first, second = training_facts.two_steps(self.rng)
         question, answer = self.rng.choice(second.questions)
         half = self._plant(length // 2, first.text)
         return half + "\n\n" + self._plant(length // 2, second.text), question, [answer]
@@ -144,7 +144,7 @@ class Trials:
 
     def refusal_facts(self, length: int) -> Trial:
         """A question about a fact that is not there, another fact being there."""
-        planted, other = facts.fact(self.rng), facts.fact(self.rng)
+        planted, other = training_facts.fact(self.rng), training_facts.fact(self.rng)
         return self._plant(length, planted.text), self.rng.choice(other.questions)[0], []
 
 

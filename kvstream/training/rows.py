@@ -19,7 +19,7 @@ import tiktoken
 
 from kvstream import pocket
 from kvstream.synthetic.corpus import Corpus, QuestionAnswer
-from kvstream.synthetic.facts import REFUSAL
+from kvstream.synthetic.training_facts import REFUSAL
 from kvstream.training.documents import DocumentMaker, DocumentPart
 
 PAD, TEXT, ANSWER = 0, 1, 2

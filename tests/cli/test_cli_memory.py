@@ -156,9 +156,18 @@ def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
 
 
 def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:
-    ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=b"Who \xff\xfe is ill?\nWho?\n")
+    said = b"Who \xff\xfe is ill?\n\xffWho?\n"
+    ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=said)
     assert ran.code == 0, ran.stderr
     assert len(ran.stdout.splitlines()) == 2
+    assert ran.stderr.count("bytes that are not UTF-8; they were replaced") == 1
+    assert "�" in "".join(json.loads(line)["question"] for line in asked(cli, memory))
+
+
+def asked(cli, memory) -> list[str]:
+    """Results of a chat whose question has bytes that are no text."""
+    ran = cli("chat", "--memory", memory, "--json", "-n", "2", stdin=b"Who \xff is ill?\n")
+    return ran.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -222,3 +231,39 @@ def test_bytes_that_are_not_used_are_told(cli, story) -> None:
     assert "not 512,000,000" in planned.stdout
     ran = cli("ask", str(story), "Who?", *FEW[2:], "--budget", "1MB", "--json")
     assert not any("positions" in told for told in json.loads(ran.stdout)["warnings"])
+
+
+def test_a_memory_that_cannot_take_its_name_is_kept_elsewhere(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvstream.memory import file
+
+    story, target = tmp_path / "story.txt", tmp_path / "made" / "m.kvs"
+    story.write_text("Ada hid the letter under the third stone of the garden wall. " * 20)
+    target.parent.mkdir()
+    replace = file._replace
+
+    def full(path: Path, fill) -> None:
+        if path.parent == refused or path == target:
+            raise OSError(28, "No space left on device")
+        replace(path, fill)
+
+    monkeypatch.setattr(file, "_replace", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for refused in (None, target.parent):  # beside it, then among temporary files
+        ran = cli("remember", str(story), "-o", str(target), "--budget", "400", "--threads", "1")
+        assert ran.code == 1
+        place = Path(re.search(r"The memory was written to (.*\.kvs) instead", ran.stderr)[1])
+        assert place.parent == ((refused and tmp_path) or target.parent)
+        assert cli("ask", "--memory", str(place), "Who hid the letter?", "-q").code == 0
+        place.unlink()
+    assert not list(target.parent.iterdir())
+
+
+@pytest.mark.parametrize("option", [["--text"], ["--max-unpacked", "1GB"]])
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_options_of_sources_are_refused_with_a_memory(cli, tmp_path, command, option) -> None:
+    question = ["Who?"] if command == "ask" else []
+    ran = cli(command, "--memory", str(tmp_path / "m.kvs"), *option, *question)
+    assert ran.code == 2
+    assert f"{option[0]} says how sources are read" in ran.stderr

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,4 +70,22 @@ def test_empty_input_is_nothing_to_read(cli, tmp_path) -> None:
     out = tmp_path / "out.txt"
     ran = cli("sample", "--into", "-", "-o", str(out))
     assert ran.code == 3
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_sample_leaves_no_temporary_file(tmp_path: Path, end: int) -> None:
+    command = ["sample", "--tokens", "4G", "-o", str(tmp_path / "out.txt")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvstream", *command], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size for path in tmp_path.iterdir()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(end)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + end
+    assert stderr == "Terminated.\n"
     assert not list(tmp_path.iterdir())

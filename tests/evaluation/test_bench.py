@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from kvstream.errors import BudgetError, SourceError, UsageError
-from kvstream.evaluation import heatmap, needle, perplexity, qa, report, summary
+from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import ModelIdentity
 from kvstream.evaluation.intervals import wilson
-from kvstream.evaluation.records import Records, Trial, measure
+from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.sweep import Case, cases, labels, parse_settings
 from kvstream.settings import Budget, RunSettings
@@ -196,7 +196,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tokenizer: Any) -> Any:
     def run(plan: needle.Plan, methods: tuple[str, ...] = ("infinipot",)) -> list[Any]:
         every = cases(RunSettings(max_tokens=8), methods=methods, budgets=(Budget(tokens=512),))
         trials = needle.trials(session, Filler.of([]), plan, every)  # type: ignore[arg-type]
-        return needle.rows(list(measure(trials, Records())))
+        return needle_rows.rows(list(measure(trials, Records())))
 
     return run
 
@@ -213,7 +213,7 @@ def test_a_row_for_each_length_and_depth(found: Any, kind: str) -> None:
     assert first["high"] == pytest.approx(0.5615, abs=1e-3)
     none, every = (pytest.approx((share, *wilson(3 * share, 3)), abs=1e-4) for share in (0, 1))
     assert [(r["f1"], r["f1_low"], r["f1_high"]) for r in rows[:2]] == [none, every]
-    pooled = needle.pooled(rows)
+    pooled = needle_rows.pooled(rows)
     assert [(r["right"], r["trials"], r["f1"]) for r in pooled] == [(3, 6, 0.5), (3, 6, 0.5)]
 
 
@@ -264,7 +264,7 @@ def test_where_and_limit_choose_records(tmp_path: Path) -> None:
 
 def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
     def record(document: str, *questions: dict[str, Any]) -> dict[str, Any]:
-        base = dict.fromkeys(qa.ROW_KEYS)
+        base = dict.fromkeys(CASE_KEYS)
         return {**base, "method": "m", "document": document, "questions": list(questions)}
 
     right = qa.score(qa.Question("q", ("red",)), "red")

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from kvstream.errors import UsageError
-from kvstream.evaluation.needle import _cites, pooled, rows
+from kvstream.evaluation.needle import _cites
+from kvstream.evaluation.needle_rows import pooled, rows
 from kvstream.evaluation.ordinary import has_rare_word, ordinary
 from kvstream.synthetic.questions import from_sentence
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import random
 import threading
 import time
 from itertools import pairwise
@@ -491,3 +492,20 @@ def test_other_decoders_keep_offsets(data: bytes, cuts: list[int], name: str) ->
         assert end is None or int(offsets[0]) == end
         end = int(offsets[-1])
     assert end in (None, len(data))
+
+
+def test_a_damaged_archive_in_a_folder_is_skipped_and_counted(tmp_path: Path) -> None:
+    noise = random.Random(0).randbytes(300_000).hex().encode()
+    packed = bytearray(gzip.compress(noise))
+    packed[len(packed) // 2] ^= 0xFF  # damage in the middle
+    (tmp_path / "a.txt.gz").write_bytes(packed)
+    (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 200)  # and at once
+    (tmp_path / "c.txt").write_text("Ada hid the letter.\n")
+    sources = open_sources([str(tmp_path)])
+    text = "".join(block.text for block in sources)
+    assert text.endswith("Ada hid the letter.\n")
+    told = " ".join(sources.warnings)
+    assert "1 × damaged file" in told
+    assert f"1 × document that cannot be read (the first: {tmp_path}/a.txt.gz is damaged" in told
+    with pytest.raises(SourceError, match="is damaged"):
+        list(open_sources([str(tmp_path / "a.txt.gz")]))

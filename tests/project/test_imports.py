@@ -8,6 +8,7 @@ import re
 import resource
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -100,6 +101,15 @@ def test_lower_rooms_never_import_upper_ones(path: Path) -> None:
         assert floor[other] < floor[here], f"{relative} imports {other}, which is not below it"
         if here in ONLY:
             assert other in ONLY[here], f"{relative} imports {other}"
+
+
+def test_what_is_not_in_the_wheel_is_imported_by_nothing_in_it() -> None:
+    """Training is in the repository alone: an installed kvstream could not import it."""
+    settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text("utf-8"))
+    assert settings["tool"]["setuptools"]["packages"]["find"]["exclude"] == ["kvstream.training*"]
+    for path in FILES:
+        if "training" not in path.relative_to(PACKAGE).parts:
+            assert "training" not in {room(module) for module in imports_of(path)}, path
 
 
 def test_no_circles_between_files() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from fakes import FakeSession
@@ -12,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import kvstream
 from kvstream.events import StepDone
 from kvstream.reporters import format as f
+from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
 from kvstream.reporters.plain import Plain
 from kvstream.settings import ModelSettings, RunSettings
@@ -204,3 +208,18 @@ def test_the_panel_asks_the_engine_only_when_it_is_drawn() -> None:
     elapsed = time.monotonic() - began
     assert asked[0] <= 2 + 4 * elapsed
     assert elapsed / 3000 < 0.001, "a step costs the panel less than a millisecond"
+
+
+def test_json_has_no_nan_and_no_infinity() -> None:
+    record = {"a": float("nan"), "b": [1.5, (float("inf"), {"c": -float("inf")})], "d": "ä"}
+    text = json_text(record)
+    assert json.loads(text) == {"a": None, "b": [1.5, [None, {"c": None}]], "d": "ä"}
+    assert text.isascii()
+    assert json_text({"d": "ä"}, ascii=False) == '{"d": "ä"}'
+
+
+def test_all_json_that_is_printed_is_made_in_one_place() -> None:
+    package = Path(kvstream.__file__).parent
+    files = [*package.glob("cli/**/*.py"), *package.glob("reporters/**/*.py")]
+    makes = [str(p.relative_to(package)) for p in files if "dumps(" in p.read_text("utf-8")]
+    assert makes == ["reporters/format.py"]

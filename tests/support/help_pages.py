@@ -10,6 +10,7 @@ import click
 from click.testing import CliRunner
 
 from kvstream.cli.app import COMMANDS, cli
+from kvstream.cli.commands.methods.listing import MethodsCommand
 
 HEADER = """\
 # Help pages
@@ -27,9 +28,20 @@ def commands() -> dict[str, click.Command]:
             command = cli.get_command(context, name)
             assert command is not None
             found[name] = command
-            if isinstance(command, click.Group):
-                for inner in command.list_commands(context):
-                    found[f"{name} {inner}"] = command.get_command(context, inner)  # type: ignore
+            found |= inner(name, command, context)
+    return found
+
+
+def inner(name: str, command: click.Command, context: click.Context) -> dict[str, click.Command]:
+    """The commands behind one, however deep."""
+    group = command.actions if isinstance(command, MethodsCommand) else command
+    found: dict[str, click.Command] = {}
+    if isinstance(group, click.Group):
+        for word in group.list_commands(context):
+            one = group.get_command(context, word)
+            assert one is not None
+            found[f"{name} {word}"] = one
+            found |= inner(f"{name} {word}", one, context)
     return found
 
 

@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream import pocket
-from kvstream.synthetic import facts, keys, questions
+from kvstream.synthetic import keys, questions, training_facts
 from kvstream.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
-from kvstream.synthetic.facts import REFUSAL
 from kvstream.synthetic.splits import is_heldout
+from kvstream.synthetic.training_facts import REFUSAL
 from kvstream.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
 from kvstream.training.shards import write_shards
 
@@ -67,16 +67,16 @@ def test_no_book_is_on_both_sides(data):
 
 def test_every_fact_answers_its_questions():
     rng = random.Random(0)
-    for relation in facts.relations():
+    for relation in training_facts.relations():
         for _ in range(10):
-            planted = facts.fact(rng, relation=relation)
+            planted = training_facts.fact(rng, relation=relation)
             assert planted.questions, planted.text
             for question, answer in planted.questions:
                 assert answer.lower() in planted.text.lower()
                 assert "{" not in question + planted.text
 
 
-@pytest.mark.parametrize("make", [keys.passkey, facts.anything])
+@pytest.mark.parametrize("make", [keys.passkey, training_facts.anything])
 def test_other_plants_answer_their_questions(make):
     rng = random.Random(1)
     for _ in range(300):
@@ -88,7 +88,7 @@ def test_other_plants_answer_their_questions(make):
 def test_two_steps_do_not_name_the_person():
     rng = random.Random(2)
     for _ in range(50):
-        first, second = facts.two_steps(rng)
+        first, second = training_facts.two_steps(rng)
         for question, answer in second.questions:
             assert first.person not in question
             assert answer.lower() in second.text.lower()

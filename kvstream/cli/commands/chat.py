@@ -20,7 +20,7 @@ from kvstream.cli.shared.options import (
     memory_file,
     reading_options,
 )
-from kvstream.cli.shared.recalling import of_memory, open_memory
+from kvstream.cli.shared.recalling import of_memory, open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,
     announce,
@@ -82,6 +82,8 @@ def command(
             "--dry-run tells what a reading would take; remember, which reads the same, has it.",
             ctx,
         )
+    if memory is not None:
+        refuse_reading(ctx)
     early.check(options)
     if sys.stdin is None:
         raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
@@ -138,6 +140,12 @@ def command(
     return code
 
 
+def _replaced(line: str) -> str:
+    """The line with � for bytes of standard input that its encoding does not know."""
+    encoding = sys.stdin.encoding
+    return line.encode(encoding, "surrogateescape").decode(encoding, "replace")
+
+
 def turns(budget: int) -> int:
     """Turns worth holding on to: a question and an answer take some ten entries at least."""
     return max(1, budget // 10)
@@ -150,7 +158,8 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
     """
     asked = sys.stdin.isatty()
     if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text must not end the chat
-        sys.stdin.reconfigure(errors="replace")
+        sys.stdin.reconfigure(errors="surrogateescape")
+    told = False
     while True:
         if asked:
             sys.stderr.write("> ")
@@ -160,7 +169,11 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
             if asked:
                 sys.stderr.write("\n")
             return
-        said = line.strip()
+        said = _replaced(line).strip()
+        if not told and said != line.strip():
+            told = True
+            encoding = sys.stdin.encoding.upper()
+            tell(f"A question has bytes that are not {encoding}; they were replaced by �.")
         if said.lower() in LEAVE:
             return
         if said.lower() == "/help":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -41,6 +40,7 @@ from kvstream.cli.shared.running import (
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, StepDone
+from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
@@ -276,5 +276,5 @@ def _print_json(output: TextIO | OutputFile, row: Row) -> None:
         record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
     else:
         record = {**row.result.to_json(), "spread": round(row.spread, 4)}
-    output.write(json.dumps(record, ensure_ascii=False) + "\n")
+    output.write(json_text(record, ascii=False) + "\n")
     output.flush()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-
 import click
 
 from kvstream.cli.shared.options import SectionedCommand
+from kvstream.reporters.format import json_text
 
 
 @click.command("doctor", cls=SectionedCommand)
@@ -23,7 +22,7 @@ def command(ctx: click.Context, json: bool) -> None:
     for finding in doctor.findings():
         broken += not finding.ok
         if json:
-            click.echo(jsonlib.dumps(vars(finding)))
+            click.echo(json_text(vars(finding)))
             continue
         mark = "ok" if finding.ok else "!!"
         click.echo(f"{mark}  {finding.name:18}{finding.value}")

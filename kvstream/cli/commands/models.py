@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as jsonlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import click
 
 from kvstream.cli.groups import Group
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, size
+from kvstream.reporters.format import for_terminal, json_text, size
 
 if TYPE_CHECKING:
     from kvstream.cli.diagnostics.model_list import Entry
@@ -48,7 +47,7 @@ def command(ctx: click.Context, json: bool) -> None:
     if json:
         for entry in found:
             record = {**dataclasses.asdict(entry), "device": memory.device, "free": memory.free}
-            click.echo(jsonlib.dumps(record, ensure_ascii=False))
+            click.echo(json_text(record, ascii=False))
         return
     rows = [HEADINGS, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]

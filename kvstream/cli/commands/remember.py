@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,8 @@ from kvstream.cli.shared.running import (
     reading_line,
     show_plan,
 )
-from kvstream.errors import SourceError
-from kvstream.reporters.format import size
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.reporters.format import json_text, size
 
 if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
@@ -155,18 +156,40 @@ def remember(
             interrupted=interrupts,
         )
         memory = drained(events, interrupts, reporter)
-        digest = save(memory, target)
+        try:
+            digest = save(memory, target)
+        except KvstreamError as error:
+            raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
         if checkpoint is not None and not interrupts():
             checkpoint.remove()
         reporter.close()
         written = target.stat().st_size
         if options.as_json:
-            output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
+            output.write(json_text(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
             asked = ", ".join(f'"{q}"' for q in setting.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
             reporter.tell(reading_line(memory))
+
+
+def saved_elsewhere(memory: Memory, target: Path) -> str:
+    """Write a memory that `target` cannot take beside it or among temporary files; says where."""
+    from kvstream.memory.saving import save
+
+    for folder in (target.parent, Path(tempfile.gettempdir())):
+        place = None
+        try:
+            handle, name = tempfile.mkstemp(".kvs", f"{target.stem[:40]}.", folder)
+            os.close(handle)
+            place = Path(name)
+            save(memory, place)
+        except (OSError, KvstreamError):
+            if place is not None:
+                place.unlink(missing_ok=True)
+            continue
+        return f"The memory was written to {place} instead."
+    return "No other place could take the memory either, and it is lost."
 
 
 def _finished(base: Path, target: Path, options: ReadingOptions, sources: SourceSet) -> bool:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import click
 
+from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import CountType, FileType, SectionedCommand, SeedType, option
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import for_terminal, json_text
 
 BUFFER = 64 * 1024
 STDOUT = Path("-")
@@ -89,7 +90,12 @@ def command(
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
     refuse_clashes({"--output": output, "--questions": questions}, {})
-    with _file(questions, "--questions") as asked, _file(output, "--output") as text:
+    # SIGTERM and SIGHUP raise, so that no temporary file is left.
+    with (
+        Interrupts(partial(click.echo, err=True)),
+        _file(questions, "--questions") as asked,
+        _file(output, "--output") as text,
+    ):
         if into is None:
             count = facts or sample.default_facts(tokens)
             pieces = sample.generate(tokens=tokens, seed=seed, facts=count)
@@ -100,7 +106,7 @@ def command(
         _write(pieces, text or sys.stdout)
         if questions is not None:
             records = sample.questions(facts=count, seed=seed)
-            lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+            lines = (json_text(record, ascii=False) + "\n" for record in records)
             _write(lines, asked or sys.stdout)
 
 

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream.cli.shared import early
-from kvstream.cli.shared.options import ReadingOptions
+from kvstream.cli.shared.options import ReadingOptions, typed
 from kvstream.cli.shared.running import (
     WITHHELD,
     announce,
@@ -38,6 +38,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         raise UsageError("--reread needs the sources; a memory file is asked without them.")
     if options.dry_run:
         raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
+    refuse_reading(ctx)
     early.check(options)
     code = 0
     check_files(options, memory=path)
@@ -64,6 +65,17 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
                 if isinstance(event, Answered) and event.result.withheld is not None:
                     code = WITHHELD
     return code
+
+
+def refuse_reading(ctx: click.Context) -> None:
+    """Options of sources, where a memory file is asked without any. Raises UsageError."""
+    for name in ("text", "max_unpacked"):
+        if typed(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} says how sources are read; a memory file is asked without them. Leave "
+                f"{option} out."
+            )
 
 
 def of_memory(events: Iterator[Event], kind: Kind) -> Iterator[Event]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.format import json_text
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
 from kvstream.session.intervals import Intervals
@@ -362,7 +362,7 @@ def show_plan(
     if as_json:
         warnings = [unused] if unused else []
         record = {"dry_run": True, **vars(started), "warnings": warnings}
-        output.write(json.dumps(record) + "\n")
+        output.write(json_text(record) + "\n")
         return
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
     output.write(

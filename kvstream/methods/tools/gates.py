@@ -3,7 +3,7 @@
 A memory is ``M [K, F, E]`` and ``z [K, F]``, the sums of ``f(k)^T v`` and of ``f(k)`` over the
 entries that it was given, f(k) being F features of a key. A gate has the features of keys and of
 queries and says how what it finds is mixed with the attention to what is still there. One for each
-layer, trained for the model (``kvstream gate train``).
+layer, trained for the model (``kvstream methods train edgeinfinite``).
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
     path = Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / name
     option = " --form paper" if form == "paper" else ""
     remedy = (
-        f"train one with `kvstream gate train --model {model.name} --data FOLDER --out "
-        f"{name}{option}` and name it with --set edgeinfinite.gate={name}."
+        f"train one with `kvstream methods train edgeinfinite --model {model.name} --data "
+        f"FOLDER --out {name}{option}` and name it with --set edgeinfinite.gate={name}."
     )
     if not path.is_file():
         where = (

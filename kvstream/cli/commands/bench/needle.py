@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
-    COUNTS,
     SHARES,
     ListType,
     case_options,
     cases_of,
     heldout_option,
+    lengths_option,
     model_settings,
+    plot_option,
     result_options,
     seed_option,
     text_files,
+    text_option,
     tokens_option,
+    whole_option,
 )
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
@@ -48,15 +50,7 @@ WORDINGS = ("own", "varied")
     help="varied: passkeys and facts in words, forms and places that pocket's training has not "
     "seen, reported by template.",
 )
-@option(
-    "--lengths",
-    type=COUNTS,
-    default="8k",
-    show_default=True,
-    metavar="N,...",
-    section="Measurement",
-    help="Tokens of the documents.",
-)
+@lengths_option("Tokens of the documents.")
 @option(
     "--depths",
     type=SHARES,
@@ -84,13 +78,7 @@ WORDINGS = ("own", "varied")
     section="Measurement",
     help="Needles in each document, all asked for; one is at the depth.",
 )
-@option(
-    "--text",
-    multiple=True,
-    metavar="FILE",
-    section="Measurement",
-    help="Text to hide the needles in: files or directories. [default: made-up prose]",
-)
+@text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
 @option(
     "--words",
@@ -102,12 +90,7 @@ WORDINGS = ("own", "varied")
 @seed_option
 @tokens_option(24)
 @case_options
-@option(
-    "--whole",
-    is_flag=True,
-    section="Compared",
-    help="Also the whole document in a cache that holds it, up to the trained length.",
-)
+@whole_option("the whole document")
 @option(
     "--near",
     is_flag=True,
@@ -129,13 +112,7 @@ WORDINGS = ("own", "varied")
     help="Also what BM25 finds, as much of it as the budget holds.",
 )
 @model_options
-@option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    section="Results",
-    help="Picture of depth by length (.png, .svg, .pdf).",
-)
+@plot_option("depth by length")
 @result_options
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.
@@ -151,7 +128,7 @@ def command(**values: Any) -> int:
 
 
 def _run(**values: Any) -> int:
-    from kvstream.evaluation import heatmap, needle, report
+    from kvstream.evaluation import heatmap, needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
@@ -180,23 +157,27 @@ def _run(**values: Any) -> int:
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     with output.progress(values["progress"], total, quiet=quiet) as advance:
         found, complete = output.collect(
-            measure(needle.trials(session, filler, plan, cases), records), advance, needle.so_far
+            measure(needle.trials(session, filler, plan, cases), records),
+            advance,
+            needle_rows.so_far,
         )
-    rows = needle.rows(found)
+    rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
         output.say(f"Left out: {message}")
     if records.reused and not quiet:
         output.say(f"{records.reused:,} trials were taken from {values['save']}.")
-    output.show(rows, lambda: _tables(rows, report, needle, heatmap), as_json=values["json"])
+    output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
     if plot is not None and rows:
         heatmap.draw(rows, plot, f"{plan.kind}, {session.model_name}: found, % of {plan.trials}")
     return 0 if complete else 130
 
 
-def _tables(rows: list[Any], report: Any, needle: Any, heatmap: Any) -> Any:
+def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
+    from kvstream.evaluation import needle_rows
+
     for label, group in heatmap.panels(rows).items():
         yield report.grid(label, group)
-    everything = needle.pooled(rows)
+    everything = needle_rows.pooled(rows)
     yield report.table(
         "All depths together",
         [

@@ -45,6 +45,17 @@ COUNTS = ListType(CountType())
 NAMES = ListType(click.STRING)
 SHARES = ListType(click.FloatRange(0, 1))
 
+
+def quiet_option(section: str) -> Callable[[Any], Any]:
+    """Shared with other commands that measure."""
+    return option("-q", "--quiet", is_flag=True, section=section, help="No progress.")
+
+
+def verbose_option(section: str, help: str = "Tracebacks.") -> Callable[[Any], Any]:
+    """Shared with other commands that measure."""
+    return option("-v", "--verbose", is_flag=True, section=section, help=help)
+
+
 case_options = stack(
     option(
         "--method", type=NAMES, default="infinipot", show_default=True, metavar="NAME,...",
@@ -100,8 +111,8 @@ result_options = stack(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
         section="Results", help="auto is live on a terminal, else plain lines.",
     ),
-    option("-q", "--quiet", is_flag=True, section="Results", help="No progress."),
-    option("-v", "--verbose", is_flag=True, section="Results", help="Tracebacks."),
+    quiet_option("Results"),
+    verbose_option("Results"),
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
 
@@ -116,6 +127,53 @@ def tokens_option(default: int) -> Callable[[Any], Any]:
     return option(
         "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
         section="Measurement", help="Most tokens of an answer.",
+    )  # fmt: skip
+
+
+def data_option(help: str) -> Callable[[Any], Any]:
+    """Files of records."""
+    return option(
+        "--data", multiple=True, required=True, metavar="FILE", section="Measurement", help=help
+    )
+
+
+def limit_option(what: str) -> Callable[[Any], Any]:
+    """How many of the records, "records" or what they are."""
+    return option(
+        "--limit", type=click.IntRange(min=1), metavar="N", section="Measurement",
+        help=f"So many {what}, drawn by the seed. [default: all]",
+    )  # fmt: skip
+
+
+def lengths_option(help: str) -> Callable[[Any], Any]:
+    """Numbers of tokens."""
+    return option(
+        "--lengths", type=COUNTS, default="8k", show_default=True, metavar="N,...",
+        section="Measurement", help=help,
+    )  # fmt: skip
+
+
+def text_option(use: str) -> Callable[[Any], Any]:
+    """Text of the user's for `use`."""
+    return option(
+        "--text", multiple=True, metavar="FILE", section="Measurement",
+        help=f"Text {use}: files or directories. [default: made-up prose]",
+    )  # fmt: skip
+
+
+def whole_option(what: str) -> Callable[[Any], Any]:
+    """The cache that holds everything, beside the methods."""
+    return option(
+        "--whole", is_flag=True, section="Compared",
+        help=f"Also {what} in a cache that holds it, up to the trained length.",
+    )  # fmt: skip
+
+
+def plot_option(of: str) -> Callable[[Any], Any]:
+    """Where a picture goes."""
+    return option(
+        "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+        section="Results", help=f"Picture of {of} (.png, .svg, .pdf).",
     )  # fmt: skip
 
 

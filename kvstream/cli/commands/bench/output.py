@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.reporters.format import for_terminal
+from kvstream.reporters.format import for_terminal, json_text
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
@@ -114,7 +113,7 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
     """Rows as JSON, or the tables."""
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row, ensure_ascii=False))
+            click.echo(json_text(row, ascii=False))
         return
     from rich.console import Console
 

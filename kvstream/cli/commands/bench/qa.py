@@ -12,34 +12,25 @@ from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
+    data_option,
     heldout_option,
+    limit_option,
     model_settings,
     no_stdin,
     result_options,
     seed_option,
     text_files,
+    text_option,
     tokens_option,
+    whole_option,
 )
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
 @click.command("qa", cls=SectionedCommand)
-@option(
-    "--data",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    section="Measurement",
-    help="Records as JSON lines, packed or not; may be given many times.",
-)
-@option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    section="Measurement",
-    help="So many records, drawn by the seed. [default: all]",
-)
+@data_option("Records as JSON lines, packed or not; may be given many times.")
+@limit_option("records")
 @option(
     "--where",
     multiple=True,
@@ -73,13 +64,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     section="Measurement",
     help="Hide each context in a text of N tokens.",
 )
-@option(
-    "--text",
-    multiple=True,
-    metavar="FILE",
-    section="Measurement",
-    help="Text for --within: files or directories. [default: made-up prose]",
-)
+@text_option("for --within")
 @heldout_option
 @option(
     "--by-attribute",
@@ -90,12 +75,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
 @seed_option
 @tokens_option(48)
 @case_options
-@option(
-    "--whole",
-    is_flag=True,
-    section="Compared",
-    help="Also the context alone in a cache that holds it, up to the trained length.",
-)
+@whole_option("the context alone")
 @model_options
 @result_options
 def command(**values: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,27 +10,26 @@ from click.core import ParameterSource
 
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
-    COUNTS,
     NAMES,
     case_options,
     cases_of,
+    lengths_option,
     model_settings,
     no_stdin,
+    plot_option,
     result_options,
     seed_option,
+    text_option,
     tokens_option,
 )
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
+from kvstream.cli.shared.options import SectionedCommand, model_options, option, stack
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
 
-speed_options = (
-    option(
-        "--lengths", type=COUNTS, default="8k", show_default=True, metavar="N,...",
-        section="Measurement", help="Tokens to read.",
-    ),
+speed_options = stack(
+    lengths_option("Tokens to read."),
     option(
         "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
         section="Measurement",
@@ -67,32 +65,17 @@ speed_options = (
         metavar="SECONDS", section="Measurement",
         help="What would take longer, by the length before, is not run; plain caches are fitted.",
     ),
-    option(
-        "--text", multiple=True, metavar="FILE", section="Measurement",
-        help="Text to read: files or directories. [default: made-up prose]",
-    ),
+    text_option("to read"),
 )  # fmt: skip
 
 
-def _speed_options(command: Any) -> Any:
-    for decorate in reversed(speed_options):
-        command = decorate(command)
-    return command
-
-
 @click.command("speed", cls=SectionedCommand)
-@_speed_options
+@speed_options
 @seed_option
 @tokens_option(24)
 @case_options
 @model_options
-@option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    section="Results",
-    help="Picture of time and memory against length (.png, .svg, .pdf).",
-)
+@plot_option("time and memory against length")
 @result_options
 @click.pass_context
 def command(ctx: click.Context, **values: Any) -> int:

@@ -11,6 +11,8 @@ from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
+    data_option,
+    limit_option,
     model_settings,
     no_stdin,
     result_options,
@@ -22,21 +24,8 @@ from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 
 @click.command("summary", cls=SectionedCommand)
-@option(
-    "--data",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    section="Measurement",
-    help="Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.",
-)
-@option(
-    "--limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    section="Measurement",
-    help="So many, drawn by the seed. [default: all]",
-)
+@data_option("Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.")
+@limit_option("texts")
 @option(
     "--all-questions",
     is_flag=True,

@@ -1,4 +1,8 @@
-"""Facts about invented people and places, and passkeys, each with the question it answers."""
+"""Facts that ``kvstream sample`` and the benchmarks plant into documents, with their questions.
+
+They are about invented people and places, and passkeys. Training plants other facts, those of
+`kvstream.synthetic.training_facts`. `kvstream.synthetic.document` hands these out.
+"""
 
 from __future__ import annotations
 

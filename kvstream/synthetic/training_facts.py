@@ -1,4 +1,7 @@
-"""Facts about invented people and places: what is planted into prose.
+"""Facts that training plants into prose, in hundreds of wordings, with their questions.
+
+The model `pocket` and the gates of `edgeinfinite` learn from them. The facts of ``kvstream sample``
+and of the benchmarks are others: `kvstream.synthetic.document_facts`.
 
 The relations are in ``templates.txt``; names are made of syllables, so there are millions of them
 and a model cannot know them by heart: it has to look.
@@ -56,7 +59,7 @@ FIRST_NAMES = words(
 _TITLES = words("Mr. Mrs. Miss Dr. Captain Sir Lady Professor Judge Colonel Old Aunt Uncle Father")
 
 
-def _stem(rng: random.Random, syllables: int) -> str:
+def stem(rng: random.Random, syllables: int) -> str:
     parts = []
     for index in range(syllables):
         parts.append(rng.choice(_ONSETS) if index or rng.random() < 0.85 else "")
@@ -68,8 +71,8 @@ def _stem(rng: random.Random, syllables: int) -> str:
 
 def surname(rng: random.Random) -> str:
     """An invented family or fantasy name such as ``Trelound``."""
-    stem = _stem(rng, rng.choice([1, 1, 1, 2, 2]))
-    return (stem + (rng.choice(_PERSON_ENDS) if rng.random() < 0.7 else "")).capitalize()
+    begin = stem(rng, rng.choice([1, 1, 1, 2, 2]))
+    return (begin + (rng.choice(_PERSON_ENDS) if rng.random() < 0.7 else "")).capitalize()
 
 
 def person(rng: random.Random) -> str:
@@ -95,7 +98,7 @@ def person(rng: random.Random) -> str:
 
 def place(rng: random.Random) -> str:
     """An invented town or country such as ``Grelby`` or ``Upper Kneadhaven``."""
-    name = (_stem(rng, rng.choice([1, 1, 2])) + rng.choice(_PLACE_ENDS)).capitalize()
+    name = (stem(rng, rng.choice([1, 1, 2])) + rng.choice(_PLACE_ENDS)).capitalize()
     draw = rng.random()
     if draw < 0.06:
         return f"{rng.choice(['Port', 'New', 'Upper', 'Saint', 'Great', 'Lower', 'East'])} {name}"
@@ -117,13 +120,13 @@ TRADES = words(
     "chemist clerk coachman dentist diver dyer engineer ferryman goldsmith historian juggler "
     "lighthouse-keeper midwife nurse postman saddler"
 )
-_MATERIALS = words(
+MATERIALS = words(
     "silver golden copper wooden leather glass ivory brass crystal stone iron velvet silk "
     "paper marble bronze clay pearl ebony tin amber black white red blue green old broken "
     "rusty tiny carved painted heavy round crooked little torn sealed hidden precious "
     "borrowed"
 )
-_THINGS = words(
+THINGS = words(
     "key ring box book letter map watch knife lamp bell mirror comb pipe crown cup purse "
     "umbrella violin lantern chest locket coin telescope compass bottle flute hat glove "
     "candlestick sword brooch statue vase portrait diary ledger necklace bracelet button "
@@ -311,23 +314,23 @@ def _span(rng: random.Random, units: str) -> str:
 def _object(rng: random.Random) -> str:
     draw = rng.random()
     if draw < 0.08:
-        return f"the {rng.choice(_THINGS)} of {surname(rng)}"
+        return f"the {rng.choice(THINGS)} of {surname(rng)}"
     # Of changing length, and now and then a thing nobody knows: where the name of a thing ends
     # has to be seen in the text.
-    noun = rng.choice(_THINGS) if rng.random() < 0.75 else _stem(rng, rng.choice([2, 2, 3]))
+    noun = rng.choice(THINGS) if rng.random() < 0.75 else stem(rng, rng.choice([2, 2, 3]))
     if rng.random() < 0.15:
-        noun = f"{rng.choice(_THINGS)}{rng.choice(['-', ' ', ''])}{noun}"
-    before = [rng.choice(_MATERIALS) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, 3]))]
+        noun = f"{rng.choice(THINGS)}{rng.choice(['-', ' ', ''])}{noun}"
+    before = [rng.choice(MATERIALS) for _ in range(rng.choice([0, 1, 1, 1, 2, 2, 3]))]
     thing = " ".join([*before, noun])
     if rng.random() < 0.1:
-        thing += f" {rng.choice(['with', 'without', 'for'])} a {rng.choice(_THINGS)}"
+        thing += f" {rng.choice(['with', 'without', 'for'])} a {rng.choice(THINGS)}"
     article = ("an " if thing[0] in "aeiou" else "a ") if rng.random() < 0.4 else "the "
     return article + thing
 
 
 def _fill(rng: random.Random, text: str) -> str:
     makers = {
-        "t": lambda: rng.choice(_THINGS),
+        "t": lambda: rng.choice(THINGS),
         "b": lambda: rng.choice(words("lost broken gone stolen burnt forged empty")),
         "r": lambda: surname(rng),
         "v": lambda: rng.choice(
@@ -345,11 +348,11 @@ def _fill(rng: random.Random, text: str) -> str:
         "f": lambda: rng.choice(words("bread wine coal money water oil food hay flour")),
         "a": lambda: rng.choice(_ANIMALS),
         "n": lambda: rng.choice(_UNITS[:18]),
-        "o": lambda: rng.choice(_THINGS),
+        "o": lambda: rng.choice(THINGS),
         "q": lambda: rng.choice(_INSTRUMENTS),
         "j": lambda: rng.choice(TRADES),
         "l": lambda: place(rng),
-        "x": lambda: rng.choice(ADJECTIVES[:1] + _COLOURS[:9] + _MATERIALS + ["great", "small"]),
+        "x": lambda: rng.choice(ADJECTIVES[:1] + _COLOURS[:9] + MATERIALS + ["great", "small"]),
     }
     return re.sub(r"\{(\w+)\}", lambda match: makers[match.group(1)](), text)
 
@@ -378,7 +381,7 @@ def slot(rng: random.Random, name: str) -> str:
         "B2": lambda: rng.choice(words("door house boat carriage gate fence coat hat wagon roof")),
         "X": lambda: rng.choice(
             [
-                f"The {rng.choice(_MATERIALS)} {rng.choice(_THINGS)}".title(),
+                f"The {rng.choice(MATERIALS)} {rng.choice(THINGS)}".title(),
                 f"The {rng.choice(TRADES)} of {place(rng)}".title(),
                 f"A Journey to {place(rng)}",
             ]
@@ -391,7 +394,7 @@ def slot(rng: random.Random, name: str) -> str:
         "Z": lambda: rng.choice(_KIN),
         "U": lambda: rng.choice(_FEELINGS),
         "Q": lambda: rng.choice(_INSTRUMENTS),
-        "W": lambda: _stem(rng, 2),
+        "W": lambda: stem(rng, 2),
         "O2": lambda: f"a {rng.choice(_COLOURS[:9])} {rng.choice(_MARKS)}",
         "Dg": lambda: rng.choice(_DANGERS),
         "Su": lambda: rng.choice(_SUBJECTS),
@@ -450,7 +453,7 @@ def put(text: str, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: values[match.group(1)], text)
 
 
-def _opening(text: str) -> str:
+def opening(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -474,9 +477,9 @@ def fact(
             continue
         for option in options:
             if _slots(option) <= given:
-                questions.append((_opening(put(option, values)), values[name]))
+                questions.append((opening(put(option, values)), values[name]))
     clauses = [put(c, values) for c in chosen.clauses if _slots(c) <= given]
-    text = _opening(put(statement, values))
+    text = opening(put(statement, values))
     return Planted(text, questions, values.get("P", ""), clauses)
 
 
@@ -526,10 +529,10 @@ def _attribute(rng: random.Random) -> Planted:
     ]
     values = {"n": noun, "o": owner, "v": verb, "a": value}
     back = (f"What has {value} as its {noun}?", owner)
-    questions = [(_opening(put(q, values)), value) for q in asked]
+    questions = [(opening(put(q, values)), value) for q in asked]
     if rng.random() < 0.2:
         questions.append(back)
-    return Planted(_opening(put(form, values)), questions, owner)
+    return Planted(opening(put(form, values)), questions, owner)
 
 
 def _event(rng: random.Random) -> Planted:
@@ -564,7 +567,7 @@ def _event(rng: random.Random) -> Planted:
         other = " ".join(parts[n] for n in used if n != name and rng.random() < 0.4)
         asked = f"{name.capitalize()} {did} {who} {form} {thing} {other}".strip() + "?"
         questions += [(asked, parts[name])] * 2
-    return Planted(_opening(text), questions, who, [f"who {verb} {thing}"])
+    return Planted(opening(text), questions, who, [f"who {verb} {thing}"])
 
 
 @cache
@@ -670,7 +673,7 @@ def two_steps(rng: random.Random) -> tuple[Planted, Planted]:
         who = rng.choice(["the person", "the one", "the man", "the woman"])
         around = f"{who} {rng.choice(first.clauses)}"
         asked = [
-            (_opening(q.replace(first.person, around)), a)
+            (opening(q.replace(first.person, around)), a)
             for q, a in second.questions
             if first.person in q and a != first.person and f"{first.person}'s" not in q
         ]

@@ -1,10 +1,9 @@
-"""``kvstream methods``: what decides which entries stay, and with which settings."""
+"""``kvstream methods [NAME]``: what decides which entries stay, and with which settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json as jsonlib
 import math
 import textwrap
 from collections.abc import Iterator
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.commands.methods.learning import actions
 from kvstream.cli.shared.options import MethodsType, SectionedCommand
+from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
@@ -20,21 +21,44 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.command("methods", cls=SectionedCommand)
+class MethodsCommand(SectionedCommand):
+    """Shows methods, unless the first word is one of `actions`: then these take over."""
+
+    actions = actions
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in self.actions.commands:
+            return self.actions.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("methods", cls=MethodsCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
 @click.option("-v", "--verbose", is_flag=True, help="With all settings.")
 @click.option("--json", is_flag=True, help="One JSON object a method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     """List the methods: what decides which entries of the KV cache stay.
 
-    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes.
+    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes. What a method has
+    to learn for a model is trained and measured by a command of its own.
+
+    \b
+      kvstream methods infinipot
+      kvstream methods train edgeinfinite --data FOLDER
+      kvstream methods measure edgeinfinite --data FOLDER
     """
     from kvstream.methods.registry import available, named
 
     chosen = {name: named(name) for name in names or available()}
     if json:
         for name, method in chosen.items():
-            click.echo(jsonlib.dumps(_record(name, method)))
+            click.echo(json_text(_record(name, method)))
         return
     width = max(map(len, chosen)) + 2
     for index, (name, method) in enumerate(chosen.items()):
@@ -69,6 +93,8 @@ def _page(name: str, method: type[Method]) -> str:
         )
     if lines:
         paragraphs.append("\n".join(lines))
+    if method.learning:
+        paragraphs.append(f"  It learns: see kvstream methods train {name} --help")
     if method.paper is not None:
         # Non-breaking spaces: an option stays on a line with its value.
         typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(name, method.paper))

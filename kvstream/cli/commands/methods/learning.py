@@ -1,0 +1,52 @@
+"""``kvstream methods train|measure NAME``: the commands of the methods that learn something."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from kvstream.cli.groups import Group
+
+
+class Learners(Group):
+    """A command for each method whose `Method.learning` names a module that has `action`."""
+
+    def __init__(self, action: str, help: str) -> None:
+        super().__init__(action, help=help, short_help=help)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from kvstream.methods.registry import available
+
+        return [name for name in available() if self.get_command(ctx, name) is not None]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        from kvstream.methods.registry import available
+
+        method = available().get(name)
+        if method is None or not method.learning:
+            return None
+        found: click.Command | None = getattr(import_module(method.learning), str(self.name), None)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from kvstream.methods.registry import available
+
+        known = self.list_commands(ctx)
+        if args[0] in available() and args[0] not in known:
+            raise click.UsageError(
+                f"{args[0]} has nothing to {self.name}. There are {', '.join(known)}.", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+
+actions = Group(
+    "methods",
+    commands={
+        "train": Learners("train", "Train what a method has to learn for a model."),
+        "measure": Learners("measure", "Measure what a method has learned."),
+    },
+)
+"""What stands behind ``kvstream methods`` where no method is named to be shown."""

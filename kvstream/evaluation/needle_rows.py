@@ -1,0 +1,121 @@
+"""Rows of the trials of `kvstream.evaluation.needle`, one for each length, depth and case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.records import CASE_KEYS, Record, grouped
+from kvstream.evaluation.sweep import NEAR
+
+ROW_KEYS = (*CASE_KEYS, "kind", "reread", "tokens", "depth", "needles", "wording")
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """A row for each length, depth and case: the object that ``--json`` prints."""
+    return [_row(group) for group in grouped(records, ROW_KEYS)]
+
+
+def _row(group: list[Record]) -> Record:
+    head = {"bench": "needle", **{k: group[0].get(k) for k in ROW_KEYS}}
+    done = [r for r in group if "error" not in r]
+    if not done:
+        return {**head, "trials": 0, "right": 0, "error": group[0]["error"]}
+    right = sum(bool(r["right"]) for r in done)
+    low, high = wilson(right, len(done))
+    row = {
+        **head,
+        "trials": len(done),
+        "right": right,
+        "share": round(right / len(done), 4),
+        "low": round(low, 4),
+        "high": round(high, 4),
+        "exact": sum(bool(r["exact"]) for r in done),
+        "digits": None,
+        "found": round(sum(r["found"] for r in done) / sum(_asked(r) for r in done), 4),
+        "retained": round(sum(r["retained"] for r in done) / len(done)),
+        "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
+    }
+    # Of the answers that are right: a wrong one rests on something else.
+    cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
+    row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
+    # Questions that share no rare word with the text: search by words has nothing to go by.
+    plain = [bool(r["right"]) for r in done if r.get("rare") is False]
+    row["no_rare_word"] = {"trials": len(plain), "right": sum(plain)}
+    if group[0].get("wording"):
+        row["templates"] = _by_template(done)
+    digits = [r["digits"] for r in done if r.get("digits") is not None]
+    if digits:
+        row["digits"] = round(sum(digits) / len(digits), 4)
+    overlap = [r["f1"] for r in done if "f1" in r]  # records of older versions have none
+    if overlap:
+        names = ("f1", "f1_low", "f1_high")
+        row |= {k: round(v, 4) for k, v in zip(names, mean_interval(overlap), strict=True)}
+    return row
+
+
+def _by_template(records: Sequence[Record]) -> dict[str, dict[str, int]]:
+    """Trials of each template, and how many of them were right."""
+    names = dict.fromkeys(sorted(r["fact"] for r in records))
+    return {
+        name: {
+            "trials": sum(r["fact"] == name for r in records),
+            "right": sum(r["fact"] == name and bool(r["right"]) for r in records),
+        }
+        for name in names
+    }
+
+
+def _asked(record: Record) -> int:
+    return 1 if record["method"] == NEAR else int(record["needles"])
+
+
+def pooled(rows: Sequence[Record]) -> list[Record]:
+    """The rows of each case and length taken together over the depths."""
+    keys = [key for key in ROW_KEYS if key != "depth"]
+    return [_together(group) for group in grouped(rows, keys)]
+
+
+def _together(group: list[Record]) -> Record:
+    trials, right = sum(r["trials"] for r in group), sum(r["right"] for r in group)
+    low, high = wilson(right, trials)
+    out = {
+        **{k: v for k, v in group[0].items() if k not in ("f1_low", "f1_high")},
+        "depth": None,
+        "trials": trials,
+        "right": right,
+        "share": right / trials if trials else 0.0,
+        "low": low,
+        "high": high,
+    }
+    plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
+    if plain:
+        out["no_rare_word"] = {k: sum(p[k] for p in plain) for k in ("trials", "right")}
+    if any("templates" in r for r in group):
+        every = [item for r in group for item in r.get("templates", {}).items()]
+        out["templates"] = {
+            name: {k: sum(counts[k] for n, counts in every if n == name) for k in counts0}
+            for name, counts0 in sorted(every, key=lambda item: item[0])
+        }
+    cited = [(r["cited"], r["right"]) for r in group if r.get("cited") is not None]
+    if cited:
+        out["cited"] = sum(share * count for share, count in cited) / sum(n for _, n in cited)
+    for key in ("digits", "f1", "retained", "seconds"):
+        values = [r[key] for r in group if r.get(key) is not None]
+        if values:
+            out[key] = sum(values) / len(values)
+            if key == "retained":
+                out[key] = round(out[key])
+    return out
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs: the share right of the last record's case and length."""
+    last = records[-1]
+    same = [
+        r
+        for r in records
+        if all(r.get(k) == last.get(k) for k in ROW_KEYS if k != "depth") and "error" not in r
+    ]
+    right = sum(bool(r["right"]) for r in same)
+    return f"{last['method']} at {last['tokens']:,} tokens: {right} of {len(same)} right"
