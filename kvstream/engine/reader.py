@@ -93,8 +93,8 @@ class Reader:
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
         self.generator = torch.Generator().manual_seed(run.seed)
-        folding = self.method.folding(model.facts, asked=bool(self.catalysts))
-        self.compactor = Evictor(self.cache, self.method, len(self.head), self.generator, folding)
+        memory = self.method.compressive_memory(model.facts, asked=bool(self.catalysts))
+        self.evictor = Evictor(self.cache, self.method, len(self.head), self.generator, memory)
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule = self._new_schedule(run, estimate)
@@ -117,12 +117,12 @@ class Reader:
     @property
     def compressible(self) -> list[LayerStore]:
         """Layers from which the method chooses what stays."""
-        return self.compactor.layers
+        return self.evictor.layers
 
     @property
     def seen(self) -> int:
         """Source tokens so far."""
-        return self.compactor.seen
+        return self.evictor.seen
 
     @property
     def begun(self) -> bool:
@@ -132,7 +132,7 @@ class Reader:
     @property
     def first_candidate(self) -> int:
         """Entries at the beginning that never leave: the prompt and the source's sinks."""
-        return self.compactor.first_candidate
+        return self.evictor.first_candidate
 
     def _new_schedule(self, run: RunSettings, estimate: int | None) -> Schedule | NoEviction:
         free, final, layers = self.sizes.free, self.sizes.final, len(self.compressible)
@@ -144,7 +144,7 @@ class Reader:
             wanted = run.start or max(self.method.sinks + NEWEST, most // START_SHARE)
             start = min(int(wanted), most)
         return Schedule(
-            growth=run.growth,
+            name=run.growth,
             chunk=run.chunk,
             layers=layers,
             free=free,
@@ -201,7 +201,7 @@ class Reader:
     def step(self, piece: Chunk, *, last: bool) -> StepReport:
         """Run one chunk and cut memory back; `last` says that nothing follows."""
         started = time.perf_counter()
-        self.compactor.remix()
+        self.evictor.remix()
         n, held = len(piece.ids), self.schedule.held
         targets = self._targets(n, last)
         evict = any(t < h + n for t, h in zip(targets, held, strict=True))
@@ -209,21 +209,21 @@ class Reader:
         measure = evict or not last or self.measure_always
         wanted = self._wanted(n, bool(catalyst)) if measure else None
         for store in self.compressible:  # evidence is of the latest pass alone
-            store.rows = store.columns = None
+            store.window_attention = store.accumulated_attention = None
         hidden = self._read(piece, catalyst, wanted)
         in_flight = self.cache.used + len(catalyst)
         asked = self.report_loss or (measure and self.asked.loss)
         loss = self._loss(hidden[:n], piece.ids) if asked else None
         self._before = hidden[n - 1 : n].clone()
-        self.compactor.seen += n
+        self.evictor.seen += n
         self.steps += 1
         self._wait_if_exact()
         selecting = time.perf_counter()
         with self.cache.momentary.metered():
-            self.compactor.absorb(n, loss)
+            self.evictor.absorb(n, loss)
         if evict:
             with self.cache.momentary.metered():
-                self.compactor.compact(dict(zip(self.compressible, targets, strict=True)), n, loss)
+                self.evictor.evict(dict(zip(self.compressible, targets, strict=True)), n, loss)
         self.cache.note_scratch()
         self._wait_if_exact()
         spent = time.perf_counter() - selecting
@@ -246,11 +246,11 @@ class Reader:
             return hidden
         hidden = self._forward(piece.ids, replace(wanted, segments=()))
         self.cache.tag(n, piece.first)
-        columns = [store.columns for store in self.compressible]
+        accumulated = [store.accumulated_attention for store in self.compressible]
         with self.cache.passing():
-            self.model.forward(catalyst, self.cache, replace(wanted, columns=False))
-        for store, measured in zip(self.compressible, columns, strict=True):
-            store.columns = measured
+            self.model.forward(catalyst, self.cache, replace(wanted, accumulated_attention=False))
+        for store, measured in zip(self.compressible, accumulated, strict=True):
+            store.accumulated_attention = measured
         return hidden
 
     def _forward(self, ids: Sequence[int], wanted: AttentionRequest | None = None) -> Tensor:
@@ -272,11 +272,11 @@ class Reader:
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
         """Source entries that each compressible layer holds after this chunk."""
         held = self.schedule.held
-        sizes = self.schedule.memory(n, self.compactor.ratios, last=last)
+        sizes = self.schedule.memory(n, self.evictor.ratios, last=last)
         whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
         # A method may shift entries between layers, but never past the schedule or what is there.
-        limit, least = max(sizes), self.compactor.sinks or 0  # the sinks are there already
+        limit, least = max(sizes), self.evictor.sinks or 0  # the sinks are there already
         sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
         if whole:
             targets = sizes
@@ -296,9 +296,14 @@ class Reader:
         if catalyst:
             segments = tuple(len(c) for c in self.catalysts)
         else:
-            segments = (min(self.asked.rows, n),) if self.asked.rows else ()
+            segments = (min(self.asked.window_attention, n),) if self.asked.window_attention else ()
         return AttentionRequest(
-            segments, self.asked.columns, n, self.asked.decay, self.asked.reduce, len(self._due)
+            segments,
+            self.asked.accumulated_attention,
+            n,
+            self.asked.decay,
+            self.asked.reduce,
+            len(self._due),
         )
 
     def _loss(self, hidden: Tensor, ids: Sequence[int]) -> Tensor:
@@ -316,8 +321,8 @@ class Reader:
         numbers = {
             "seen": self.seen,
             "steps": self.steps,
-            "sinks": self.compactor.sinks,
-            "ratios": self.compactor.ratios,
+            "sinks": self.evictor.sinks,
+            "ratios": self.evictor.ratios,
             "begun": self.begun,
             "planned": self.planned,
             "schedule": self.schedule.state(),
@@ -345,8 +350,8 @@ class Reader:
             raise ValueError(f"it has {len(ratios)} ratios, and {len(held)} layers are compressed")
         if numbers["begun"] is not True and (numbers["begun"] is not False or numbers["seen"]):
             raise ValueError("it cannot have seen the text before the prompt")
-        self.compactor.seen, self.steps = numbers["seen"], numbers["steps"]
-        self.compactor.sinks, self.compactor.ratios = numbers["sinks"], numbers["ratios"]
+        self.evictor.seen, self.steps = numbers["seen"], numbers["steps"]
+        self.evictor.sinks, self.evictor.ratios = numbers["sinks"], numbers["ratios"]
         self._due = [] if numbers["begun"] else list(self.head)
         try:
             self.generator.set_state(tensors["generator"])
@@ -399,9 +404,9 @@ class Reader:
         first = self.first_candidate
         chosen = []
         drawn = self.generator.get_state()
-        groups = self.compactor.groups({s: s.used for s in self.compressible})
+        groups = self.evictor.groups({s: s.used for s in self.compressible})
         parts = [(group, slice(first, group[0].used)) for group in groups]
-        for group, part, step in self.compactor.views(parts, 0, None):
+        for group, part, step in self.evictor.views(parts, 0, None):
             candidates = part.stop - first
             keep = max(1, int(share * candidates))
             if self.method.evicts and keep < candidates:
@@ -445,12 +450,14 @@ class Reader:
         it had to be compressed, what is left of it.
         """
         self.begin()
-        self.compactor.remix()
+        self.evictor.remix()
         self.stopped = "interrupted"
         may_compress = may_compress and self.method.evicts
         # Only an answer that may fill the budget needs scores that follow it.
         longest = self.cache.used + len(question) + max_tokens - 1
-        self._following = may_compress and self.asked.columns and longest > self.sizes.budget
+        self._following = (
+            may_compress and self.asked.accumulated_attention and longest > self.sizes.budget
+        )
         if self._following:
             for store in self.compressible:
                 store.set_state_aside()
@@ -458,7 +465,7 @@ class Reader:
             with self.cache.passing() as ends:
                 yield from self._answered(question, choose, stop, max_tokens, ends, may_compress)
         finally:
-            self.compactor.unfold()
+            self.evictor.unfold()
             for store in self.compressible:
                 store.restore_state()
 
@@ -482,15 +489,15 @@ class Reader:
                 self.stopped = "length"
                 return
             if self.cache.used == self.sizes.budget and not (
-                may_compress and self._squeezed(ends, len(question))
+                may_compress and self._evicted_while_decoding(ends, len(question))
             ):
                 self.stopped = "budget"
                 return
             hidden = self._said([token])
 
-    def _squeezed(self, ends: list[int], question: int) -> bool:
+    def _evicted_while_decoding(self, ends: list[int], question: int) -> bool:
         with self.cache.momentary.metered():
-            return self.compactor.squeeze(ends, question)
+            return self.evictor.evict_while_decoding(ends, question)
 
     def _said(self, ids: Sequence[int]) -> Tensor:
         """Hidden states [n, d] of tokens of a question or an answer, and evidence of this pass.
@@ -506,5 +513,5 @@ class Reader:
         hidden = self.model.forward(ids, self.cache, wanted)
         self.cache.tag(n, None)
         if self._following:
-            self.compactor.absorb(n, None)
+            self.evictor.absorb(n, None)
         return hidden

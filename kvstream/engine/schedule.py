@@ -32,22 +32,22 @@ one layer that takes all there is would make the chunks of all tiny, and each of
 # The paper's equations -------------------------------------------------------------------------
 
 
-def memory_sizes(growth: str, n: int, m_0: int, m_max: int) -> list[int]:
+def memory_sizes(schedule: str, n: int, m_0: int, m_max: int) -> list[int]:
     """Memory after each of ``n`` steps, rounded down: eq. 1 (linear), 7 (square), 8 (sqrt).
 
-    ``fixed`` is m_max from the first step on; a single step ends at m_max whatever the growth.
-    Raises ValueError for a growth that is not a single curve (square-sqrt, adaptive).
+    ``fixed`` is m_max from the first step on; a single step ends at m_max whatever the schedule.
+    Raises ValueError for a schedule that is not a single curve (square-sqrt, adaptive).
     """
-    if growth == "fixed" or n == 1:
+    if schedule == "fixed" or n == 1:
         return [m_max] * n
     rise, last = m_max - m_0, n - 1
-    if growth == "linear":
+    if schedule == "linear":
         return [m_0 + rise * i // last for i in range(n)]
-    if growth == "square":
+    if schedule == "square":
         return [m_0 + rise * i * i // (last * last) for i in range(n)]
-    if growth == "sqrt":
+    if schedule == "sqrt":
         return [m_0 + math.isqrt(rise * rise * i // last) for i in range(n)]
-    raise ValueError(f"{growth!r} has no single curve")
+    raise ValueError(f"{schedule!r} has no single curve")
 
 
 def mean_memory(memory: Sequence[float]) -> float:
@@ -102,7 +102,7 @@ def _square(t: float) -> float:
 
 
 _CURVES: dict[str, tuple[Curve, Curve]] = {
-    # growth: (lower half of the layers, upper half); the upper is never the smaller of the two
+    # schedule: (lower half of the layers, upper half); the upper is never the smaller of the two
     "fixed": (_flat, _flat),
     "linear": (_linear, _linear),
     "adaptive": (_linear, _linear),
@@ -157,7 +157,7 @@ class Schedule:
     shrinks (except ``adaptive``, layer by layer) and never passes `m_max` (the layers' mean,
     if adaptive), or ``final`` where the source has ended and fits; `chunk()` >= `smallest`.
 
-    growth, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
+    name, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
     layers: number of layers that hold memory.
     free: entries that memory and the chunk in flight may take together, A.
     final: the most that memory may hold when the question comes.
@@ -173,7 +173,7 @@ class Schedule:
     def __init__(
         self,
         *,
-        growth: str,
+        name: str,
         chunk: str,
         layers: int,
         free: int,
@@ -183,7 +183,7 @@ class Schedule:
         chunk_size: int | None = None,
         length: int | None = None,
     ) -> None:
-        self.growth, self.layers, self.free, self.final = growth, layers, free, final
+        self.name, self.layers, self.free, self.final = name, layers, free, final
         self.length = length
         self.seen = 0
         """Tokens that went through so far."""
@@ -192,7 +192,7 @@ class Schedule:
         self.held: tuple[int, ...] = (0,) * layers
         """Entries that each layer holds now."""
 
-        self._lower, self._upper = _CURVES[growth]
+        self._lower, self._upper = _CURVES[name]
         self._keep, self._start = keep, start
         decremental = chunk == "decremental"
         # The paper's average chunk; without a length there is nothing to take the average over.
@@ -249,7 +249,7 @@ class Schedule:
         """
         if not 0 <= read <= self.free - max(self.held):
             raise ValueError(f"read {read} tokens, but only {self.free - max(self.held)} fit")
-        planned = read == self.chunk() and self.growth != "adaptive"
+        planned = read == self.chunk() and self.name != "adaptive"
         present = [m + read for m in self.held]
         self._fresh = False
         self.seen += read
@@ -260,7 +260,7 @@ class Schedule:
             self._advance()
         if last and self.seen <= self._room and min(present) == self.seen:
             self.held = tuple(present)  # all of it is there, and may stay
-        elif self.growth == "adaptive":
+        elif self.name == "adaptive":
             self.held = self._adapt(self._target(_linear), ratios, present, last)
         else:
             half = self.layers // 2
@@ -401,7 +401,7 @@ class Schedule:
         if c + mean - last < 1:
             raise BudgetError(
                 f"Keeping {self.m_max} entries with an average chunk of {c} leaves the last chunk "
-                f"{c + mean - last:.0f} tokens (eq. 6); with {self.growth} growth keep less than "
+                f"{c + mean - last:.0f} tokens (eq. 6); with {self.name} growth keep less than "
                 f"about {c / (1 - mean / self.m_max):.0f}, use a larger chunk size, or "
                 "--chunk fixed."
             )
