@@ -53,7 +53,14 @@ class Evictor:
             min(self.method.sinks, self.seen) if self.sinks is None else self.sinks
         )
 
+    def absorb_chunk(self, new: int, loss: Tensor | None) -> None:
+        """Let the method take in the evidence of a chunk of `new` source tokens."""
+        self.seen += new
+        with self.cache.momentary.metered():
+            self.absorb(new, loss)
+
     def absorb(self, new: int, loss: Tensor | None) -> None:
+        """Let the method take in the evidence of a pass; the newest `new` entries came with it."""
         if not (self.method.tensors() or self.method.head_tensors()):
             return
         for group in self.groups({s: s.used for s in self.layers}):
@@ -64,6 +71,10 @@ class Evictor:
 
     def evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         """Cut each layer back to its target (source entries, sinks included)."""
+        with self.cache.momentary.metered():
+            self._evict(targets, new, loss)
+
+    def _evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         if self.sinks is None:  # for good: a sink that has left cannot come back
             self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
         first = self.first_candidate
@@ -104,8 +115,8 @@ class Evictor:
         self._write_back([store], step, None)
         self.cache.compressive_memory = self.compressive_memory
 
-    def remix(self) -> None:
-        """Attention reads what was folded, be it in a run whose memory was loaded."""
+    def resume_compressive_memory(self) -> None:
+        """Let attention read compressive memory that is not empty, that of a loaded memory too."""
         if self.compressive_memory is not None and self.cache.compressive_memory is None:
             folded = [t.any() for s in self.layers for t in s.head_state.values()]
             if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
@@ -261,7 +272,7 @@ class Evictor:
                 self._write_back([store], step, None)
         return kept
 
-    def unfold(self) -> None:
+    def forget_answer(self) -> None:
         """Let heads forget what was folded of an answer's own tokens."""
         for i, before in self._aside.items():
             self.cache.stores[i].head_state.update(before)

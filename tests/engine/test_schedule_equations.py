@@ -8,15 +8,15 @@ import pytest
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.reader import Chunk, Reader
-from kvstream.engine.schedule import (
-    Schedule,
+from kvstream.engine.equations import (
     adaptive_sizes,
     decremental_chunks,
     mean_memory,
     memory_sizes,
     time_ratio,
 )
+from kvstream.engine.reader import Chunk, Reader
+from kvstream.engine.schedule import Schedule
 from kvstream.errors import BudgetError
 from kvstream.methods.snapkv import SnapKV
 from kvstream.settings import RunSettings

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.reader import BudgetSplit, Chunk, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.h2o import H2O

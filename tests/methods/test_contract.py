@@ -24,7 +24,8 @@ from models import bounded, plain, tokens
 from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.reader import NEWEST, Chunk, Reader
+from kvstream.engine.eviction import NEWEST
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step, in_words, limits
