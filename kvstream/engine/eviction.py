@@ -218,13 +218,15 @@ class Evictor:
     # In the middle of an answer
 
     def evict_while_decoding(self, memory_end: list[int], question: int) -> bool:
-        """Make room for more of the answer; False if nothing is left to give.
+        """Make room for more of the answer; False, and nothing changes, where a layer has none.
 
-        Memory is compressed by the method; when little of it is left, the oldest tokens of the
-        answer go. Adjusts `memory_end`, the end of memory in each layer.
+        The method evicts from memory; when little of it is left, the oldest tokens of the answer
+        leave. Adjusts `memory_end`, the end of memory in each layer.
         """
         first = self.first_candidate
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // DECODING_SHARE)
+        if not all(self._can_shrink(s, memory_end, question, level) for s in self.layers):
+            return False
         self.cache.settle()
         kept = self._to_keep(memory_end, level)
         for i, store in enumerate(self.cache.stores):
@@ -244,8 +246,6 @@ class Evictor:
                 memory_end[i] = end - excess
             else:
                 answer = end + question
-                if used - answer - NEWEST < excess:
-                    return False
                 chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
                 tail = torch.cat((tail[:question], tail[question + excess :]))
                 if self.compressive_memory is not None and i not in self._aside:
@@ -255,6 +255,14 @@ class Evictor:
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
         self.cache.rebase()
         return True
+
+    def _can_shrink(
+        self, store: LayerStore, memory_end: Sequence[int], question: int, level: int
+    ) -> bool:
+        """Whether a layer can shrink to `level` entries, by its memory or else by the answer."""
+        end, excess = memory_end[self.cache.stores.index(store)], store.used - level
+        memory, answer = end - self.first_candidate, store.used - end - question
+        return excess <= max(0, memory - NEWEST, answer - NEWEST)
 
     def _to_keep(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
         """Entries of memory [K, m] that stay where a layer is to hold `level` entries in all.
