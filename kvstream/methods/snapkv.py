@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import IMDC, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.base import IMDC, Evidence, Preset, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
-class SnapKV(Method):
+class SnapKV(ScoredMethod):
     """Keeps what an observation window at the end of each chunk attends to, and the window.
 
     Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper looks back
@@ -31,7 +32,9 @@ class SnapKV(Method):
     def evidence(self) -> Evidence:
         return Evidence(window_attention=self.window)
 
-    def select(self, step: Step, keep: int) -> Tensor:
+    def score(self, step: Step) -> Tensor:
         assert step.window_attention is not None
-        scores = pool(step.window_attention, step.origin, self.pool)
-        return best(scores, keep, recent=self.window)
+        return pool(step.window_attention, step.origin, self.pool)
+
+    def newest(self, keep: int) -> int:
+        return self.window

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.tools.scoring import best
+from kvstream.methods.base import EntryTensor, Evidence, Step, setting
+from kvstream.methods.scored import ScoredMethod
 
 
 @dataclass(frozen=True)
-class EveryOther(Method):
+class EveryOther(ScoredMethod):
     """Prefers what attention found, then every other token of the source.
 
     Scores are the attention of the last `window` tokens of every chunk since an entry came,
@@ -36,7 +36,9 @@ class EveryOther(Method):
         if step.window_attention is not None:
             gathered += step.window_attention
 
-    def select(self, step: Step, keep: int) -> Tensor:
+    def score(self, step: Step) -> Tensor:
         odd = step.origin % 2 == 1
-        scores = step.state["gathered"] * (1 - 0.5 * odd.float())
-        return best(scores, keep, recent=self.window)
+        return step.state["gathered"] * (1 - 0.5 * odd.float())
+
+    def newest(self, keep: int) -> int:
+        return self.window
