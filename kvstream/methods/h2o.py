@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.base import EntryTensor, Evidence, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
-class H2O(Method):
+class H2O(ScoredMethod):
     """Keeps what all tokens so far attended to most (heavy hitters), and the newest.
 
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
@@ -33,7 +34,7 @@ class H2O(Method):
     )
 
     def evidence(self) -> Evidence:
-        return Evidence(columns=True)
+        return Evidence(accumulated_attention=True)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("attention"),)
@@ -41,9 +42,11 @@ class H2O(Method):
     def absorb(self, step: Step) -> None:
         attention = step.state["attention"]
         attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
-        if step.columns is not None:
-            attention += step.columns
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
 
-    def select(self, step: Step, keep: int) -> Tensor:
-        scores = pool(step.state["attention"], step.origin, self.pool)
-        return best(scores, keep, recent=int(self.recent * keep))
+    def score(self, step: Step) -> Tensor:
+        return pool(step.state["attention"], step.origin, self.pool)
+
+    def newest(self, keep: int) -> int:
+        return int(self.recent * keep)

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import Method, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width, unlikeness
+from kvstream.methods.base import Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width, unlikeness
 
 
 @dataclass(frozen=True)
-class KeyDiff(Method):
+class KeyDiff(ScoredMethod):
     """Keeps the keys that are least similar to the mean key; needs no attention at all.
 
     Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
@@ -36,6 +37,8 @@ class KeyDiff(Method):
     def needs_keys(self) -> bool:
         return True
 
-    def select(self, step: Step, keep: int) -> Tensor:
-        scores = pool(unlikeness(step.keys()), step.origin, self.pool)
-        return best(scores, keep, recent=self.recent)
+    def score(self, step: Step) -> Tensor:
+        return pool(unlikeness(step.keys()), step.origin, self.pool)
+
+    def newest(self, keep: int) -> int:
+        return self.recent

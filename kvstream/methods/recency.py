@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import IMDC, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import best, noise
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import noise
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Window(Streaming):
 
 
 @dataclass(frozen=True)
-class Random(Method):
+class Random(ScoredMethod):
     """Keeps a random choice beside the newest tokens; the same choice in no two heads.
 
     The floor that any method with a claim to judgement has to beat. A stream's early tokens fade:
@@ -52,6 +53,8 @@ class Random(Method):
 
     recent: int = setting(32, "newest tokens that always stay")
 
-    def select(self, step: Step, keep: int) -> Tensor:
-        scores = noise(step.origin.shape, step.generator, step.origin.device)
-        return best(scores, keep, recent=self.recent)
+    def score(self, step: Step) -> Tensor:
+        return noise(step.origin.shape, step.generator, step.origin.device)
+
+    def newest(self, keep: int) -> int:
+        return self.recent

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.base import EntryTensor, Evidence, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
-class SirLLM(Method):
+class SirLLM(ScoredMethod):
     """Keeps the tokens of the highest cross-entropy, beside sinks and the newest.
 
     Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
@@ -44,7 +45,9 @@ class SirLLM(Method):
             entropy *= self.decay
         entropy[..., entropy.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
-    def select(self, step: Step, keep: int) -> Tensor:
+    def score(self, step: Step) -> Tensor:
         # One head stands for all: they hold the same tokens with the same entropies.
-        scores = pool(step.state["entropy"][:, :1], step.origin[:, :1], self.pool)
-        return best(scores, keep, recent=self.recent).expand(*step.origin.shape[:-1], keep)
+        return pool(step.state["entropy"][:, :1], step.origin[:, :1], self.pool)
+
+    def newest(self, keep: int) -> int:
+        return self.recent

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import IMDC, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.base import IMDC, Evidence, Preset, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
-class SnapKV(Method):
+class SnapKV(ScoredMethod):
     """Keeps what an observation window at the end of each chunk attends to, and the window.
 
     Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper looks back
@@ -29,9 +30,11 @@ class SnapKV(Method):
     pool: int = pooling_width(7, "width of the max pooling of the scores, in source tokens")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=self.window)
+        return Evidence(window_attention=self.window)
 
-    def select(self, step: Step, keep: int) -> Tensor:
-        assert step.rows is not None
-        scores = pool(step.rows, step.origin, self.pool)
-        return best(scores, keep, recent=self.window)
+    def score(self, step: Step) -> Tensor:
+        assert step.window_attention is not None
+        return pool(step.window_attention, step.origin, self.pool)
+
+    def newest(self, keep: int) -> int:
+        return self.window

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import Evidence, Method, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.base import Evidence, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scoring import pool, pooling_width
 
 
 @dataclass(frozen=True)
-class TOVA(Method):
+class TOVA(ScoredMethod):
     """Keeps what the last token of each chunk attends to, the same in all heads of a layer.
 
     Oren et al., "Transformers are Multi-State RNNs", section 3.2: whenever an entry has to go, it
@@ -36,12 +37,14 @@ class TOVA(Method):
     )
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=1)
+        return Evidence(window_attention=1)
 
-    def select(self, step: Step, keep: int) -> Tensor:
-        assert step.rows is not None
+    def score(self, step: Step) -> Tensor:
+        assert step.window_attention is not None
         if self.heads == "independent":
-            return best(pool(step.rows, step.origin, self.pool), keep, recent=1)
+            return pool(step.window_attention, step.origin, self.pool)
         # The heads' entries are the same ones as long as they always decided together.
-        scores = pool(step.rows.mean(1, keepdim=True), step.origin[:, :1], self.pool)
-        return best(scores, keep, recent=1).expand(*step.origin.shape[:-1], keep)
+        return pool(step.window_attention.mean(1, keepdim=True), step.origin[:, :1], self.pool)
+
+    def newest(self, keep: int) -> int:
+        return 1

@@ -83,7 +83,7 @@ def test_the_loss_in_training_is_the_loss_in_use(kind: str, form: str) -> None:
     while at < 400:
         part = ids[at : at + one.schedule.chunk()]
         trained = None
-        if one.cache.folding is not None:
+        if one.cache.compressive_memory is not None:
             trained = chunk_loss(model, one.cache, part, gates)
         at += len(part)
         report = one.step(Chunk(part, at - len(part)), last=at == 400)

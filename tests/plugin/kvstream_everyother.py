@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvstream.methods.base import EntryTensor, Evidence, Method, Step, setting
-from kvstream.methods.tools.scoring import best
+from kvstream.methods.base import EntryTensor, Evidence, Step, setting
+from kvstream.methods.scored import ScoredMethod
 
 
 @dataclass(frozen=True)
-class EveryOther(Method):
+class EveryOther(ScoredMethod):
     """Prefers what attention found, then every other token of the source.
 
     Scores are the attention of the last `window` tokens of every chunk since an entry came,
@@ -25,7 +25,7 @@ class EveryOther(Method):
     window: int = setting(16, "newest tokens whose attention counts, and which always stay")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=self.window)
+        return Evidence(window_attention=self.window)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("gathered"),)
@@ -33,10 +33,12 @@ class EveryOther(Method):
     def absorb(self, step: Step) -> None:
         gathered = step.state["gathered"]
         gathered[..., gathered.shape[-1] - step.new :] = 0
-        if step.rows is not None:
-            gathered += step.rows
+        if step.window_attention is not None:
+            gathered += step.window_attention
 
-    def select(self, step: Step, keep: int) -> Tensor:
+    def score(self, step: Step) -> Tensor:
         odd = step.origin % 2 == 1
-        scores = step.state["gathered"] * (1 - 0.5 * odd.float())
-        return best(scores, keep, recent=self.window)
+        return step.state["gathered"] * (1 - 0.5 * odd.float())
+
+    def newest(self, keep: int) -> int:
+        return self.window
