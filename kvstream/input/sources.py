@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -74,6 +74,40 @@ class _Source:
     """Bytes of text that it gave."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
+    stream: ByteStream | None = None
+    """What is read in place of a path."""
+    plain: bool = False
+    """Text in UTF-8, whatever its first bytes look like."""
+
+
+class ByteStream(Protocol):
+    """What is needed of an open file: a `read` of at most `size` bytes, empty at the end.
+
+    One that returns None has nothing yet.
+    """
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+
+@dataclass(frozen=True)
+class NamedStream:
+    """An open file as a source: read once, and left open."""
+
+    name: str
+    """What citations call it."""
+    stream: ByteStream
+    plain: bool = False
+    """It holds text in UTF-8, so nothing is unpacked or converted."""
+    size: int | None = None
+    """Bytes of that text, where they are known."""
+
+
+@dataclass(frozen=True)
+class NamedPath:
+    """A file or directory under another name."""
+
+    name: str
+    path: str
 
 
 @dataclass(frozen=True)
@@ -88,7 +122,7 @@ class SourceRecord:
 
 
 def open_sources(
-    paths: Sequence[str],
+    paths: Sequence[str | NamedPath | NamedStream],
     *,
     text: bool = False,
     stdin: BinaryIO | io.RawIOBase | None = None,
@@ -112,8 +146,15 @@ def open_sources(
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     sources: list[_Source] = []
     warnings: list[str] = []
-    for name in paths:
-        place = (copies or {}).get(name, name)
+    for given in paths:
+        if isinstance(given, NamedStream):
+            size = given.size if given.plain else None
+            sources.append(
+                _Source(given.name, size=size, stream=given.stream, plain=given.plain)
+            )
+            continue
+        name = given if isinstance(given, str) else given.name
+        place = (copies or {}).get(name, name) if isinstance(given, str) else given.path
         if place == "-":
             sources.append(_Source("-"))
             continue
@@ -133,7 +174,7 @@ def open_sources(
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
-    if follow is not None and paths[-1] != "-":
+    if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         if sources[-1].name != paths[-1] or sources[-1].kind != "plain":
             raise UsageError(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
@@ -436,7 +477,7 @@ class SourceSet:
 
     def _decoder(self, index: int, source: _Source, beginning: bytes) -> Any:
         """What decodes a source that begins so."""
-        encoding = "utf-8" if self._text else encoding_of(beginning)
+        encoding = "utf-8" if self._text or source.plain else encoding_of(beginning)
         if encoding == "utf-8":
             return BlockDecoder(index, self._position)
         self._encodings.append((_shown(source.name), encoding))
@@ -459,7 +500,7 @@ class SourceSet:
         try:
             with closing(Head(self._open(source))) as head:
                 self._head = head
-                kind = "plain" if source.followed else kind_of(head.look())
+                kind = "plain" if source.followed or source.plain else kind_of(head.look())
                 if kind in ("pdf", "epub") and not self._text:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
@@ -472,7 +513,8 @@ class SourceSet:
                     for part in documents.page_parts(head, name):
                         yield part or b""
                     return
-                yield from self._plain(head, kind, name)
+                as_it_is = self._text or source.plain
+                yield from self._plain(head, kind, name, as_it_is=as_it_is)
                 self._given_up(source)
         except OSError as error:
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
@@ -494,7 +536,7 @@ class SourceSet:
             f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
         )
 
-    def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
+    def _plain(self, head: Head, kind: str, name: str, *, as_it_is: bool) -> Iterator[bytes]:
         """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
@@ -516,7 +558,7 @@ class SourceSet:
             if not data:
                 return
             marked = marked or (not position and by_mark(data) is not None)
-            if position < SNIFF and not self._text and not marked:
+            if position < SNIFF and not as_it_is and not marked:
                 problem = _not_text(data[: SNIFF - position], name)
                 if problem:
                     raise SourceError(problem)
@@ -537,6 +579,8 @@ class SourceSet:
             if self._opener is not None and not source.path.is_file():
                 return self._opener(source.path)
             return source.path.open("rb")
+        if source.stream is not None:
+            return _Borrowed(source.stream)
         if self._stdin is not None:
             return _Borrowed(self._stdin)
         if sys.stdin is None:
@@ -547,7 +591,7 @@ class SourceSet:
 class _Borrowed(io.RawIOBase):
     """Someone else's stream: read, but left open."""
 
-    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
 
     def readable(self) -> bool:
