@@ -85,7 +85,7 @@ class Reader:
         catalysts: Sequence[Sequence[int]] = (),
         estimate: int | None = None,
         *,
-        measure_always: bool = False,
+        extract: bool = False,
     ) -> None:
         self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
@@ -100,7 +100,8 @@ class Reader:
         self.schedule = self._new_schedule(run, estimate)
         self._shrinking = run.chunk == "decremental"
         self.asked = self.method.evidence()
-        self.measure_always = measure_always
+        self.extract = extract
+        """Measure every chunk, the last one too, so that passages can be ranked."""
         self.report_loss = False
         """Whether every step reports the loss of its tokens, given what memory held."""
         self.exact_times = False
@@ -206,7 +207,7 @@ class Reader:
         targets = self._targets(n, last)
         evict = any(t < h + n for t, h in zip(targets, held, strict=True))
         catalyst = [i for c in self.catalysts for i in c] if evict else []
-        measure = evict or not last or self.measure_always
+        measure = evict or not last or self.extract
         wanted = self._wanted(n, bool(catalyst)) if measure else None
         for store in self.compressible:  # evidence is of the latest pass alone
             store.rows = store.columns = None

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
@@ -180,8 +181,18 @@ def open_sources(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         sources[-1].followed, sources[-1].size = True, None
+    again = partial(
+        open_sources, paths, text=text, max_bytes=max_bytes, copies=copies, opener=opener
+    )
     return SourceSet(
-        sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow, opener=opener
+        sources,
+        warnings,
+        text=text,
+        stdin=stdin,
+        max_bytes=max_bytes,
+        follow=follow,
+        opener=opener,
+        again=again,
     )
 
 
@@ -282,6 +293,7 @@ class SourceSet:
         max_bytes: int | None,
         follow: Follow | None = None,
         opener: Callable[[Path], io.RawIOBase] | None = None,
+        again: Callable[[], SourceSet],
     ) -> None:
         self._warnings = warnings
         self._sources = sources
@@ -290,6 +302,7 @@ class SourceSet:
         self._max_bytes = max_bytes
         self._follow = follow
         self._opener = opener
+        self._again = again
         self._bases: list[int] = []
         self._position = 0
         self._head: Head | None = None
@@ -322,6 +335,14 @@ class SourceSet:
             f"(the first: {errors[0]})"
             for folder, errors in failed.items()
         ]
+
+    def again(self) -> SourceSet:
+        """The same sources, opened anew. Raises SourceError for standard input."""
+        if any(source.path is None for source in self._sources):
+            raise SourceError(
+                "Standard input can be read only once; write it to a file first, and name that."
+            )
+        return self._again()
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
         """Count from behind sources that were read before: offsets, indices, names.

@@ -78,6 +78,8 @@ class Memory:
     warnings: list[str] = field(default_factory=list)
     look: Look = NOTHING
     """What the latest answer rests on."""
+    digest: str | None = None
+    """Of the file that it came from."""
     _before_loop: int | None = None
     """Tokens of the latest answer that stay, where it ended in a loop."""
 

@@ -188,7 +188,7 @@ def memory_state(
         "questions": list(setting.questions),
         "head": [int(i) for i in reader.head],
         "catalysts": [[int(i) for i in c] for c in reader.catalysts],
-        "measure_always": reader.measure_always,
+        "measure_always": reader.extract,
         "reader": numbers,
         "cache": cache,
         "trace": {
@@ -231,10 +231,11 @@ def recall(
         sizes = BudgetSplit(**state["sizes"])
         catalysts = tuple(tuple(c) for c in state["catalysts"])
         _check_sizes(sizes, state, method, model)
-        setting = RunPlan(method, prompt, kind.questions, catalysts, sizes, state["system"])
-        reader = setting.reader(
-            model, run, state["reader"]["planned"], measure_always=state["measure_always"]
-        )
+        setting = RunPlan(
+            method, prompt, kind.questions, catalysts, sizes, state["system"],
+            extract=state["measure_always"],
+        )  # fmt: skip
+        reader = setting.reader(model, run, state["reader"]["planned"])
         made, here = state["method"].get("trained"), _trained(reader)
         if made != here:
             raise ModelError(
@@ -243,7 +244,9 @@ def recall(
                 "memory anew."
             )
         trace = _trace_of(state["trace"], tensors)
-        memory = Memory(model.name, tokenizer, reader, setting, run, trace)
+        memory = Memory(
+            model.name, tokenizer, reader, setting, run, trace, digest=kind.content.digest
+        )
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")

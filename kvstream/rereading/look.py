@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,10 +13,12 @@ from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
 from kvstream.memory.support import abstains
-from kvstream.passages.passages import Passage, Passages
+from kvstream.model.bounded import BoundedModel
+from kvstream.passages.passages import Passage
 from kvstream.rereading.pieces import Excerpts, pieces
 from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.run.plan import RunPlan
+from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
 
@@ -27,54 +29,23 @@ BY = ("citations", "words", "both")
 PART, LEAST = 4, 200
 """Of the budget that much is read again, or this many tokens if it is less. With all of it pocket
 answered fewer questions right: what it looks for was among more that is like it."""
-Value = TypeVar("Value")
 
-
-@dataclass(frozen=True)
-class Reread:
-    """How to look again."""
-
-    by: str
-    """One of BY: by what the first answer and its question looked at in memory, by the words of
-    the question (BM25), or by both."""
-    again: Callable[[], SourceSet]
-    """Opens the sources anew."""
-
-
-class Sessions(Protocol):
-    """What is needed of a session."""
-
-    tokenizer: Tokenizer
-
-    def settle(
-        self, questions: Sequence[str], run: RunSettings, *, command: str, system: str | None
-    ) -> RunPlan: ...
-
-    def read(
-        self,
-        sources: SourceSet,
-        setting: RunPlan,
-        run: RunSettings,
-        *,
-        command: str,
-        passages: Passages | None,
-        words: WordForms | None,
-    ) -> Generator[Event, None, Memory]: ...
+ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]
+"""Reads excerpts into a memory that holds them whole; the words are those of the whole text."""
 
 
 def second_look(
-    session: Sessions,
+    read: ReadExcerpts,
     memory: Memory,
     questions: Sequence[str],
-    how: Reread,
-    *,
-    system: str | None = None,
-    strict: bool = False,
+    request: Request,
+    again: Callable[[], SourceSet],
 ) -> Iterator[Event]:
     """Answer every question from memory, unseen; then look again for each, and answer from that.
 
-    The events are those of the second answers. Memory is released in between, so that both passes
-    together never hold more than the budget; it cannot be asked afterwards.
+    `again` opens the sources anew. The events are those of the second answers. Memory is released
+    in between, so that both passes together never hold more than the budget; it cannot be asked
+    afterwards.
     """
     firsts = []
     for number, question in enumerate(questions):
@@ -84,51 +55,55 @@ def second_look(
     for number, (question, (first, regions)) in enumerate(zip(questions, firsts, strict=True)):
         yield AnswerStarted(question, number)
         began = time.perf_counter()
-        run = _whole(memory.run, first.budget_tokens)
-        most = max(LEAST, first.budget_tokens // PART)
-        excerpts, second = _read(
-            session, run, question, how, regions, most, memory.command, system,
-            memory.trace.records, memory.trace.words,
+        whole = _whole(request, question, first.budget_tokens)
+        room = _room(memory.reader.model, memory.tokenizer, whole)
+        sizes = room, max(LEAST, first.budget_tokens // PART)
+        excerpts = choose(
+            again, question, memory.tokenizer, sizes,
+            by=request.reread or "citations", cited=regions, records=memory.trace.records,
         )  # fmt: skip
-        if second is None:
+        if not excerpts:
             told = "Nothing was found to look at again; the answer is the first one."
             yield Notice(told)
             yield AnswerToken(first.answer, 0)
             yield Answered(replace(first, warnings=(*first.warnings, told)))
             continue
-        for event in second.answer(question, number, last=True, strict=strict):
+        second = read(excerpts, whole, memory.trace.words)
+        for event in second.answer(question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
-                yield Answered(_together(memory, first, event.result, how.by, excerpts, seconds))
+                second_result, by = event.result, request.reread
+                yield Answered(_together(memory, first, second_result, excerpts, seconds, by=by))
             elif not isinstance(event, AnswerStarted):
                 yield event
         second.release()
 
 
 def words_alone(
-    session: Sessions,
-    questions: Sequence[str],
-    run: RunSettings,
+    read: ReadExcerpts,
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    request: Request,
     again: Callable[[], SourceSet],
-    *,
-    command: str = "ask",
-    system: str | None = None,
 ) -> Iterator[Event]:
     """Answer from the pieces that BM25 finds, as many as the budget holds, without any memory.
 
     What reading under a budget has to be compared with. The result's method is ``bm25``, its
     `read` what the model read; seconds of searching count as prefill.
     """
-    how, forms = Reread("words", again), WordForms()
+    forms = WordForms()
     for block in again():
         forms.feed(block)
-    for number, question in enumerate(questions):
+    for number, question in enumerate(request.questions):
         began = time.perf_counter()
-        tokens = session.settle([question], run, command=command, system=system).sizes.budget
-        whole = _whole(run, tokens)
-        _, memory = _read(session, whole, question, how, (), tokens, command, system, forms=forms)
-        if memory is None:
+        asked = replace(request, questions=(question,))
+        tokens = RunPlan.of(model, tokenizer, asked).sizes.budget
+        whole = _whole(request, question, tokens)
+        sizes = _room(model, tokenizer, whole), tokens
+        excerpts = choose(again, question, tokenizer, sizes, by="words")
+        if not excerpts:
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
+        memory = read(excerpts, whole, forms)
         memory.prefill_s = time.perf_counter() - began
         for event in memory.answer(question, number, last=True):
             if isinstance(event, Answered):
@@ -138,9 +113,10 @@ def words_alone(
         memory.release()
 
 
-def _whole(run: RunSettings, budget: int) -> RunSettings:
-    """Settings for a text that fits: nothing has to leave, so no catalyst takes any room."""
-    return RunSettings(
+def _whole(request: Request, question: str, budget: int) -> Request:
+    """A request for a text that fits: nothing has to leave, so no catalyst takes any room."""
+    run = request.run
+    whole = RunSettings(
         Budget(tokens=budget),
         "full",
         max_tokens=run.max_tokens,
@@ -150,56 +126,38 @@ def _whole(run: RunSettings, budget: int) -> RunSettings:
         repetition_penalty=run.repetition_penalty,
         seed=run.seed,
     )
+    return Request((question,), whole, request.command, request.system)
 
 
-def _read(
-    session: Sessions,
-    run: RunSettings,
-    question: str,
-    how: Reread,
-    cited: Sequence[Passage],
-    most: int,
-    command: str,
-    system: str | None,
-    records: Sequence[SourceRecord] = (),
-    forms: WordForms | None = None,
-) -> tuple[Excerpts, Memory | None]:
-    """What is worth reading again, about `most` tokens, and a memory that holds it whole.
-
-    None where nothing is worth it. `forms`: the words that all of the text has.
-    """
-    setting = session.settle([question], run, command=command, system=system)
-    room = min(setting.sizes.free, setting.sizes.final)
-    excerpts = choose(how, question, cited, (room, most), session.tokenizer, records)
-    if not excerpts:
-        return excerpts, None
-    sources = cast("SourceSet", excerpts)
-    reading = session.read(
-        sources, setting, run, command=command, passages=excerpts.passages, words=forms
-    )
-    return excerpts, _value(reading)
+def _room(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
+    """The most tokens that a memory of this request holds whole."""
+    sizes = RunPlan.of(model, tokenizer, request).sizes
+    return min(sizes.free, sizes.final)
 
 
 def choose(
-    how: Reread,
+    again: Callable[[], SourceSet],
     question: str,
-    cited: Sequence[Passage],
-    sizes: tuple[int, int],
     tokenizer: Tokenizer,
+    sizes: tuple[int, int],
+    *,
+    by: str,
+    cited: Sequence[Passage] = (),
     records: Sequence[SourceRecord] = (),
 ) -> Excerpts:
     """The best pieces, in the order of the document.
 
-    `sizes` are the tokens that they may have together, and those with which it is enough: a best
-    piece that is long should not be left out.
+    `by` is one of BY: by what the first answer and its question looked at in memory, by the words
+    of the question (BM25), or by both. `sizes` are the tokens that they may have together, and
+    those with which it is enough: a best piece that is long should not be left out.
     The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
     `records` tell what the sources were before. Raises SourceError where they have changed.
     """
-    words = Words(question) if how.by != "citations" else None
+    words = Words(question) if by != "citations" else None
     weights = Cited(cited)
     score: dict[int, float] = {}  # of the few pieces that are cited
     count = 0
-    for count, piece in enumerate(pieces(how.again()), 1):
+    for count, piece in enumerate(pieces(again()), 1):
         weight = weights.weight(piece.start, piece.end)
         if weight > 0:
             score[count - 1] = weight
@@ -207,7 +165,7 @@ def choose(
             words.add(piece.text)
     if words is not None:
         rankings = [words.scores()]
-        if how.by == "both":
+        if by == "both":
             rankings.append(np.zeros(count))
             rankings[1][list(score)] = list(score.values())
         ranked = rankings[0] if len(rankings) == 1 else fused(rankings)
@@ -216,7 +174,7 @@ def choose(
     # A token has a byte at least: no more than so many can fit.
     best = sorted(score, key=lambda i: (-score[i], i))[: room + 1]
     wanted = set(best)
-    sources = how.again()
+    sources = again()
     fetched = {i: p for i, p in enumerate(pieces(sources)) if i in wanted}
     for before, now in zip(records, sources.records, strict=False):
         # One that is longer now was not read to its end, or has grown: its places still hold.
@@ -242,16 +200,6 @@ def _answered(events: Iterator[Event]) -> Result:
     return [event.result for event in events if isinstance(event, Answered)][-1]
 
 
-def _value(generator: Generator[Any, None, Value]) -> Value:
-    """What a generator returns; what it yields is not shown."""
-    while True:
-        try:
-            next(generator)
-        except StopIteration as stop:
-            value: Value = stop.value
-            return value
-
-
 def _partial(result: Result) -> tuple[str, ...]:
     """A warning where a refusal is of some pieces of the text."""
     if not abstains(result.answer):
@@ -263,7 +211,13 @@ def _partial(result: Result) -> tuple[str, ...]:
 
 
 def _together(
-    memory: Memory, first: Result, second: Result, by: str, excerpts: Excerpts, seconds: float
+    memory: Memory,
+    first: Result,
+    second: Result,
+    excerpts: Excerpts,
+    seconds: float,
+    *,
+    by: str | None,
 ) -> Result:
     """The second answer as the result of a run of both passes."""
     return replace(

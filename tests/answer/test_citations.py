@@ -16,6 +16,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.citations import attended
 from kvstream.model import hook
 from kvstream.passages.passages import Passage
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.synthetic.document import make_facts
@@ -30,8 +31,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 def read(session: Session, path: Path, questions: list[str], **run: Any) -> Any:
     settings = RunSettings(Budget(tokens=512), max_tokens=24, **run)
-    setting = session.settle(questions, settings)
-    return returned(session.read(open_sources([str(path)]), setting, settings))
+    return returned(session.read(open_sources([str(path)]), Request(tuple(questions), settings)))
 
 
 def test_weights_are_those_of_attention_written_out(
@@ -91,8 +91,7 @@ def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path
     second.write_text("Così è.\nThe passkey for the old mill is 70615.\nThey left.\n")
     events = session.ask(
         open_sources([str(first), str(second)]),
-        ["What is the passkey for the old mill?"],
-        RunSettings(max_tokens=12),
+        Request(("What is the passkey for the old mill?",), RunSettings(max_tokens=12)),
     )
     result = next(e.result for e in events if isinstance(e, Answered))
     cited = result.citations[0]

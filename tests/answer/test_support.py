@@ -22,7 +22,7 @@ from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
 from kvstream.memory.support import FILE, Calibration, Support, absent, judge
 from kvstream.passages.passages import Passage
-from kvstream.rereading.look import Reread
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.forms import WordForms
@@ -61,8 +61,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 
 def remember(session: Session, path: Path, run: RunSettings, *questions: str) -> Memory:
-    setting = session.settle(questions, run)
-    return returned(session.read(open_sources([str(path)]), setting, run))
+    return returned(session.read(open_sources([str(path)]), Request(questions, run)))
 
 
 def says(memory: Memory, answer: str) -> None:
@@ -180,11 +179,9 @@ def test_a_refusal_after_a_second_look_is_of_what_was_read_again(
 
     monkeypatch.setattr(Memory, "_write", refuse)
 
-    def again() -> Any:
-        return open_sources([str(story)])
-
     run = replace(EVERYTHING, budget=Budget(tokens=300))
-    events = list(session.ask(again(), ["Who?"], run, reread=Reread("citations", again)))
+    request = Request(("Who?",), run, reread="citations")
+    events = list(session.ask(open_sources([str(story)]), request))
     told = events[-1].result  # type: ignore[union-attr]
     tokens = told.reread["tokens"]
     assert 0 < tokens < told.read

@@ -17,6 +17,7 @@ from kvstream.cli.diagnostics import model_list as catalog
 from kvstream.cli.diagnostics.model_list import BUDGET, Memory
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import placement
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings, RunSettings
 
@@ -50,8 +51,8 @@ def test_sizes_are_those_of_the_loaded_model(
 
 def capacity(session: Session) -> int:
     """Bytes of the cache that a run with the default budget announces."""
-    setting = session.settle(["Who?"], RunSettings())
-    return setting.reader(session.model, RunSettings(), None).cache.capacity_bytes
+    plan = session.settle(Request(("Who?",)))
+    return plan.reader(session.model, RunSettings(), None).cache.capacity_bytes
 
 
 @pytest.mark.parametrize("fast", [True, False])

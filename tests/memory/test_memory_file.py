@@ -25,6 +25,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.passages.passages import Passages
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -44,9 +45,8 @@ def read(
     questions: tuple[str, ...] = (),
     after: Memory | None = None,
 ) -> Memory:
-    setting = after.setting if after else session.settle(questions, run, asked_later=True)
-    source = open_sources([str(path)])
-    return returned(session.read(source, setting, run, extract=True, after=after))
+    request = Request(questions, run, "remember")
+    return returned(session.read(open_sources([str(path)]), request, after))
 
 
 def result(memory: Memory, question: str = QUESTION, **more: Any) -> Any:
@@ -96,7 +96,7 @@ def test_the_sources_may_be_gone_and_the_answer_is_that_of_the_run(
     copy = tmp_path / "copy.txt"
     copy.write_text(story.read_text())
     run = run_of()
-    events = session.ask(open_sources([str(copy)]), [QUESTION], run)
+    events = session.ask(open_sources([str(copy)]), Request((QUESTION,), run))
     there = next(e.result for e in events if isinstance(e, Answered))
     saving.save(read(session, copy, run, (QUESTION,)), tmp_path / "m.kvs")
     copy.unlink()
@@ -396,8 +396,8 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
     one.write_text(text[:800])
     two.write_text(text[800:1500])
     run = run_of(900)
-    setting = session.settle([], run, asked_later=True)
-    both = returned(session.read(open_sources([str(one), str(two)]), setting, run, extract=True))
+    request = Request(run=run, command="remember")
+    both = returned(session.read(open_sources([str(one), str(two)]), request))
     saving.save(read(session, one, run), tmp_path / "m.kvs")
     after = read(session, two, run, after=session.recall(saving.look(tmp_path / "m.kvs"), run))
     assert after.trace.read == both.trace.read

@@ -33,6 +33,7 @@ from kvstream.memory.citations import attended
 from kvstream.methods import registry
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -150,8 +151,8 @@ def test_a_session_and_its_memory_file(
     config = FAMILIES[kind].config(vocab_size=8192)
     session = Session(bound(moved(fresh(config)), kind), pocket())
     run = RunSettings(Budget(tokens=400), "infinipot", max_tokens=6)
-    setting = session.settle((), run, asked_later=True)
-    memory = returned(session.read(open_sources([str(path)]), setting, run))
+    request = Request(run=run, command="remember")
+    memory = returned(session.read(open_sources([str(path)]), request))
     digest = saving.save(memory, file)
     again = session.recall(saving.look(file), run)
     assert saving.digest(again) == digest

@@ -27,6 +27,7 @@ from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.recency import Streaming
 from kvstream.model.probe import bound
 from kvstream.run.plan import budget_tokens
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -203,9 +204,8 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 def remembered(kind: str, path: Path) -> Any:
     run = RunSettings(Budget(tokens=320), "infinipot", max_tokens=8)
-    one = session(kind)
-    setting = one.settle((), run, asked_later=True)
-    return returned(one.read(open_sources([str(path)]), setting, run))
+    request = Request(run=run, command="remember")
+    return returned(session(kind).read(open_sources([str(path)]), request))
 
 
 def answer(memory: Any) -> str:

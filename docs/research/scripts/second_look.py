@@ -29,7 +29,8 @@ from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
 from kvstream.evaluation.ordinary import has_rare_word
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
-from kvstream.rereading.look import BY, Reread, choose
+from kvstream.rereading.look import BY, choose
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.synthetic.questions import from_sentence
@@ -84,7 +85,7 @@ for number in range(given.documents):
             return open_sources([path], text=True)
 
         questions = [fact.question for fact in facts]
-        memory = finished(session.read(again(), session.settle(questions, run), run))
+        memory = finished(session.read(again(), Request(tuple(questions), run)))
         firsts = [(answer(memory, q), memory.look.regions) for q in questions]
         memory.release()
         for fact, (first, regions) in zip(facts, firsts, strict=True):
@@ -98,19 +99,20 @@ for number in range(given.documents):
                 hay.text, session.tokenizer, fact.sentence, int(NEAR_SHARE * given.budget)
             )
             tell("surroundings alone", ask(session, near, [fact.question], run)[0].answer)
-            setting = session.settle([fact.question], whole)
-            room = min(setting.sizes.free, setting.sizes.final)
+            request = Request((fact.question,), whole)
+            sizes = session.settle(request).sizes
+            room = min(sizes.free, sizes.final)
             looks = [(f"{by} {most}", by, most) for by in BY for most in given.most]
             for name, by, most in [*looks, ("bm25", "words", given.budget)]:
                 parts = choose(
-                    Reread(by, again), fact.question, regions, (room, most), session.tokenizer
+                    again, fact.question, session.tokenizer, (room, most), by=by, cited=regions
                 )
                 text = plain("".join(block.text for block in parts))
                 found[f"{name}, has it", rare].append(plain(fact.sentence) in text)
                 if not len(parts):
                     tell(name, "")
                     continue
-                second = finished(session.read(parts, setting, whole, passages=parts.passages))
+                second = session.read_excerpts(parts, request, None)
                 tell(name, answer(second, fact.question).answer)
     print(f"{number + 1} of {given.documents} documents", flush=True)
 

@@ -41,6 +41,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.citations import attended
 from kvstream.memory.support import SIGNALS, matter, signals
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.synthetic.document import make_facts
@@ -133,8 +134,7 @@ def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str
     """Each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
-        setting = session.settle(asked, run)
-        reading = session.read(open_sources([path], text=True), setting, run)
+        reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
         memory = drained(reading)
     for question in case.questions:
         result = next(e.result for e in memory.answer(question.text) if isinstance(e, Answered))

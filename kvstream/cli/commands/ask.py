@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +18,11 @@ from kvstream.cli.shared.options import (
     option,
     reading_options,
 )
-from kvstream.cli.shared.running import Reading, read
+from kvstream.cli.shared.running import read
+from kvstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvstream.run.intervals import Intervals
 
 
 @click.command("ask", cls=SectionedCommand)
@@ -38,7 +43,7 @@ def command(
     question: tuple[str, ...],
     memory: Path | None,
     follow: bool,
-    every: str | None,
+    every: Intervals | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -64,7 +69,11 @@ def command(
         from kvstream.cli.shared.recalling import ask
 
         return ask(ctx, memory, questions, options)
-    reading = Reading("ask", sources_or_usage(ctx, paths), questions, follow=follow, every=every)
+    paths = sources_or_usage(ctx, paths)
     if len(options.runs) > 1:
-        return compare(reading, options)
-    return read(reading, options)
+        if follow or every is not None:
+            raise UsageError(
+                "--checkpoint, --follow and --every are for one method, not for several."
+            )
+        return compare(paths, options.request("ask", questions), options)
+    return read(paths, options.request("ask", questions, every), options, follow=follow)

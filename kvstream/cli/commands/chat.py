@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -95,12 +96,8 @@ def command(
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
             announce(reporter, options)
             session = open_session(options)
-            setting = session.settle([], options.run, system=options.system, asked_later=True)
-            events = session.read(
-                opened, setting, options.run, command="chat", extract=True,
-                interrupted=interrupts,
-            )  # fmt: skip
-            talk = drained(events, interrupts, reporter)
+            request = replace(options.request("chat"), interrupted=interrupts)
+            talk = drained(session.read(opened, request), interrupts, reporter)
             interrupts.reading = False
         talk.command = "chat"
         if not options.quiet:

@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -27,15 +27,14 @@ from kvstream.cli.shared.options import (
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import (
     WITHHELD,
-    Reading,
     announce,
     answer_events,
     can_be_read_again,
     check_files,
+    check_reread,
     open_session,
     open_sources,
     prepared,
-    second_thoughts,
     show_plan,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
@@ -43,8 +42,9 @@ from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, Event, Notice, StepDone
 
 if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+    from kvstream.run.request import Request
     from kvstream.session.session import Session
-    from kvstream.settings import RunSettings
 
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
@@ -88,12 +88,17 @@ def command(
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    reading = Reading("compare", sources_or_usage(ctx, paths), questions)
-    return compare(reading, options, baseline, as_csv=as_csv)
+    paths = sources_or_usage(ctx, paths)
+    return compare(paths, options.request("compare", questions), options, baseline, as_csv=as_csv)
 
 
 def compare(
-    reading: Reading, options: ReadingOptions, baseline: str | None = None, *, as_csv: bool = False
+    paths: Sequence[str],
+    request: Request,
+    options: ReadingOptions,
+    baseline: str | None = None,
+    *,
+    as_csv: bool = False,
 ) -> int:
     """Run every method of `options.runs` over the same sources and show them side by side.
 
@@ -103,12 +108,12 @@ def compare(
     if as_csv and (options.as_json or options.dry_run):
         other = "--json" if options.as_json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
-    if options.checkpoint is not None or reading.follow or reading.every is not None:
+    if request.checkpoint is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
     if baseline and options.extract:
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     early.check(options, by_words=baseline is not None)
-    check_files(options, reading.paths)
+    check_files(options, paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:
@@ -116,11 +121,14 @@ def compare(
             session = open_session(options)
             reporter.close()
             for planned in options.runs:
-                _plan(session, reading, options, planned, interrupts, output)
+                sources = open_sources(paths, options, interrupts)
+                _plan(session, sources, replace(request, run=planned), options, output)
             return 0
         times = 2 if baseline or options.reread else len(options.runs)
-        once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
-        reading = replace(reading, copies=stack.enter_context(_copied(once, interrupts)))
+        once = [path for path in paths if times > 1 and not can_be_read_again(path)]
+        copies = stack.enter_context(_copied(once, interrupts))
+        check_reread(request, paths, copies)
+        request = replace(request, interrupted=interrupts)
         announce(reporter, options)
         session = open_session(options)
         rows: list[Row] = []
@@ -142,19 +150,11 @@ def compare(
         for run in (*options.runs, *([None] if baseline else [])):
             coverage: Sequence[float] = ()
             name = baseline if run is None else run.method
+            sources = open_sources(paths, options, interrupts, copies=copies)
             if run is None:
-                events = _by_words(session, reading, options, interrupts)
+                events = session.ask_by_words(sources, request)
             else:
-                events = session.ask(
-                    open_sources(reading.paths, options, interrupts, copies=reading.copies),
-                    list(reading.questions),
-                    run,
-                    command=reading.command,
-                    system=options.system,
-                    extract=options.passages if options.extract else 0,
-                    interrupted=interrupts,
-                    **second_thoughts(reading, options, interrupts),
-                )
+                events = session.ask(sources, replace(request, run=run))
             try:
                 for event in answer_events(events, interrupts):
                     if isinstance(event, Notice):
@@ -178,7 +178,7 @@ def compare(
         reporter.close()
         if not options.as_json and not as_csv:
             width = columns(to_file=isinstance(output, OutputFile))
-            for line in blocks(rows, reading.questions, width):
+            for line in blocks(rows, request.questions, width):
                 output.write(f"{line.rstrip()}\n")
             output.flush()
         if failure is not None and not any(row.result for row in rows):
@@ -197,22 +197,15 @@ def _named(event: Event, method: str, noticed: set[str]) -> Event:
 
 def _plan(
     session: Session,
-    reading: Reading,
+    sources: SourceSet,
+    request: Request,
     options: ReadingOptions,
-    run: RunSettings,
-    stop: Callable[[], bool],
     output: TextIO | OutputFile,
 ) -> None:
     """One method's line of --dry-run; a method that cannot is told in its place."""
+    run = request.run
     try:
-        started = session.plan(
-            open_sources(reading.paths, options, stop),
-            list(reading.questions),
-            run,
-            command=reading.command,
-            system=options.system,
-            extract=bool(options.extract),
-        )
+        started = session.plan(sources, request)
     except (BudgetError, UsageError) as error:
         if len(options.runs) == 1:
             raise
@@ -222,21 +215,6 @@ def _plan(
             output.write(f"{run.method}: {error}\n")
         return
     show_plan(started, run, output, as_json=options.as_json)
-
-
-def _by_words(
-    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
-) -> Iterator[Event]:
-    from kvstream.rereading.look import words_alone
-
-    return words_alone(
-        session,
-        list(reading.questions),
-        options.run,
-        lambda: open_sources(reading.paths, options, stop, copies=reading.copies),
-        command=reading.command,
-        system=options.system,
-    )
 
 
 def spread(coverage: Sequence[float]) -> float:

@@ -24,8 +24,8 @@ from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     announce,
+    check_checkpoint,
     drained,
-    open_checkpoint,
     open_session,
     open_sources,
     prepared,
@@ -119,19 +119,17 @@ def remember(
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
         interrupts.then = "keeping what was read so far"
         sources = open_sources(paths, options, interrupts)
+        request = replace(options.request("remember", questions), interrupted=interrupts)
         if base is None:
-            checkpoint = open_checkpoint(options, reporter)
+            check_checkpoint(options, reporter)
             announce(reporter, options)
             session = open_session(options)
             if options.dry_run:
-                plan = session.plan(
-                    sources, list(questions), options.run, system=options.system, asked_later=True
-                )
+                plan = session.plan(sources, request)
                 reporter.close()
                 show_plan(plan, options.run, output, as_json=options.as_json)
                 return
-            run, after = options.run, None
-            setting = session.settle(list(questions), run, system=options.system, asked_later=True)
+            after = None
         else:
             if _finished(base, target, options, sources):
                 reporter.close()
@@ -141,30 +139,19 @@ def remember(
                         f"removed {options.checkpoint}, which is removed now. Nothing was read."
                     )
                 return
-            session, after, kind = open_memory(ctx, base, options, reporter)
-            checkpoint = open_checkpoint(options, reporter, kind.content.digest)
-            run, setting = after.run, after.setting
-        events = session.read(
-            sources,
-            setting,
-            run,
-            command="remember",
-            extract=True,
-            after=after,
-            checkpoint=checkpoint,
-            interrupted=interrupts,
-        )
-        memory = drained(events, interrupts, reporter)
+            session, after, _ = open_memory(ctx, base, options, reporter)
+            check_checkpoint(options, reporter)
+        memory = drained(session.read(sources, request, after), interrupts, reporter)
         digest = save(memory, target)
-        if checkpoint is not None and not interrupts():
-            checkpoint.remove()
+        if options.checkpoint is not None and not interrupts():
+            options.checkpoint.unlink(missing_ok=True)
         reporter.close()
         written = target.stat().st_size
         if options.as_json:
             output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
-            asked = ", ".join(f'"{q}"' for q in setting.questions) or "any question"
+            asked = ", ".join(f'"{q}"' for q in memory.setting.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
             reporter.tell(reading_line(memory))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from kvstream.cli.shared.arguments import sources_or_usage
@@ -12,7 +14,10 @@ from kvstream.cli.shared.options import (
     following_options,
     reading_options,
 )
-from kvstream.cli.shared.running import Reading, read
+from kvstream.cli.shared.running import read
+
+if TYPE_CHECKING:
+    from kvstream.run.intervals import Intervals
 
 
 @click.command("summarize", cls=SectionedCommand)
@@ -24,7 +29,7 @@ def command(
     ctx: click.Context,
     sources: tuple[str, ...],
     follow: bool,
-    every: str | None,
+    every: Intervals | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -40,5 +45,5 @@ def command(
     """
     if len(options.runs) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    reading = Reading("summarize", sources_or_usage(ctx, sources), (), True, follow, every)
-    return read(reading, options)
+    request = options.request("summarize", every=every)
+    return read(sources_or_usage(ctx, sources), request, options, follow=follow)

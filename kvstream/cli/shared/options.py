@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
+from kvstream.run.request import CommandName, Request
 from kvstream.settings import (
     CHUNKS,
     GROWTHS,
@@ -29,6 +30,9 @@ from kvstream.settings import (
     parse_count,
 )
 from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.run.intervals import Intervals
 
 PROGRESS = ("auto", "live", "plain", "none")
 REREADS = ("citations", "words", "both")
@@ -136,13 +140,12 @@ class EveryType(click.ParamType):
     name = "interval"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.session.intervals import Intervals
+        from kvstream.run.intervals import Intervals
 
         try:
-            Intervals.parse(value)
+            return value if isinstance(value, Intervals) else Intervals.parse(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
-        return value
 
 
 class SeedType(click.ParamType):
@@ -626,6 +629,24 @@ class ReadingOptions:
     def run(self) -> RunSettings:
         """The settings of the first method."""
         return self.runs[0]
+
+    def request(
+        self, command: CommandName, questions: Sequence[str] = (), every: Intervals | None = None
+    ) -> Request:
+        """What a command asks of a reading by the first method."""
+        return Request(
+            tuple(questions),
+            self.run,
+            command,
+            self.system,
+            extract=bool(self.extract),
+            passages=self.passages,
+            strict=self.strict,
+            reread=self.reread,
+            every=every,
+            checkpoint=self.checkpoint,
+            checkpoint_every=self.checkpoint_every,
+        )
 
     @classmethod
     def of(

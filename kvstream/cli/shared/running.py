@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,12 +21,11 @@ from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
-from kvstream.session.intervals import Intervals
 from kvstream.settings import ModelSettings
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory
-    from kvstream.memory.checkpoint import Checkpoint
+    from kvstream.run.request import Request
     from kvstream.session.session import Session
     from kvstream.settings import RunSettings
 
@@ -37,21 +36,6 @@ DEMONSTRATION = (
 )
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a command asks of a run, next to the shared options."""
-
-    command: str
-    paths: tuple[str, ...]
-    questions: tuple[str, ...]
-    extract_by_default: bool = False
-    """Extract where the model is one that does better so."""
-    follow: bool = False
-    every: str | None = None
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """Files to read in place of paths that can be read only once."""
 
 
 def prepared(
@@ -82,70 +66,50 @@ def check_files(
     refuse_clashes(outputs, {"--memory": memory}, sources, replaced=("--output",))
 
 
-def read(reading: Reading, options: ReadingOptions) -> int:
+def read(
+    paths: Sequence[str], request: Request, options: ReadingOptions, *, follow: bool = False
+) -> int:
     """Read the sources, answer the questions, report on the way; returns the exit code."""
     code = 0
-    rolling = None if reading.every is None else Intervals.parse(reading.every)
-    on_the_way = reading.follow or rolling is not None
-    if on_the_way and options.reread is not None:
+    every = request.every
+    on_the_way = follow or every is not None
+    if on_the_way and request.reread is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")
     early.check(options)
-    check_files(options, reading.paths)
+    check_files(options, paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
-        interrupts.gentle = reading.follow
-        asked = second_thoughts(reading, options, interrupts)
-        if rolling is not None:
-            asked["rolling"] = rolling
+        interrupts.gentle = follow
+        check_reread(request, paths)
         sources = open_sources(
-            reading.paths,
+            paths,
             options,
             interrupts,
-            follow=reading.follow,
-            due=(lambda: False) if rolling is None else rolling.time_is_up,
+            follow=follow,
+            due=(lambda: False) if every is None else every.time_is_up,
         )
-        checkpoint = open_checkpoint(options, reporter)
-        if checkpoint is not None:
-            asked["checkpoint"] = checkpoint
+        check_checkpoint(options, reporter)
         announce(reporter, options)
         session = open_session(options)
-        extract = _extract(reading, options, session)
+        if options.extract is None and request.command == "summarize":
+            request = replace(request, extract=session.default_extract)
+        request = replace(request, interrupted=interrupts)
         if options.dry_run:
-            started = session.plan(
-                sources,
-                list(reading.questions),
-                options.run,
-                command=reading.command,
-                system=options.system,
-                extract=bool(extract),
-                whole_answers=rolling is not None,
-            )
+            started = session.plan(sources, request)
             reporter.close()
-            show_plan(started, options.run, output, as_json=options.as_json)
+            show_plan(started, request.run, output, as_json=options.as_json)
             return code
-        events = session.ask(
-            sources,
-            list(reading.questions),
-            options.run,
-            command=reading.command,
-            system=options.system,
-            extract=extract,
-            interrupted=interrupts,
-            **asked,
-        )
-        labels = len(reading.questions) > 1
+        events = session.ask(sources, request)
+        labels = len(request.questions) > 1
         writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
         stack.callback(writer.close)
         answers = 0
         for event in answer_events(events, interrupts, on_the_way=on_the_way):
-            on_its_own = rolling is not None and not options.as_json and not labels
+            on_its_own = every is not None and not options.as_json and not labels
             if isinstance(event, AnswerStarted) and on_its_own:
                 output.write("\n" if answers else "")
             if isinstance(event, Answered):
                 answers += 1
-                if checkpoint is not None and checkpoint.digest is not None:
-                    told = {"sha256": checkpoint.digest}
-                    event = Answered(replace(event.result, memory=told))
                 reporter.make_way()
                 with _rescued(event.result, output):
                     writer.show(event)
@@ -156,8 +120,6 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 # The panel makes room before the first token is written.
                 reporter.show(event)
                 writer.show(event)
-        if checkpoint is not None and checkpoint.digest is not None:
-            checkpoint.remove()
     return code
 
 
@@ -173,43 +135,35 @@ def announce(reporter: Reporter, options: ReadingOptions) -> None:
     reporter.loading(options.model.name)
 
 
-def open_checkpoint(
-    options: ReadingOptions, reporter: Reporter, base: str | None = None
-) -> Checkpoint | None:
-    """The file of --checkpoint; says so if there is something to go on from."""
+def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
+    """Refuse a file of --checkpoint that is none, before a model is loaded; say where it goes on.
+
+    Raises UsageError, SourceError, KvstreamError.
+    """
     if options.checkpoint is None:
-        return None
+        return
     from kvstream.memory.checkpoint import Checkpoint
 
-    checkpoint = Checkpoint(options.checkpoint, options.checkpoint_every, base)
+    checkpoint = Checkpoint(options.checkpoint)
     if checkpoint.kind is not None and not options.quiet:
         reporter.tell(f"Going on from {options.checkpoint}, {checkpoint.tokens:,} tokens in.")
-    return checkpoint
 
 
-def second_thoughts(
-    reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
-) -> dict[str, Any]:
-    """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
-    asked: dict[str, Any] = {"strict": True} if options.strict else {}
-    if options.reread is None:
-        return asked
-    if reading.command == "summarize" or options.extract:
+def check_reread(
+    request: Request, paths: Sequence[str], copies: Mapping[str, str] | None = None
+) -> None:
+    """Whether the sources can be read a second time, if they must. Raises UsageError."""
+    if request.reread is None:
+        return
+    if request.command == "summarize" or request.extract:
         raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
-    for path in reading.paths:
-        if path not in reading.copies and not can_be_read_again(path):
+    for path in paths:
+        if path not in (copies or {}) and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
             raise UsageError(
                 f"--reread reads the sources a second time, and {name} can be read only once; "
                 "write it to a file first, and name that."
             )
-    from kvstream.rereading.look import Reread
-
-    def again() -> Any:
-        return open_sources(reading.paths, options, stop, copies=reading.copies)
-
-    asked["reread"] = Reread(options.reread, again)
-    return asked
 
 
 def answer_events(
@@ -345,13 +299,6 @@ def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | 
     from kvstream.reporters.live import Live
 
     return Live(sys.stderr, stays=not answer_on_terminal)
-
-
-def _extract(reading: Reading, options: ReadingOptions, session: Session) -> int:
-    wanted = options.extract
-    if wanted is None:
-        wanted = reading.extract_by_default and session.default_extract
-    return options.passages if wanted else 0
 
 
 def show_plan(

@@ -23,6 +23,7 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
 from kvstream.errors import UsageError
+from kvstream.run.request import Request
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
@@ -147,7 +148,9 @@ def _run(**values: Any) -> int:
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
         limits = Limits(values["limit"], values["give_up"])
         bench = Bench(session, every, values["runs"], limits, flops, advance)
-        question = session.settle([systems.QUESTION], cases[0].run).prompt.tail(systems.QUESTION)
+        question = session.settle(Request((systems.QUESTION,), cases[0].run)).prompt.tail(
+            systems.QUESTION
+        )
         texts = _texts(session, values)
         for tokens in sorted(values["lengths"]):
             task = systems.Task(
