@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -63,7 +63,9 @@ class Memory:
         """
         return answers(self.stream(question, **options))[-1]
 
-    def stream(self, question: str, **options: Unpack[QuestionOptions]) -> Iterator[Event]:
+    def stream(
+        self, question: str, **options: Unpack[QuestionOptions]
+    ) -> Generator[Event, None, None]:
         """The events of an answer: AnswerStarted, an AnswerToken for each piece of text, Notice,
         and Answered with the result. Raises as `ask`.
         """
@@ -77,7 +79,7 @@ class Memory:
         self._asked += 1
         run, warnings = engine.run, list(engine.warnings)
         engine.command = options.get("command", "ask")
-        engine.run = replace(run, **answer_settings(run, options))
+        engine.run = replace(run, **answer_settings(options))
         try:
             for event in engine.answer(
                 question,
@@ -109,7 +111,7 @@ class Memory:
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(
-                f"{min(fixed)}= goes with the first reading; leave it out, or read all sources anew."
+                f"{min(fixed)}= goes with the first reading; leave it out, or read all anew."
             )
         request = request_of((), **{"command": "remember", **options})
         sources = open_sources(source, text=text, interrupted=request.interrupted)

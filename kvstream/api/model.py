@@ -176,9 +176,7 @@ class Model:
             own = {k: v for k, v in settings.items() if k.partition(".")[0] == method}
             own_options: AskOptions = {**options, "method": method, "set": own}
             own_options.setdefault("command", "compare")
-            found[method] = self.ask(
-                source, question, text=text, progress=progress, **own_options
-            )
+            found[method] = self.ask(source, question, text=text, progress=progress, **own_options)
         return found
 
     def plan(
@@ -208,8 +206,7 @@ class Model:
         from kvstream.settings import RunSettings
 
         file = path if isinstance(path, MemoryFile) else inspect(path)
-        run = RunSettings()
-        answer = RunSettings(**answer_settings(run, options))
+        answer = RunSettings(**answer_settings(options))
         engine = self.session.recall(file.kind, answer)
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0

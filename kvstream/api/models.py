@@ -63,7 +63,7 @@ class Room:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model that `load` and ``-m`` can be given. Sizes are bytes, None where they cannot be told."""
+    """A model that `load` can be given. Sizes are bytes, None where they cannot be told."""
 
     name: str
     where: str
@@ -95,10 +95,11 @@ def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntr
     The embedded model, fetched ones, `aliases` (short names for hub ids or paths), the hub's cache
     by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
     """
-    return list(_entries(free_memory(), aliases or {}))
+    return list(entries(free_memory(), aliases or {}))
 
 
-def _entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
+def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
+    """The same, for so much memory."""
     yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
         if offer.is_here():
@@ -152,7 +153,9 @@ def _cached() -> Iterator[tuple[str, Path]]:
             yield repo.repo_id, best.snapshot_path
 
 
-def _entry(name: str, where: str, folder: Path, room: Room, target: str | None = None) -> ModelEntry:
+def _entry(
+    name: str, where: str, folder: Path, room: Room, target: str | None = None
+) -> ModelEntry:
     facts: dict[str, Any] = {}
     try:
         settings = json.loads((folder / "config.json").read_text("utf-8"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -156,7 +156,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
         raise UsageError("questions= is a list of questions; give a single one as question=.")
     if any(not question.strip() for question in questions):
         raise UsageError("A question is empty.")
-    command = options.get("command") or ("ask" if questions else "summarize")
+    command: CommandName = options.get("command") or ("ask" if questions else "summarize")
     extract = bool(options.get("extract"))
     reread = options.get("reread")
     reread = REREADS[0] if reread is True else reread or None
@@ -198,6 +198,7 @@ def run_settings(options: Mapping[str, Any]) -> RunSettings:
         if settings:
             raise UsageError(f"{BM25} has no settings.")
         need_bm25()
+        method = "full"  # of the parts that are found nothing is evicted
     else:
         from kvstream.methods.registry import make, preset
 
@@ -214,7 +215,23 @@ def run_settings(options: Mapping[str, Any]) -> RunSettings:
     )
 
 
-def answer_settings(run: RunSettings, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(request: Request) -> dict[str, Any]:
+    """What decides what memory becomes, as `MemoryFile.options` has it."""
+    run = request.run
+    return {
+        "budget": None if run.budget is None else run.budget.tokens,
+        "method": run.method,
+        "set": dict(run.method_settings),
+        "keep": run.keep,
+        "start": run.start,
+        "schedule": run.growth,
+        "chunk": run.chunk,
+        "chunk_size": run.chunk_size,
+        "system": request.system,
+    }
+
+
+def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `AnswerOptions` change of a run, by the names of `RunSettings`. Raises UsageError."""
     values = {_RUN[name]: options[name] for name in _ANSWER if name in options}
     if "max_tokens" in values:
@@ -268,7 +285,7 @@ def need_bm25() -> None:
 
 def require(module: str, extra: str, what: str) -> None:
     """Raises UsageError where an optional package is not installed."""
-    if find_spec(module) is None:
+    if importlib.util.find_spec(module) is None:
         raise UsageError(f"{what} needs the extra {extra}: pip install 'kvstream[{extra}]'.")
 
 

@@ -150,9 +150,7 @@ def open_sources(
     for given in paths:
         if isinstance(given, NamedStream):
             size = given.size if given.plain else None
-            sources.append(
-                _Source(given.name, size=size, stream=given.stream, plain=given.plain)
-            )
+            sources.append(_Source(given.name, size=size, stream=given.stream, plain=given.plain))
             continue
         name = given if isinstance(given, str) else given.name
         place = (copies or {}).get(name, name) if isinstance(given, str) else given.path

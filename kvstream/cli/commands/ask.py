@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -20,9 +20,6 @@ from kvstream.cli.shared.options import (
 )
 from kvstream.cli.shared.running import read
 from kvstream.errors import UsageError
-
-if TYPE_CHECKING:
-    from kvstream.run.intervals import Intervals
 
 
 @click.command("ask", cls=SectionedCommand)
@@ -43,7 +40,7 @@ def command(
     question: tuple[str, ...],
     memory: Path | None,
     follow: bool,
-    every: Intervals | None,
+    every: Any,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -60,7 +57,7 @@ def command(
     """
     paths, questions = split_arguments(ctx, arguments, question)
     if memory is not None:
-        if paths or follow or every is not None or options.checkpoint or len(options.runs) > 1:
+        if paths or follow or every is not None or options.checkpoint or len(options.methods) > 1:
             raise click.UsageError(
                 "--memory FILE is asked by itself: no sources, no --follow, --every, --checkpoint "
                 "or second method. kvstream remember --memory reads sources into it.",
@@ -70,10 +67,10 @@ def command(
 
         return ask(ctx, memory, questions, options)
     paths = sources_or_usage(ctx, paths)
-    if len(options.runs) > 1:
+    if len(options.methods) > 1:
         if follow or every is not None:
             raise UsageError(
                 "--checkpoint, --follow and --every are for one method, not for several."
             )
-        return compare(paths, options.request("ask", questions), options)
-    return read(paths, options.request("ask", questions, every), options, follow=follow)
+        return compare(paths, questions, options, command="ask")
+    return read(paths, questions, options, every=every, follow=follow)

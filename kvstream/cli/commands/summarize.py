@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from kvstream.cli.shared.options import (
 )
 from kvstream.cli.shared.running import read
 
-if TYPE_CHECKING:
-    from kvstream.run.intervals import Intervals
-
 
 @click.command("summarize", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
@@ -29,7 +26,7 @@ def command(
     ctx: click.Context,
     sources: tuple[str, ...],
     follow: bool,
-    every: Intervals | None,
+    every: Any,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -43,7 +40,6 @@ def command(
       kvstream summarize server.log.gz --extract --passages 20
       kvstream summarize server.log --follow --every 30s
     """
-    if len(options.runs) > 1:
+    if len(options.methods) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    request = options.request("summarize", every=every)
-    return read(sources_or_usage(ctx, sources), request, options, follow=follow)
+    return read(sources_or_usage(ctx, sources), (), options, every=every, follow=follow)
