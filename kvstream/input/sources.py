@@ -38,6 +38,7 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
+from kvstream.input.source import SourceRecord
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
@@ -75,17 +76,6 @@ class _Source:
     """Bytes of text that it gave."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
-
-
-@dataclass(frozen=True)
-class SourceRecord:
-    """What is known of a source that was read, or begun."""
-
-    name: str
-    bytes: int
-    """Decoded."""
-    sha256: str
-    """Of the decoded bytes, in hex."""
 
 
 def open_sources(

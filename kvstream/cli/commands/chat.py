@@ -83,6 +83,8 @@ def command(
             "--dry-run tells what a reading would take; remember, which reads the same, has it.",
             ctx,
         )
+    from kvstream.answer.answering import answer
+
     early.check(options)
     if sys.stdin is None:
         raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
@@ -109,10 +111,12 @@ def command(
         if sys.stdin.isatty() and not options.quiet:
             reporter.tell("Ask a question, one a line. /help tells more; Ctrl-D leaves.")
         for question in questions(reporter.tell):
-            answers = talk.answer(
+            answers = answer(
+                talk,
                 question,
                 len(history),
-                extract=options.passages if options.extract else 0,
+                extract=bool(options.extract),
+                passages=options.passages,
                 strict=options.strict,
                 earlier=history,
             )
@@ -128,7 +132,7 @@ def command(
                 reporter.tell(f"Error: {error}")
             except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
                 writer.close()
-                answers.close()  # type: ignore[attr-defined]
+                answers.close()
             talk.warnings.clear()
             # More than these would never fit.
             del history[: -turns(talk.reader.sizes.budget)]

@@ -151,7 +151,7 @@ def remember(
             output.write(json.dumps(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
-            asked = ", ".join(f'"{q}"' for q in memory.setting.questions) or "any question"
+            asked = ", ".join(f'"{q}"' for q in memory.plan.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
             reporter.tell(reading_line(memory))
 
@@ -187,7 +187,7 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Source
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
     """What ``--json`` prints of a memory that was written."""
-    reader, trace, setting = memory.reader, memory.trace, memory.setting
+    reader, trace, plan = memory.reader, memory.trace, memory.plan
     peak, retained = reader.cache.peak, memory.retained
     return {
         "command": "remember",
@@ -197,8 +197,8 @@ def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str
             "file": str(target),
             "bytes": written,
             "sha256": digest,
-            "kind": "questions" if setting.questions else "question-free",
-            "questions": list(setting.questions),
+            "kind": "questions" if plan.questions else "question-free",
+            "questions": list(plan.questions),
             "sources": [vars(record) for record in trace.records],
         },
         "budget": {"tokens": reader.sizes.budget, "bytes": reader.cache.capacity_bytes},

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from a memory file; returns the exit code."""
+    from kvstream.answer.answering import answers
+
     if options.reread is not None:
         raise UsageError("--reread needs the sources; a memory file is asked without them.")
     if options.dry_run:
@@ -48,21 +50,13 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
             raise UsageError(f"{path} holds no passages, as its reading had not ended.")
         writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
         stack.callback(writer.close)
-        for number, question in enumerate(questions):
-            events = memory.answer(
-                question,
-                number,
-                last=number + 1 == len(questions),
-                extract=options.passages if options.extract else 0,
-                strict=options.strict,
-            )
-            for event in of_memory(events, kind):
-                # An answer ends its line before anything is said about it.
-                ended = isinstance(event, Answered)
-                for each in (writer, reporter) if ended else (reporter, writer):
-                    each.show(event)
-                if isinstance(event, Answered) and event.result.withheld is not None:
-                    code = WITHHELD
+        for event in of_memory(answers(memory, options.request("ask", questions)), kind):
+            # An answer ends its line before anything is said about it.
+            ended = isinstance(event, Answered)
+            for each in (writer, reporter) if ended else (reporter, writer):
+                each.show(event)
+            if isinstance(event, Answered) and event.result.withheld is not None:
+                code = WITHHELD
     return code
 
 
