@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kvstream.api.answer import Answer, answers
 from kvstream.api.files import MemoryFile
 from kvstream.api.options import (
-    PASSAGES,
     AnswerOptions,
     MemoryOptions,
     ShownOptions,
@@ -22,6 +21,7 @@ from kvstream.api.progress import Progress, shown
 from kvstream.api.sources import SourceLike, open_sources
 from kvstream.errors import UsageError
 from kvstream.events import Answered, Event
+from kvstream.run.request import PASSAGES
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory as Engine
@@ -71,6 +71,8 @@ class Memory:
         """
         if not question.strip():
             raise UsageError("A question is empty.")
+        from kvstream.answer.answering import answer
+
         engine, number = self._engine, self._asked
         extract = options.get("extract")
         if extract and engine.trace.passages is None:
@@ -81,11 +83,13 @@ class Memory:
         engine.command = options.get("command", "ask")
         engine.run = replace(run, **answer_settings(options))
         try:
-            for event in engine.answer(
+            for event in answer(
+                engine,
                 question,
                 number,
                 last=options.get("last", False),
-                extract=options.get("passages", PASSAGES) if extract else 0,
+                extract=bool(extract),
+                passages=options.get("passages", PASSAGES),
                 strict=options.get("strict", False),
                 earlier=options.get("earlier", ()),
             ):
@@ -147,7 +151,7 @@ class Memory:
     @property
     def questions(self) -> tuple[str, ...]:
         """Those that memory was chosen for; none: it was made without a question."""
-        return self._engine.setting.questions
+        return self._engine.plan.questions
 
     @property
     def sources(self) -> tuple[dict[str, Any], ...]:

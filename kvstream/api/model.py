@@ -24,10 +24,11 @@ from kvstream.api.sources import SourceLike, open_sources
 from kvstream.errors import UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
+from kvstream.settings import ModelSettings, RunSettings
 
 if TYPE_CHECKING:
     from kvstream.input.sources import SourceSet
-    from kvstream.session.session import Session
+    from kvstream.session.session import Session as Session
 
 
 class SourceOptions(TypedDict, total=False):
@@ -59,9 +60,7 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     It takes seconds, and longer where weights have to be fetched. Raises ModelError where the model
     cannot be loaded, UnsupportedModelError where its KV cache cannot be bounded, UsageError.
     """
-    from kvstream.session.session import Session
-
-    return Model(Session.open(model_settings(os.fspath(name), options)))
+    return Model.open(model_settings(os.fspath(name), options))
 
 
 class Model:
@@ -79,6 +78,13 @@ class Model:
     def __init__(self, session: Session) -> None:
         self.session = session
         """The session below, for what measures it."""
+
+    @classmethod
+    def open(cls, settings: ModelSettings) -> Model:
+        """Load the model of some settings; `load` makes them of options. Raises as `load`."""
+        from kvstream.session.session import Session
+
+        return cls(Session.open(settings))
 
     @property
     def name(self) -> str:
@@ -203,8 +209,6 @@ class Model:
 
         Raises SourceError for what is no memory file, ModelError where another model made it.
         """
-        from kvstream.settings import RunSettings
-
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
         engine = self.session.recall(file.kind, answer)

@@ -10,15 +10,15 @@ from typing import Any, Literal, TypedDict
 
 from kvstream.errors import UsageError
 from kvstream.run.intervals import Intervals
-from kvstream.run.request import CHECKPOINT_EVERY, CommandName, Request
+from kvstream.run.request import CHECKPOINT_EVERY, CommandName
+from kvstream.run.request import PASSAGES as PASSAGES
+from kvstream.run.request import Request as Request
 from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, parse_count
 
 REREADS = ("citations", "words", "both")
 """What `reread` may be; True means the first."""
 BM25 = "bm25"
 """In place of a method: answer from the parts of the text that have the question's words."""
-PASSAGES = 10
-"""Passages of an extract, where nothing else is asked for."""
 
 
 class ModelOptions(TypedDict, total=False):

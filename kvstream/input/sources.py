@@ -38,6 +38,7 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
+from kvstream.input.source import SourceRecord
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
@@ -109,17 +110,6 @@ class NamedPath:
 
     name: str
     path: str
-
-
-@dataclass(frozen=True)
-class SourceRecord:
-    """What is known of a source that was read, or begun."""
-
-    name: str
-    bytes: int
-    """Decoded."""
-    sha256: str
-    """Of the decoded bytes, in hex."""
 
 
 def open_sources(

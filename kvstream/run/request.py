@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kvstream.run.prompt import Layout
 
 CommandName = Literal["ask", "summarize", "compare", "remember", "chat"]
+PASSAGES = 10
+"""Passages of an extract, where nothing else was said."""
 CHECKPOINT_EVERY = 32768
 """Tokens between two checkpoints, where nothing else was said."""
 
@@ -38,7 +40,7 @@ class Request:
     """Words in place of the program's own around the text and the questions."""
     extract: bool = False
     """Answer with the passages that memory holds on to most, instead of the model's words."""
-    passages: int = 10
+    passages: int = PASSAGES
     """How many passages `extract` gives."""
     strict: bool = False
     """Withhold an answer that rests on little."""

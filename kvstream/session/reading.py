@@ -6,26 +6,24 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from kvstream.engine.reader import Reader, StepReport
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import SourceError
 from kvstream.events import Event, Notice, Started, StepDone
-from kvstream.memory.base import Memory, Trace, broken_apart
+from kvstream.input.blocks import TextBlock
+from kvstream.input.source import Source
+from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages.passages import Passages
 from kvstream.run.feed import TokenFeed
 from kvstream.run.plan import RunPlan
+from kvstream.run.prompt import broken_apart
 from kvstream.run.request import Request
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
-
-if TYPE_CHECKING:
-    from kvstream.input.blocks import TextBlock
-    from kvstream.input.sources import SourceSet
 
 PRUNE_EVERY = 65536
 """Byte offsets of evicted tokens are forgotten after this many tokens."""
@@ -39,7 +37,7 @@ class Reading:
 
     model: BoundedModel
     tokenizer: Tokenizer
-    sources: SourceSet
+    sources: Source
     plan: RunPlan
     request: Request
     load_s: float = 0.0
@@ -147,14 +145,8 @@ class Reading:
         return memory, feed
 
     def _more(self, memory: Memory) -> tuple[Memory, TokenFeed]:
-        """A memory that has read before, and the tokens that follow. Raises UsageError."""
+        """A memory that has read before, and the tokens that follow."""
         trace = memory.trace
-        if self.plan.shortens:
-            raise UsageError(
-                f"{self.request.run.method} reads the two ends of a text, so nothing can follow "
-                "it; read all sources at once."
-            )
-        self.sources.follow_on(trace.records, ended_line=trace.ended_line)
         trace.names, trace.bases = self.sources.names, self.sources.bases
         if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
             trace.passages = Passages()

@@ -5,25 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from functools import partial
 
-from kvstream.errors import ModelError
+from kvstream.answer.answering import answers
+from kvstream.answer.reread.excerpts import Excerpts
+from kvstream.answer.reread.second_pass import second_pass, words_alone
+from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started
+from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.saving import Kind, recall
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
-from kvstream.rereading.look import second_look, words_alone
-from kvstream.rereading.pieces import Excerpts
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
 from kvstream.settings import ModelSettings, RunSettings
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
-
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
 
 
 class Session:
@@ -66,7 +65,7 @@ class Session:
         """Settle a run before its first token. Raises BudgetError, UsageError."""
         return RunPlan.of(self.model, self.tokenizer, request)
 
-    def plan(self, sources: SourceSet, request: Request) -> Started:
+    def plan(self, sources: Source, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.
 
         The length is estimated as at the start of the run, from the first block of the text.
@@ -75,39 +74,32 @@ class Session:
         reader = self.settle(request).reader(self.model, request.run, estimate)
         return started(reader, request.run)
 
-    def ask(self, sources: SourceSet, request: Request) -> Iterator[Event]:
+    def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources under the budget, then answer every question from what remains.
 
         A checkpoint is removed once everything is answered. Raises BudgetError, UsageError, and
         SourceError where nothing could be read.
         """
-        plan = self.settle(request)
-        questions = plan.questions or ("",)
-        extract = request.passages if request.extract else 0
-        strict = request.strict
-
-        def on_the_way(memory: Memory) -> Iterator[Event]:
-            for number, question in enumerate(questions):
-                yield from memory.answer(question, number, extract=extract, strict=strict)
-
         checkpoint = _checkpoint(request)
-        reading = self._reading(sources, plan, request, checkpoint=checkpoint)
-        reading.on_the_way = on_the_way
-        memory = yield from reading.events()
-        if request.reread is not None:
-            yield from _saved_as(
-                checkpoint,
-                second_look(self.read_excerpts, memory, questions, request, sources.again),
-            )
+        memory = yield from Reading(
+            self.model,
+            self.tokenizer,
+            sources,
+            self.settle(request),
+            request,
+            self.load_s,
+            checkpoint=checkpoint,
+            on_the_way=partial(answers, request=request, may_compress=False),
+        ).events()
+        if request.reread is None:
+            events = answers(memory, request)
         else:
-            for number, question in enumerate(questions):
-                last = number + 1 == len(questions)
-                answers = memory.answer(question, number, last=last, extract=extract, strict=strict)
-                yield from _saved_as(checkpoint, answers)
+            events = second_pass(self.read_excerpts, memory, request, sources.again)
+        yield from _saved_as(checkpoint, events)
         if checkpoint is not None and checkpoint.digest is not None:
             checkpoint.remove()
 
-    def ask_by_words(self, sources: SourceSet, request: Request) -> Iterator[Event]:
+    def ask_by_words(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Answer from the parts of the sources that have the question's words (BM25), as many as
         the budget holds. Raises BudgetError, KvstreamError without rank-bm25, and SourceError
         where no part has any.
@@ -115,22 +107,32 @@ class Session:
         return words_alone(self.read_excerpts, self.model, self.tokenizer, request, sources.again)
 
     def read(
-        self, sources: SourceSet, request: Request, after: Memory | None = None
+        self, sources: RereadableSource, request: Request, after: Memory | None = None
     ) -> Generator[Event, None, Memory]:
-        """Read the sources under the budget; what remains is returned. Raises SourceError.
+        """Read the sources under the budget; what remains is returned. Raises UsageError,
+        SourceError.
 
         With `after` they are read into that memory, behind what it has read, as it was settled
         for its first reading. A checkpoint is left for the caller to remove.
         """
-        if after is None:
-            checkpoint = _checkpoint(request)
-            return self._reading(
-                sources, self.settle(request), request, checkpoint=checkpoint
-            ).events()
-        checkpoint = _checkpoint(request, after.digest)
-        request = replace(request, run=after.run)
-        return self._reading(
-            sources, after.setting, request, after=after, checkpoint=checkpoint
+        plan = self.settle(request) if after is None else after.plan
+        if after is not None:
+            if plan.shortens:
+                raise UsageError(
+                    f"{after.run.method} reads the two ends of a text, so nothing can follow it; "
+                    "read all sources at once."
+                )
+            sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)
+            request = replace(request, run=after.run)
+        return Reading(
+            self.model,
+            self.tokenizer,
+            sources,
+            plan,
+            request,
+            self.load_s,
+            after=after,
+            checkpoint=_checkpoint(request, None if after is None else after.digest),
         ).events()
 
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:
@@ -139,33 +141,23 @@ class Session:
         memory.load_s = self.load_s
         return memory
 
-    def _reading(
-        self,
-        sources: SourceSet,
-        plan: RunPlan,
-        request: Request,
-        *,
-        after: Memory | None = None,
-        checkpoint: Checkpoint | None = None,
-    ) -> Reading:
-        return Reading(
-            self.model,
-            self.tokenizer,
-            sources,
-            plan,
-            request,
-            load_s=self.load_s,
-            after=after,
-            checkpoint=checkpoint,
-        )
-
     def read_excerpts(
         self, excerpts: Excerpts, request: Request, words: WordForms | None
     ) -> Memory:
         """Excerpts in a memory that holds them whole; `words` are those of the whole text."""
-        reading = self._reading(cast("SourceSet", excerpts), self.settle(request), request)
-        reading.passages, reading.words = excerpts.passages, words
-        return finished(reading.events())
+        plan = self.settle(request)
+        return finished(
+            Reading(
+                self.model,
+                self.tokenizer,
+                excerpts,
+                plan,
+                request,
+                self.load_s,
+                passages=excerpts.passages,
+                words=words,
+            ).events()
+        )
 
 
 def _checkpoint(request: Request, base: str | None = None) -> Checkpoint | None:

@@ -12,7 +12,7 @@ import torch
 from help_pages import commands
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from kvstream.decoding import LEAST, LONGEST_PERIOD, Repetition, make_sampler
+from kvstream.answer.sampling import LEAST, LONGEST_PERIOD, Repetition, make_sampler
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.events import Answered, AnswerToken, Notice

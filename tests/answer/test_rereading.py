@@ -1,4 +1,4 @@
-"""The second look: pieces, their ranking, and both passes inside one budget."""
+"""The second pass: excerpts, their ranking, and both passes inside one budget."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstream.answer.reread.excerpts import LENGTH, Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Cited, Words, fused
+from kvstream.answer.reread.second_pass import LEAST, choose
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerStarted
 from kvstream.input.sources import open_sources
 from kvstream.model.cache import LayerStore
 from kvstream.passages.passages import Passage
 from kvstream.passages.sentences import MOST_CHARS
-from kvstream.rereading.look import LEAST, choose
-from kvstream.rereading.pieces import PIECE, Excerpts, pieces
-from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -54,10 +54,10 @@ def test_pieces_are_the_text(
         (folder / f"{number}.txt").write_bytes(data)
         names.append(str(folder / f"{number}.txt"))
     sources = open_sources(names, text=True)
-    cut = list(pieces(sources))
+    cut = list(excerpts_of(sources))
     assert all(len({p.source for p in piece.passages}) == 1 for piece in cut)
     assert all(a.end <= b.start for a, b in itertools.pairwise(cut))
-    assert all(piece.end - piece.start <= PIECE + 4 * MOST_CHARS + 64 for piece in cut)
+    assert all(piece.end - piece.start <= LENGTH + 4 * MOST_CHARS + 64 for piece in cut)
     said = "".join("".join(piece.text.split()) for piece in cut)
     # A mark of byte order at the very beginning is no text.
     once = "".join(data.decode().removeprefix("\ufeff").split())
@@ -74,7 +74,7 @@ def test_pieces_are_the_text(
 def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_bytes(b"One \xff\xfe two. Then came three.\n")
-    [piece] = pieces(open_sources([str(path)], text=True))
+    [piece] = excerpts_of(open_sources([str(path)], text=True))
     ends = [int(block.offsets()[-1]) for block in piece.blocks()]
     assert ends[-1] == piece.end == len(path.read_bytes()) - 1
 
@@ -169,7 +169,7 @@ def test_both_passes_stay_in_one_budget(
     for r in results:
         assert r.peak_kv_tokens <= 512
         assert r.peak_kv_bytes <= r.budget_bytes
-        assert r.reread["tokens"] <= LEAST + 2 * PIECE
+        assert r.reread["tokens"] <= LEAST + 2 * LENGTH
         assert r.reread["peak_kv_tokens"] <= 512
         assert r.reread["first"]["peak_kv_tokens"] <= 512
         assert r.read > r.reread["tokens"]

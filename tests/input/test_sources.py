@@ -491,3 +491,17 @@ def test_other_decoders_keep_offsets(data: bytes, cuts: list[int], name: str) ->
         assert end is None or int(offsets[0]) == end
         end = int(offsets[-1])
     assert end in (None, len(data))
+
+
+def test_sources_are_opened_again_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<p>One.</p>")
+    sources = open_sources([str(path)], text=True)
+    first = "".join(block.text for block in sources)
+    assert "".join(block.text for block in sources.again()) == first == "<p>One.</p>"
+
+
+def test_standard_input_is_not_opened_again() -> None:
+    sources = open_sources(["-"], stdin=io.BytesIO(b"One."))
+    with pytest.raises(SourceError, match="only once; write it to a file"):
+        sources.again()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from draining import returned
 
+from kvstream.answer.answering import answer
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
@@ -26,7 +27,7 @@ QUESTIONS = [
 
 def answers(memory: saving.Memory) -> list[str]:
     results = [
-        next(e.result for e in memory.answer(q) if isinstance(e, Answered)) for q in QUESTIONS
+        next(e.result for e in answer(memory, q) if isinstance(e, Answered)) for q in QUESTIONS
     ]
     return [result.answer for result in results]
 

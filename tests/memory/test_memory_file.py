@@ -19,6 +19,7 @@ import torch
 from draining import returned
 from safetensors import safe_open
 
+from kvstream.answer.answering import answer, question_tail
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -50,7 +51,7 @@ def read(
 
 
 def result(memory: Memory, question: str = QUESTION, **more: Any) -> Any:
-    return next(e.result for e in memory.answer(question, **more) if isinstance(e, Answered))
+    return next(e.result for e in answer(memory, question, **more) if isinstance(e, Answered))
 
 
 def run_of(budget: int = 320, method: str = "infinipot", **more: Any) -> RunSettings:
@@ -460,7 +461,7 @@ def test_history_is_forgotten_oldest_first_and_fits(session: Session, story: Pat
     memory = read(session, story, run_of(400))
     room = 400 - memory.reader.cache.used - memory.reader.sizes.answer
     history = [(f"Who is number {i}?", f"It is {i}.") for i in range(30)]
-    tail = memory.tail(OTHER, history)
+    tail = question_tail(memory, OTHER, history)
     assert len(tail) + 8 <= 400 - memory.reader.cache.used
     told = memory.tokenizer.decode(tail)
     kept = [i for i in range(30) if f"number {i}?" in told]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from draining import returned
 
+from kvstream.answer.answering import answered
 from kvstream.errors import KvstreamError, SourceError, UsageError
-from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
@@ -67,7 +67,7 @@ def read(
 
 
 def answer(memory: Memory) -> str:
-    return next(e.result.answer for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    return answered(memory, QUESTION)[0].answer
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:
@@ -178,7 +178,7 @@ def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_p
     assert "had not ended" in kind.told()
     memory = session.recall(kind, RUN)
     assert 0 < memory.trace.read < 2000
-    result = next(e.result for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    result = answered(memory, QUESTION)[0]
     assert result.citations == ()
 
 

@@ -20,6 +20,8 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
 
+from kvstream.answer.answering import answer
+from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.evaluation.speed.systems import Task, systems
@@ -29,7 +31,6 @@ from kvstream.events import Answered
 from kvstream.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.citations import attended
 from kvstream.methods import registry
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
@@ -157,7 +158,7 @@ def test_a_session_and_its_memory_file(
     again = session.recall(saving.look(file), run)
     assert saving.digest(again) == digest
     answers = [
-        next(e.result for e in m.answer("Who did it?") if isinstance(e, Answered))
+        next(e.result for e in answer(m, "Who did it?") if isinstance(e, Answered))
         for m in (memory, again)
     ]
     assert answers[0].answer == answers[1].answer

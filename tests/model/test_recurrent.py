@@ -14,13 +14,13 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
 
+from kvstream.answer.answering import answered
+from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
-from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.citations import attended
 from kvstream.memory.file import read as read_file
 from kvstream.memory.file import write as write_file
 from kvstream.methods.infinipot import InfiniPot
@@ -209,8 +209,7 @@ def remembered(kind: str, path: Path) -> Any:
 
 
 def answer(memory: Any) -> str:
-    events = memory.answer("Who did it?")
-    return next(e.result.answer for e in events if isinstance(e, Answered))
+    return answered(memory, "Who did it?")[0].answer
 
 
 @pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])

@@ -20,6 +20,8 @@ import click
 import numpy as np
 import torch
 
+from kvstream.answer.answering import answer
+from kvstream.answer.reread.excerpts import pieces
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.shared.options import method_settings
@@ -33,7 +35,6 @@ from kvstream.memory.saving import look
 from kvstream.methods.registry import available
 from kvstream.passages.passages import Passages
 from kvstream.reporters.format import for_terminal
-from kvstream.rereading.pieces import pieces
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings, parse_count
@@ -413,9 +414,8 @@ def used(path: Path, folder: Path) -> None:
     json.dumps(kind.to_json(), allow_nan=False)
     session = _session()
     memory = session.recall(kind, run)
-    extract = 2 if memory.trace.passages is not None else 0
-    for how in (0, extract):
-        for event in memory.answer("Who?", extract=how):
+    for extract in (False, memory.trace.passages is not None):
+        for event in answer(memory, "Who?", extract=extract, passages=2):
             if isinstance(event, Answered):
                 json.dumps(event.result.to_json(), allow_nan=False)
     more = folder / "more.txt"

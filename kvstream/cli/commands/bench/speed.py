@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kvstream.api.options import Request
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
     COUNTS,
@@ -23,10 +24,9 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
 from kvstream.errors import UsageError
-from kvstream.run.request import Request
 
 if TYPE_CHECKING:
-    from kvstream.session.session import Session
+    from kvstream.api.model import Session
 
 speed_options = (
     option(

@@ -1,29 +1,27 @@
-"""The second look: parts of the sources are read again whole, inside the same budget."""
+"""The second pass: excerpts of the sources are read again whole, inside the same budget."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvstream.answer.answering import answer, answered
+from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Cited, Words, fused
+from kvstream.answer.support import abstains
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.input.source import Source, SourceRecord
 from kvstream.memory.base import Memory
-from kvstream.memory.support import abstains
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages.passages import Passage
-from kvstream.rereading.pieces import Excerpts, pieces
-from kvstream.rereading.ranking import Cited, Words, fused
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
-
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceRecord, SourceSet
 
 BY = ("citations", "words", "both")
 PART, LEAST = 4, 200
@@ -34,25 +32,20 @@ ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]
 """Reads excerpts into a memory that holds them whole; the words are those of the whole text."""
 
 
-def second_look(
-    read: ReadExcerpts,
-    memory: Memory,
-    questions: Sequence[str],
-    request: Request,
-    again: Callable[[], SourceSet],
+def second_pass(
+    read: ReadExcerpts, memory: Memory, request: Request, again: Callable[[], Source]
 ) -> Iterator[Event]:
-    """Answer every question from memory, unseen; then look again for each, and answer from that.
+    """Answer every question from memory, unseen; then read excerpts for each, and answer from them.
 
     `again` opens the sources anew. The events are those of the second answers. Memory is released
     in between, so that both passes together never hold more than the budget; it cannot be asked
     afterwards.
     """
-    firsts = []
-    for number, question in enumerate(questions):
-        first = _answered(memory.answer(question, number))
-        firsts.append((first, memory.look.regions))
+    assert request.reread is not None
+    questions = request.questions or ("",)
+    firsts = [answered(memory, question) for question in questions]
     memory.release()
-    for number, (question, (first, regions)) in enumerate(zip(questions, firsts, strict=True)):
+    for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
         yield AnswerStarted(question, number)
         began = time.perf_counter()
         whole = _whole(request, question, first.budget_tokens)
@@ -60,7 +53,7 @@ def second_look(
         sizes = room, max(LEAST, first.budget_tokens // PART)
         excerpts = choose(
             again, question, memory.tokenizer, sizes,
-            by=request.reread or "citations", cited=regions, records=memory.trace.records,
+            by=request.reread, cited=basis.regions, records=memory.trace.records,
         )  # fmt: skip
         if not excerpts:
             told = "Nothing was found to look at again; the answer is the first one."
@@ -69,7 +62,7 @@ def second_look(
             yield Answered(replace(first, warnings=(*first.warnings, told)))
             continue
         second = read(excerpts, whole, memory.trace.words)
-        for event in second.answer(question, number, last=True, strict=request.strict):
+        for event in answer(second, question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
                 second_result, by = event.result, request.reread
@@ -84,9 +77,9 @@ def words_alone(
     model: BoundedModel,
     tokenizer: Tokenizer,
     request: Request,
-    again: Callable[[], SourceSet],
+    again: Callable[[], Source],
 ) -> Iterator[Event]:
-    """Answer from the pieces that BM25 finds, as many as the budget holds, without any memory.
+    """Answer from the excerpts that BM25 finds, as many as the budget holds, without any memory.
 
     What reading under a budget has to be compared with. The result's method is ``bm25``, its
     `read` what the model read; seconds of searching count as prefill.
@@ -105,7 +98,7 @@ def words_alone(
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
         memory = read(excerpts, whole, forms)
         memory.prefill_s = time.perf_counter() - began
-        for event in memory.answer(question, number, last=True):
+        for event in answer(memory, question, number, last=True):
             if isinstance(event, Answered):
                 told = (*event.result.warnings, *_partial(event.result))
                 event = Answered(replace(event.result, method="bm25", warnings=told))
@@ -136,7 +129,7 @@ def _room(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
 
 
 def choose(
-    again: Callable[[], SourceSet],
+    again: Callable[[], Source],
     question: str,
     tokenizer: Tokenizer,
     sizes: tuple[int, int],
@@ -145,24 +138,24 @@ def choose(
     cited: Sequence[Passage] = (),
     records: Sequence[SourceRecord] = (),
 ) -> Excerpts:
-    """The best pieces, in the order of the document.
+    """The best excerpts, in the order of the document.
 
     `by` is one of BY: by what the first answer and its question looked at in memory, by the words
     of the question (BM25), or by both. `sizes` are the tokens that they may have together, and
-    those with which it is enough: a best piece that is long should not be left out.
+    those with which it is enough: a best excerpt that is long should not be left out.
     The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
     `records` tell what the sources were before. Raises SourceError where they have changed.
     """
     words = Words(question) if by != "citations" else None
     weights = Cited(cited)
-    score: dict[int, float] = {}  # of the few pieces that are cited
+    score: dict[int, float] = {}  # of the few excerpts that are cited
     count = 0
-    for count, piece in enumerate(pieces(again()), 1):
-        weight = weights.weight(piece.start, piece.end)
+    for count, excerpt in enumerate(excerpts_of(again()), 1):
+        weight = weights.weight(excerpt.start, excerpt.end)
         if weight > 0:
             score[count - 1] = weight
         if words is not None:
-            words.add(piece.text)
+            words.add(excerpt.text)
     if words is not None:
         rankings = [words.scores()]
         if by == "both":
@@ -175,7 +168,7 @@ def choose(
     best = sorted(score, key=lambda i: (-score[i], i))[: room + 1]
     wanted = set(best)
     sources = again()
-    fetched = {i: p for i, p in enumerate(pieces(sources)) if i in wanted}
+    fetched = {i: p for i, p in enumerate(excerpts_of(sources)) if i in wanted}
     for before, now in zip(records, sources.records, strict=False):
         # One that is longer now was not read to its end, or has grown: its places still hold.
         altered = now.bytes == before.bytes and now.sha256 != before.sha256
@@ -195,13 +188,8 @@ def choose(
     return Excerpts([fetched[index] for index in sorted(chosen)], sources.names, sources.bases)
 
 
-def _answered(events: Iterator[Event]) -> Result:
-    """The result at the end of an answer's events."""
-    return [event.result for event in events if isinstance(event, Answered)][-1]
-
-
 def _partial(result: Result) -> tuple[str, ...]:
-    """A warning where a refusal is of some pieces of the text."""
+    """A warning where a refusal is of some excerpts of the text."""
     if not abstains(result.answer):
         return ()
     return (
