@@ -16,11 +16,12 @@ from kvstream.api.options import (
     ModelOptions,
     ReadOptions,
     answer_settings,
+    method_settings,
     model_settings,
     request_of,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.sources import SourceLike, open_sources
+from kvstream.api.sources import SourceLike, is_path, open_sources, several
 from kvstream.errors import UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -105,6 +106,7 @@ class Model:
         Memory is chosen for `questions`, which are asked later. Without any, what stays is what a
         prompt that asks nothing attends to.
         """
+        _refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
         engine = shown(self.session.read(sources, request), progress)
@@ -176,7 +178,13 @@ class Model:
         """
         if isinstance(methods, str):
             raise UsageError("methods= is a list of names.")
+        if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
+            raise UsageError(
+                "Each method reads the text anew, and an open file or an iterator can be read "
+                "only once; give a path, or the text itself as text=."
+            )
         settings = options.pop("set", {})
+        method_settings(settings, methods)
         found = {}
         for method in methods:
             own = {k: v for k, v in settings.items() if k.partition(".")[0] == method}
@@ -198,6 +206,7 @@ class Model:
 
         The length is estimated from the size of the sources and the first block of their text.
         """
+        _refuse_bm25(options.get("method"))
         asked = (*(() if question is None else (question,)), *questions)
         request = self._request(asked, options)
         return self.session.plan(self._sources(source, text, options, request), request)
@@ -245,3 +254,8 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<kvstream.Model {self.name}>"
+
+
+def _refuse_bm25(method: str | None) -> None:
+    if method == BM25:
+        raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")

@@ -241,7 +241,7 @@ def _gguf_entry(file: gguf_file.GGUF) -> int:
     keeping = file.of_model("attention.head_count_kv", heads)
     each = keeping if isinstance(keeping, list) else [keeping] * layers
     width = file.of_model("attention.key_length") or file.of_model("embedding_length") // most
-    return sum(each) * (width + (file.of_model("attention.value_length") or width))
+    return int(sum(each) * (width + (file.of_model("attention.value_length") or width)))
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:

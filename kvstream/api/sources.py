@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from kvstream.errors import UsageError
 from kvstream.settings import Budget
@@ -78,11 +78,7 @@ def open_sources(
         if text is not None:
             raise UsageError("Give either a source or text=, not both.")
         return source
-    given: list[Content | Source] = []
-    if isinstance(source, list | tuple):
-        given += source
-    elif source is not None:
-        given.append(source)
+    given = several(source)
     if (text is None) == (not given):
         raise UsageError(
             "Nothing to read: give a path, an open file, or the text itself as text=."
@@ -96,6 +92,19 @@ def open_sources(
         max_bytes=bytes_of(max_unpacked),
         follow=Follow(interrupted, due) if follow else None,
     )
+
+
+def several(source: SourceLike | None) -> list[Any]:
+    """The sources of a list or tuple, or the one there is."""
+    if source is None:
+        return []
+    return list(source) if isinstance(source, list | tuple) else [source]
+
+
+def is_path(source: object) -> bool:
+    """Whether a source is a path, which can be read again, and not standard input."""
+    content = source.content if isinstance(source, Source) else source
+    return isinstance(content, str | os.PathLike) and os.fspath(content) != "-"
 
 
 def bytes_of(size: int | str | None) -> int:
