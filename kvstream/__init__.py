@@ -1,5 +1,112 @@
-"""Questions and summaries of texts far longer than a model's context, in a fixed KV cache."""
+"""Questions and summaries of texts far longer than a model's context, in a fixed KV cache.
+
+    import kvstream
+
+    model = kvstream.load("pocket")
+    memory = model.read("book.txt", questions=["Who hid the letter?"], budget="1k")
+    print(memory.ask("Who hid the letter?"))
+
+Importing it loads no torch; `load` does. docs/guide/python.md shows the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kvstream.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from kvstream.api.answer import Answer
+    from kvstream.api.doctor import Finding, diagnose
+    from kvstream.api.files import MemoryFile, inspect
+    from kvstream.api.memory import Memory
+    from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
+    from kvstream.api.model import Model, load
+    from kvstream.api.models import ModelEntry, available_models
+    from kvstream.api.sources import Source, open_sources
+    from kvstream.errors import (
+        BudgetError,
+        KvstreamError,
+        ModelError,
+        SourceError,
+        UnsupportedModelError,
+        UsageError,
+    )
+    from kvstream.events import (
+        Answered,
+        AnswerStarted,
+        AnswerToken,
+        Event,
+        Notice,
+        Result,
+        Started,
+        StepDone,
+    )
+
+__all__ = [
+    "Answer",
+    "AnswerStarted",
+    "AnswerToken",
+    "Answered",
+    "BudgetError",
+    "Event",
+    "Finding",
+    "KvstreamError",
+    "Memory",
+    "MemoryFile",
+    "MethodInfo",
+    "MethodSetting",
+    "Model",
+    "ModelEntry",
+    "ModelError",
+    "Notice",
+    "Result",
+    "Source",
+    "SourceError",
+    "Started",
+    "StepDone",
+    "UnsupportedModelError",
+    "UsageError",
+    "__version__",
+    "available_methods",
+    "available_models",
+    "diagnose",
+    "inspect",
+    "load",
+    "open_sources",
+]
+
+_HOMES = {
+    "api.answer": ("Answer",),
+    "api.doctor": ("Finding", "diagnose"),
+    "api.files": ("MemoryFile", "inspect"),
+    "api.memory": ("Memory",),
+    "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
+    "api.model": ("Model", "load"),
+    "api.models": ("ModelEntry", "available_models"),
+    "api.sources": ("Source", "open_sources"),
+    "errors": (
+        "BudgetError", "KvstreamError", "ModelError", "SourceError", "UnsupportedModelError",
+        "UsageError",
+    ),
+    "events": (
+        "Answered", "AnswerStarted", "AnswerToken", "Event", "Notice", "Result", "Started",
+        "StepDone",
+    ),
+}  # fmt: skip
+"""The module of each name: imported when somebody asks for it."""
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

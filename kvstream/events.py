@@ -139,7 +139,7 @@ class Result:
     coverage: dict[str, Any] | None = None
     """What of the document memory still represents: ``share`` and a ``map`` by place."""
     reread: dict[str, Any] | None = None
-    """The second look: what was read again, and what the first pass had answered."""
+    """The second pass: what was read again, and what the first pass had answered."""
     support: dict[str, float] | None = None
     """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
     model is calibrated, the ``probability`` that it is right."""

@@ -42,7 +42,7 @@ class Prefill:
 
     `head` are the protected ids in front of the source; they go through the model together with the
     first chunk, because a pass over a few tokens has to read all weights too. `catalysts` are the
-    ids of each catalyst. With `measure_always` the last chunk is measured even if nothing leaves.
+    ids of each catalyst. With `extract` the last chunk is measured even if nothing leaves.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Prefill:
         head: Sequence[int],
         catalysts: Sequence[Sequence[int]],
         *,
-        measure_always: bool,
+        extract: bool,
     ) -> None:
         self.model, self.evictor, self.schedule = model, evictor, schedule
         self.cache, self.method = evictor.cache, evictor.method
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
-        self.measure_always = measure_always
+        self.extract = extract
         self.evidence = self.method.evidence()
         self.due = list(head)
         """The prompt until it goes through the model, with the first chunk."""
@@ -92,7 +92,7 @@ class Prefill:
         targets = self._targets(n, last)
         evicts = any(t < h + n for t, h in zip(targets, held, strict=True))
         catalyst = self.catalyst if evicts else []
-        measured = evicts or not last or self.measure_always
+        measured = evicts or not last or self.extract
         request = self.request(n, bool(catalyst)) if measured else None
         return StepPlan(targets, evicts, catalyst, request)
 

@@ -53,11 +53,12 @@ class Reader:
         catalysts: Sequence[Sequence[int]] = (),
         estimate: int | None = None,
         *,
-        measure_always: bool = False,
+        extract: bool = False,
     ) -> None:
         self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
-        self.measure_always = measure_always
+        self.extract = extract
+        """Measure every chunk, the last one too, so that passages can be ranked."""
         self.cache: BoundedCache = model.new_cache(
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
@@ -71,7 +72,7 @@ class Reader:
         )
         self.prefill = Prefill(
             model, self.evictor, self.schedule, self.head, self.catalysts,
-            measure_always=measure_always,
+            extract=extract,
         )  # fmt: skip
         self.decoder = Decoder(model, self.evictor)
         self._shrinking = run.chunk == "decremental"

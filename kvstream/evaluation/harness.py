@@ -7,15 +7,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.events import Answered, AnswerToken, Result
-from kvstream.input.sources import SourceSet, open_sources
-from kvstream.rereading.look import Reread, words_alone
+from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -45,15 +44,10 @@ def ask(
     Answers are as the model wrote them, with the spaces at their ends: of code these count.
     """
     with document(text) as path:
-
-        def again() -> SourceSet:
-            return open_sources([path], text=True)
-
-        how = Reread(reread, again) if reread else None
-        more: dict[str, Any] = {} if layout is None else {"layout": layout}
+        request = Request(tuple(questions), run, reread=reread, layout=layout)
         written: list[str] = []
         results = []
-        for event in session.ask(again(), list(questions), run, reread=how, **more):
+        for event in session.ask(open_sources([path], text=True), request):
             if isinstance(event, AnswerToken):
                 written.append(event.text)
             elif isinstance(event, Answered):
@@ -67,7 +61,8 @@ def ask_by_words(
 ) -> list[Result]:
     """The answers from what BM25 finds in `text`, as much as the budget holds."""
     with document(text) as path:
-        events = words_alone(session, questions, run, lambda: open_sources([path], text=True))
+        request = Request(tuple(questions), run)
+        events = session.ask_by_words(open_sources([path], text=True), request)
         return [event.result for event in events if isinstance(event, Answered)]
 
 
@@ -94,8 +89,8 @@ def open_reader(
     session: Session, questions: Sequence[str], run: RunSettings, tokens: int | None
 ) -> tuple[Reader, Prompt]:
     """A reader as a session would use it for these questions; `tokens` is the expected length."""
-    setting = session.settle(questions, run)
-    return setting.reader(session.model, run, tokens), setting.prompt
+    plan = session.settle(Request(tuple(questions), run))
+    return plan.reader(session.model, run, tokens), plan.prompt
 
 
 def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:

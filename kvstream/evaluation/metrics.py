@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from kvstream.answer.support import abstains as abstains
 from kvstream.errors import UsageError
-from kvstream.memory.support import abstains as abstains
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -17,6 +17,7 @@ from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 
 _LINE_NUMBER = re.compile(r"^\d+: ", re.MULTILINE)
@@ -93,12 +94,12 @@ def trials(
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
-    questions = [story.question] if story.question else []
+    request = Request(
+        (story.question,) if story.question else (), case.run, "summarize",
+        extract=bool(extract), passages=extract,
+    )  # fmt: skip
     with document(story.text) as path:
-        events = session.ask(
-            open_sources([path], text=True), questions, case.run, command="summarize",
-            extract=extract,
-        )  # fmt: skip
+        events = session.ask(open_sources([path], text=True), request)
         result = next(e.result for e in events if isinstance(e, Answered))
     summary = _LINE_NUMBER.sub("", result.answer) if extract else result.answer
     words = len(summary.split())

@@ -27,7 +27,7 @@ class Case:
     that holds it; ``near``: only the surroundings of the answer, as much as the budget holds;
     ``bm25``: the pieces that have the question's words, as many as the budget holds."""
     reread: str | None = None
-    """Answer from a second look: by citations, by words, or by both."""
+    """Answer from a second pass: by citations, by words, or by both."""
 
     @property
     def name(self) -> str:

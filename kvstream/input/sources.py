@@ -17,8 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
+from kvstream.input.source import SourceRecord
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
@@ -74,21 +76,44 @@ class _Source:
     """Bytes of text that it gave."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
+    stream: ByteStream | None = None
+    """What is read in place of a path."""
+    plain: bool = False
+    """Text in UTF-8, whatever its first bytes look like."""
+
+
+class ByteStream(Protocol):
+    """What is needed of an open file: a `read` of at most `size` bytes, empty at the end.
+
+    One that returns None has nothing yet.
+    """
+
+    def read(self, size: int, /) -> bytes | None: ...
 
 
 @dataclass(frozen=True)
-class SourceRecord:
-    """What is known of a source that was read, or begun."""
+class NamedStream:
+    """An open file as a source: read once, and left open."""
 
     name: str
-    bytes: int
-    """Decoded."""
-    sha256: str
-    """Of the decoded bytes, in hex."""
+    """What citations call it."""
+    stream: ByteStream
+    plain: bool = False
+    """It holds text in UTF-8, so nothing is unpacked or converted."""
+    size: int | None = None
+    """Bytes of that text, where they are known."""
+
+
+@dataclass(frozen=True)
+class NamedPath:
+    """A file or directory under another name."""
+
+    name: str
+    path: str
 
 
 def open_sources(
-    paths: Sequence[str],
+    paths: Sequence[str | NamedPath | NamedStream],
     *,
     text: bool = False,
     stdin: BinaryIO | io.RawIOBase | None = None,
@@ -112,8 +137,13 @@ def open_sources(
         raise UsageError("Standard input (-) was named twice, but it can be read only once.")
     sources: list[_Source] = []
     warnings: list[str] = []
-    for name in paths:
-        place = (copies or {}).get(name, name)
+    for given in paths:
+        if isinstance(given, NamedStream):
+            size = given.size if given.plain else None
+            sources.append(_Source(given.name, size=size, stream=given.stream, plain=given.plain))
+            continue
+        name = given if isinstance(given, str) else given.name
+        place = (copies or {}).get(name, name) if isinstance(given, str) else given.path
         if place == "-":
             sources.append(_Source("-"))
             continue
@@ -133,14 +163,24 @@ def open_sources(
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
-    if follow is not None and paths[-1] != "-":
+    if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
         if sources[-1].name != paths[-1] or sources[-1].kind != "plain":
             raise UsageError(
                 f"{paths[-1]} cannot be followed: only a plain file can, the last one of several."
             )
         sources[-1].followed, sources[-1].size = True, None
+    again = partial(
+        open_sources, paths, text=text, max_bytes=max_bytes, copies=copies, opener=opener
+    )
     return SourceSet(
-        sources, warnings, text=text, stdin=stdin, max_bytes=max_bytes, follow=follow, opener=opener
+        sources,
+        warnings,
+        text=text,
+        stdin=stdin,
+        max_bytes=max_bytes,
+        follow=follow,
+        opener=opener,
+        again=again,
     )
 
 
@@ -247,6 +287,7 @@ class SourceSet:
         max_bytes: int | None,
         follow: Follow | None = None,
         opener: Callable[[Path], io.RawIOBase] | None = None,
+        again: Callable[[], SourceSet],
     ) -> None:
         self._warnings = warnings
         self._sources = sources
@@ -255,6 +296,7 @@ class SourceSet:
         self._max_bytes = max_bytes
         self._follow = follow
         self._opener = opener
+        self._again = again
         self._bases: list[int] = []
         self._position = 0
         self._head: Head | None = None
@@ -287,6 +329,14 @@ class SourceSet:
             f"(the first: {errors[0]})"
             for folder, errors in failed.items()
         ]
+
+    def again(self) -> SourceSet:
+        """The same sources, opened anew. Raises SourceError for standard input."""
+        if any(source.path is None for source in self._sources):
+            raise SourceError(
+                "Standard input can be read only once; write it to a file first, and name that."
+            )
+        return self._again()
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
         """Count from behind sources that were read before: offsets, indices, names.
@@ -442,7 +492,7 @@ class SourceSet:
 
     def _decoder(self, index: int, source: _Source, beginning: bytes) -> Any:
         """What decodes a source that begins so."""
-        encoding = "utf-8" if self._text else encoding_of(beginning)
+        encoding = "utf-8" if self._text or source.plain else encoding_of(beginning)
         if encoding == "utf-8":
             return BlockDecoder(index, self._position)
         self._encodings.append((_shown(source.name), encoding))
@@ -465,7 +515,7 @@ class SourceSet:
         try:
             with closing(Head(self._open(source))) as head:
                 self._head = head
-                kind = "plain" if source.followed else kind_of(head.look())
+                kind = "plain" if source.followed or source.plain else kind_of(head.look())
                 if kind in ("pdf", "epub") and not self._text:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
@@ -478,8 +528,9 @@ class SourceSet:
                     for part in documents.page_parts(head, name):
                         yield part or b""
                     return
+                as_it_is = self._text or source.plain
                 try:
-                    yield from self._plain(head, kind, name)
+                    yield from self._plain(head, kind, name, as_it_is=as_it_is)
                 except DamagedError as error:
                     if not source.folder:
                         raise
@@ -505,7 +556,7 @@ class SourceSet:
             f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
         )
 
-    def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
+    def _plain(self, head: Head, kind: str, name: str, *, as_it_is: bool) -> Iterator[bytes]:
         """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
@@ -527,7 +578,7 @@ class SourceSet:
             if not data:
                 return
             marked = marked or (not position and by_mark(data) is not None)
-            if position < SNIFF and not self._text and not marked:
+            if position < SNIFF and not as_it_is and not marked:
                 problem = _not_text(data[: SNIFF - position], name)
                 if problem:
                     raise SourceError(problem)
@@ -548,6 +599,8 @@ class SourceSet:
             if self._opener is not None and not source.path.is_file():
                 return self._opener(source.path)
             return source.path.open("rb")
+        if source.stream is not None:
+            return _Borrowed(source.stream)
         if self._stdin is not None:
             return _Borrowed(self._stdin)
         if sys.stdin is None:
@@ -558,7 +611,7 @@ class SourceSet:
 class _Borrowed(io.RawIOBase):
     """Someone else's stream: read, but left open."""
 
-    def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
 
     def readable(self) -> bool:

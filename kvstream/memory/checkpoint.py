@@ -29,9 +29,8 @@ from kvstream.memory.saving import (
     save,
 )  # fmt: skip
 from kvstream.run.feed import DROP_BLOCK, TokenFeed
+from kvstream.run.request import CHECKPOINT_EVERY
 
-EVERY = 32768
-"""Tokens between two checkpoints, where nothing else was said."""
 SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
     "measure_always",
@@ -69,7 +68,7 @@ class Handed:
 class Checkpoint:
     """A file that a reading is saved to every so many tokens, and goes on from."""
 
-    def __init__(self, path: Path, every: int = EVERY, base: str | None = None) -> None:
+    def __init__(self, path: Path, every: int = CHECKPOINT_EVERY, base: str | None = None) -> None:
         """Raises SourceError where there is a file that is none, KvstreamError if not writable.
 
         `base` is the digest of the memory that is read on, if there is one.

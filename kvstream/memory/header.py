@@ -119,6 +119,7 @@ class State(Struct, forbid_unknown_fields=True):
     head: list[Count]
     catalysts: list[list[Count]]
     measure_always: bool
+    """`RunPlan.extract`; files keep the name that it had in 0.1."""
     reader: Reader
     cache: Cache
     trace: Trace

@@ -18,7 +18,7 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
-from kvstream.input.sources import SourceRecord
+from kvstream.input.source import SourceRecord
 from kvstream.memory import file
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.file import Content
@@ -150,7 +150,7 @@ def memory_state(
     memory: Memory, *, passages: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """All that a memory is, as JSON knows it and as tensors by name."""
-    reader, setting, trace = memory.reader, memory.setting, memory.trace
+    reader, plan, trace = memory.reader, memory.plan, memory.trace
     trace.prune(reader.retained())
     numbers, tensors = reader.state()
     cache, entries = cache_state(reader)
@@ -176,19 +176,19 @@ def memory_state(
             "dtype": str(reader.model.layers[0].dtype).removeprefix("torch."),
         },
         "method": {
-            "name": setting.method.name,
+            "name": plan.method.name,
             "typed": dict(memory.run.method_settings),
-            "settings": setting.method.settings(),
+            "settings": plan.method.settings(),
             "trained": _trained(reader),
         },
         "run": {name: getattr(memory.run, name) for name in READING},
         "sizes": asdict(reader.sizes),
-        "system": setting.system,
-        "task": setting.prompt.task,
-        "questions": list(setting.questions),
+        "system": plan.system,
+        "task": plan.prompt.task,
+        "questions": list(plan.questions),
         "head": [int(i) for i in reader.head],
         "catalysts": [[int(i) for i in c] for c in reader.catalysts],
-        "measure_always": reader.measure_always,
+        "measure_always": reader.extract,
         "reader": numbers,
         "cache": cache,
         "trace": {
@@ -235,10 +235,11 @@ def recall(
         sizes = BudgetSplit(**state["sizes"])
         catalysts = tuple(tuple(c) for c in state["catalysts"])
         _check_sizes(sizes, state, method, model)
-        setting = RunPlan(method, prompt, kind.questions, catalysts, sizes, state["system"])
-        reader = setting.reader(
-            model, run, state["reader"]["planned"], measure_always=state["measure_always"]
-        )
+        plan = RunPlan(
+            method, prompt, kind.questions, catalysts, sizes, state["system"],
+            extract=state["measure_always"],
+        )  # fmt: skip
+        reader = plan.reader(model, run, state["reader"]["planned"])
         made, here = state["method"].get("trained"), _trained(reader)
         if made != here:
             raise ModelError(
@@ -247,7 +248,7 @@ def recall(
                 "memory anew."
             )
         trace = _trace_of(state["trace"], tensors)
-        memory = Memory(model.name, tokenizer, reader, setting, run, trace)
+        memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")

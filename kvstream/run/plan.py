@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvstream.engine.budget import BudgetSplit, share_out
@@ -12,7 +12,8 @@ from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import ShortenedFeed, TokenFeed
-from kvstream.run.prompt import Layout, Prompt, Task, build_prompt
+from kvstream.run.prompt import Prompt, Task, build_prompt
+from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
 
@@ -32,31 +33,27 @@ class RunPlan:
     sizes: BudgetSplit
     system: str | None = None
     """What the prompt was given beside the text and the questions."""
+    extract: bool = False
+    """Measure every chunk, the last one too, so that passages can be ranked."""
 
     @classmethod
     def of(
         cls,
         model: BoundedModel,
         tokenizer: Tokenizer,
-        questions: Sequence[str],
-        run: RunSettings,
-        *,
-        command: str = "ask",
-        system: str | None = None,
-        extract: bool = False,
-        asked_later: bool = False,
-        whole_answers: bool = False,
-        layout: Layout | None = None,
+        request: Request,
     ) -> RunPlan:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
 
-        With `asked_later` and no questions there is room for one that nobody knows yet. With
-        `whole_answers`, as with several questions, an answer never has to compress memory. A
-        `layout` replaces the program's own words around document and question.
+        An open-ended request without questions has room for one that nobody knows yet. With
+        several questions, or answers during the reading, no answer has to compress memory.
         """
+        questions, run = request.questions, request.run
         method = make(run.method, run.method_settings)
-        task: Task = "summarize" if command == "summarize" else "ask"
-        prompt = build_prompt(tokenizer, list(questions), system=system, task=task, layout=layout)
+        task: Task = "summarize" if request.command == "summarize" else "ask"
+        prompt = build_prompt(
+            tokenizer, questions, system=request.system, task=task, layout=request.layout
+        )
         catalysts = tuple(
             tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
             for text in method.catalyst(questions)
@@ -64,17 +61,19 @@ class RunPlan:
         catalyst = sum(len(c) for c in catalysts)
         question = max((len(prompt.tail(q)) for q in questions or ("",)), default=0)
         budget = budget_tokens(model, run.budget, method)
-        if asked_later and not questions:
+        unknown = request.open_ended and not questions
+        if unknown:
             question += max(LATER_QUESTION, budget // LATER_SHARE)
         sizes = share_out(
             budget,
             len(prompt.head),
             catalyst if method.evicts else 0,
-            max(question, catalyst) if extract or (asked_later and not questions) else question,
+            max(question, catalyst) if request.extract or unknown else question,
             run.max_tokens,
-            whole_answer=len(questions) > 1 or whole_answers,
+            whole_answer=len(questions) > 1 or request.every is not None,
         )
-        return cls(method, prompt, tuple(questions), catalysts, sizes, system)
+        extract = request.extract or request.open_ended
+        return cls(method, prompt, questions, catalysts, sizes, request.system, extract)
 
     @property
     def shortens(self) -> bool:
@@ -90,14 +89,7 @@ class RunPlan:
         ends = self._ends
         return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
 
-    def reader(
-        self,
-        model: BoundedModel,
-        run: RunSettings,
-        estimate: int | None,
-        *,
-        measure_always: bool = False,
-    ) -> Reader:
+    def reader(self, model: BoundedModel, run: RunSettings, estimate: int | None) -> Reader:
         """A reader with empty memory; `estimate` is the expected length in tokens."""
         return Reader(
             model,
@@ -107,7 +99,7 @@ class RunPlan:
             self.prompt.head,
             self.catalysts,
             estimate,
-            measure_always=measure_always,
+            extract=self.extract,
         )
 
 

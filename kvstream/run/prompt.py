@@ -75,6 +75,15 @@ class Prompt:
         return self._parts.phrase(question)
 
 
+def broken_apart(what: str, count: int) -> str:
+    """The warning of a text that holds control sequences."""
+    sequences = "control sequences" if count > 1 else "control sequence"
+    return (
+        f"The {what} holds {count:,} {sequences} of the model's chat template; the model reads "
+        "their characters one by one, as plain text."
+    )
+
+
 @dataclass(frozen=True)
 class _Parts:
     """A rendered template, cut at the document."""

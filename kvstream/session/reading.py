@@ -6,26 +6,24 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from kvstream.engine.reader import Reader, StepReport
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import SourceError
 from kvstream.events import Event, Notice, Started, StepDone
-from kvstream.memory.base import Memory, Trace, broken_apart
+from kvstream.input.blocks import TextBlock
+from kvstream.input.source import Source
+from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
 from kvstream.passages.passages import Passages
 from kvstream.run.feed import TokenFeed
 from kvstream.run.plan import RunPlan
-from kvstream.session.intervals import Intervals
+from kvstream.run.prompt import broken_apart
+from kvstream.run.request import Request
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
-
-if TYPE_CHECKING:
-    from kvstream.input.blocks import TextBlock
-    from kvstream.input.sources import SourceSet
 
 PRUNE_EVERY = 65536
 """Byte offsets of evicted tokens are forgotten after this many tokens."""
@@ -39,13 +37,10 @@ class Reading:
 
     model: BoundedModel
     tokenizer: Tokenizer
-    sources: SourceSet
-    setting: RunPlan
-    run: RunSettings
-    command: str = "ask"
+    sources: Source
+    plan: RunPlan
+    request: Request
     load_s: float = 0.0
-    extract: bool = False
-    """Have evidence of every chunk, to rank passages by."""
     passages: Passages | None = None
     """The text around the tokens, where it is known already; else it is gathered."""
     words: WordForms | None = None
@@ -54,33 +49,32 @@ class Reading:
     """Read on into this memory, behind what it has read."""
     checkpoint: Checkpoint | None = None
     """Go on from there, and save there."""
-    rolling: Intervals | None = None
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
-    """What is asked whenever `rolling` says so."""
-    interrupted: Callable[[], bool] = lambda: False
+    """What is asked whenever `Request.every` says so."""
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; returns the memory. Raises SourceError."""
         memory, feed = self._new() if self.after is None else self._more(self.after)
-        reader, trace, rolling = memory.reader, memory.trace, self.rolling
-        start = started(reader, self.run)
+        reader, trace = memory.reader, memory.trace
+        run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
+        start = started(reader, run)
         yield start
-        unused = start.unused(self.run.budget.bytes if self.run.budget else None)
+        unused = start.unused(run.budget.bytes if run.budget else None)
         if unused:
             yield Notice(unused)
         began, earlier = time.perf_counter(), trace.read
         if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
-            feed.look_ahead(self.setting.sizes.free + 1)
+            feed.look_ahead(self.plan.sizes.free + 1)
             length = feed.estimate()
             if length is not None:
                 reader.schedule.revise(length)
         handed = Handed(feed, self._limit(feed))
         if self.checkpoint is not None:
             self.checkpoint.take_up(memory, handed)
-        if rolling is not None:
-            rolling.answered = trace.read
+        if every is not None:
+            every.answered = trace.read
         before, pruned = memory.prefill_s, trace.read
-        sized, stop = self.sources.size_hint() is not None, self.interrupted
+        sized, stop = self.sources.size_hint() is not None, interrupted
         while True:
             for report in reader.read(handed, stop):
                 memory.prefill_s = before + time.perf_counter() - began
@@ -92,26 +86,26 @@ class Reading:
                 if self.checkpoint is not None:
                     self._place(trace)
                     self.checkpoint.note(memory, handed)
-                if rolling is not None and not self.interrupted() and rolling.due(trace.read):
+                if every is not None and not interrupted() and every.due(trace.read):
                     yield from self.on_the_way(memory)
-            if self.interrupted() and stop is self.interrupted and not sized:
+            if interrupted() and stop is interrupted and not sized:
                 stop = _never  # what a pipe has brought already is read
-            elif not feed.paused or self.interrupted():
+            elif not feed.paused or interrupted():
                 break
-            if rolling is not None and rolling.due(trace.read):
+            if every is not None and every.due(trace.read):
                 yield from self.on_the_way(memory)
         trace.read, trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if trace.read == earlier:
             raise SourceError("There is no text in what was given; nothing to read.")
-        if self.interrupted():
+        if interrupted():
             memory.warnings.append(
                 f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
             )
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
-        if system := self.setting.prompt.broken(self.setting.system or ""):
+        if system := self.plan.prompt.broken(self.plan.system or ""):
             memory.warnings.append(broken_apart("system text", system))
         for message in memory.warnings:
             yield Notice(message)
@@ -119,7 +113,7 @@ class Reading:
             memory.warnings.insert(0, unused)
         self._place(trace)
         memory.prefill_s = before + time.perf_counter() - began
-        if self.checkpoint is not None and not self.interrupted():
+        if self.checkpoint is not None and not interrupted():
             self.checkpoint.finish(memory, handed)
         return memory
 
@@ -130,29 +124,29 @@ class Reading:
             passages, words = Passages(), WordForms()
             show = both(passages.feed, words.feed)
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
-        feed = self.setting.feed(open_stream(self.tokenizer, self.sources, show), self.interrupted)
+        request = self.request
+        stream = open_stream(self.tokenizer, self.sources, show)
+        feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
         # A first look tells how many bytes a token has here, before the schedule is solved, and
         # whether a pipe brings but a line or two.
         feed.look_ahead(FIRST_LOOK)
-        reader = self.setting.reader(
-            self.model, self.run, feed.estimate(), measure_always=self.extract
-        )
-        name = self.model.name
+        reader = self.plan.reader(self.model, request.run, feed.estimate())
         memory = Memory(
-            name, self.tokenizer, reader, self.setting, self.run, trace, self.command, self.load_s
+            self.model.name,
+            self.tokenizer,
+            reader,
+            self.plan,
+            request.run,
+            trace,
+            request.command,
+            self.load_s,
         )
         return memory, feed
 
     def _more(self, memory: Memory) -> tuple[Memory, TokenFeed]:
-        """A memory that has read before, and the tokens that follow. Raises UsageError."""
+        """A memory that has read before, and the tokens that follow."""
         trace = memory.trace
-        if self.setting.shortens:
-            raise UsageError(
-                f"{self.run.method} reads the two ends of a text, so nothing can follow it; read "
-                "all sources at once."
-            )
-        self.sources.follow_on(trace.records, ended_line=trace.ended_line)
         trace.names, trace.bases = self.sources.names, self.sources.bases
         if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
             trace.passages = Passages()
@@ -168,10 +162,10 @@ class Reading:
 
     def _limit(self, feed: TokenFeed) -> Callable[[], int] | None:
         """The most tokens of a chunk, where the next answer may come before it is full."""
-        if self.rolling is None:
+        every = self.request.every
+        if every is None:
             return None
-        rolling = self.rolling
-        return lambda: rolling.room(feed.read_tokens) or sys.maxsize
+        return lambda: every.room(feed.read_tokens) or sys.maxsize
 
     def _place(self, trace: Trace) -> None:
         """What is known of the sources so far."""

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from functools import partial
 
-from kvstream.errors import ModelError
-from kvstream.events import Event, Started
+from kvstream.answer.answering import answers
+from kvstream.answer.reread.excerpts import Excerpts
+from kvstream.answer.reread.second_pass import second_pass, words_alone
+from kvstream.errors import ModelError, UsageError
+from kvstream.events import Answered, Event, Started
+from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.saving import Kind, recall
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
-from kvstream.rereading.look import Reread, second_look
 from kvstream.run.plan import RunPlan
-from kvstream.run.prompt import Layout
-from kvstream.session.intervals import Intervals
+from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
 from kvstream.settings import ModelSettings, RunSettings
-from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
-
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
+from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
 
 
 class Session:
@@ -61,113 +61,125 @@ class Session:
         """Whether summaries are extracted rather than written: pocket cannot write one."""
         return self.model.name == POCKET
 
-    def settle(
-        self,
-        questions: Sequence[str],
-        run: RunSettings,
-        *,
-        command: str = "ask",
-        system: str | None = None,
-        **more: Any,
-    ) -> RunPlan:
-        """Settle a run before its first token; `more` as in `RunPlan.of`. Raises BudgetError."""
-        return RunPlan.of(
-            self.model, self.tokenizer, questions, run, command=command, system=system, **more
-        )
+    def settle(self, request: Request) -> RunPlan:
+        """Settle a run before its first token. Raises BudgetError, UsageError."""
+        return RunPlan.of(self.model, self.tokenizer, request)
 
-    def plan(
-        self,
-        sources: SourceSet,
-        questions: Sequence[str],
-        run: RunSettings,
-        *,
-        command: str = "ask",
-        system: str | None = None,
-        **more: bool,
-    ) -> Started:
-        """Sizes, steps and memory of a run, without running it; `more` as in `RunPlan.of`.
+    def plan(self, sources: Source, request: Request) -> Started:
+        """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.
 
         The length is estimated as at the start of the run, from the first block of the text.
         """
-        setting = self.settle(questions, run, command=command, system=system, **more)
         estimate = TokenStream(self.tokenizer, sources).estimate()
-        return started(setting.reader(self.model, run, estimate), run)
+        reader = self.settle(request).reader(self.model, request.run, estimate)
+        return started(reader, request.run)
 
-    def ask(
-        self,
-        sources: SourceSet,
-        questions: Sequence[str],
-        run: RunSettings,
-        *,
-        command: str = "ask",
-        system: str | None = None,
-        extract: int = 0,
-        strict: bool = False,
-        reread: Reread | None = None,
-        checkpoint: Checkpoint | None = None,
-        rolling: Intervals | None = None,
-        layout: Layout | None = None,
-        interrupted: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
+    def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources under the budget, then answer every question from what remains.
 
-        With `extract` the answer is that many passages of the sources, those that memory holds on
-        to most; with `strict` one that rests on little is withheld; with `reread` it is given from
-        a second look. With a `checkpoint` the reading goes on from there and is saved there; with
-        `rolling` everything is asked on the way, too; a `layout` replaces the program's own words
-        around the text and the questions. Raises SourceError where nothing could be read.
+        A checkpoint is removed once everything is answered. Raises BudgetError, UsageError, and
+        SourceError where nothing could be read.
         """
-        setting = self.settle(
-            questions,
-            run,
-            command=command,
-            system=system,
-            extract=bool(extract),
-            whole_answers=rolling is not None,
-            layout=layout,
-        )
-        asked = setting.questions or ("",)
-
-        def on_the_way(memory: Memory) -> Iterator[Event]:
-            for number, question in enumerate(asked):
-                yield from memory.answer(question, number, extract=extract, strict=strict)
-
-        memory = yield from self.read(
+        checkpoint = _checkpoint(request)
+        memory = yield from Reading(
+            self.model,
+            self.tokenizer,
             sources,
-            setting,
-            run,
-            command=command,
-            extract=bool(extract),
+            self.settle(request),
+            request,
+            self.load_s,
             checkpoint=checkpoint,
-            rolling=rolling,
-            on_the_way=on_the_way,
-            interrupted=interrupted,
-        )
-        if reread is not None:
-            yield from second_look(self, memory, asked, reread, system=system, strict=strict)
-            return
-        for number, question in enumerate(asked):
-            last = number + 1 == len(asked)
-            yield from memory.answer(question, number, last=last, extract=extract, strict=strict)
+            on_the_way=partial(answers, request=request, may_compress=False),
+        ).events()
+        if request.reread is None:
+            events = answers(memory, request)
+        else:
+            events = second_pass(self.read_excerpts, memory, request, sources.again)
+        yield from _saved_as(checkpoint, events)
+        if checkpoint is not None and checkpoint.digest is not None:
+            checkpoint.remove()
+
+    def ask_by_words(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
+        """Answer from the parts of the sources that have the question's words (BM25), as many as
+        the budget holds. Raises BudgetError, KvstreamError without rank-bm25, and SourceError
+        where no part has any.
+        """
+        return words_alone(self.read_excerpts, self.model, self.tokenizer, request, sources.again)
 
     def read(
-        self,
-        sources: SourceSet,
-        setting: RunPlan,
-        run: RunSettings,
-        **more: Any,
+        self, sources: RereadableSource, request: Request, after: Memory | None = None
     ) -> Generator[Event, None, Memory]:
-        """Read the sources under the budget; what remains is returned. Raises SourceError.
+        """Read the sources under the budget; what remains is returned. Raises UsageError,
+        SourceError.
 
-        `more` are further fields of a `Reading`.
+        With `after` they are read into that memory, behind what it has read, as it was settled
+        for its first reading. A checkpoint is left for the caller to remove.
         """
-        reading = Reading(
-            self.model, self.tokenizer, sources, setting, run, load_s=self.load_s, **more
-        )
-        return reading.events()
+        plan = self.settle(request) if after is None else after.plan
+        if after is not None:
+            if plan.shortens:
+                raise UsageError(
+                    f"{after.run.method} reads the two ends of a text, so nothing can follow it; "
+                    "read all sources at once."
+                )
+            sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)
+            request = replace(request, run=after.run)
+        return Reading(
+            self.model,
+            self.tokenizer,
+            sources,
+            plan,
+            request,
+            self.load_s,
+            after=after,
+            checkpoint=_checkpoint(request, None if after is None else after.digest),
+        ).events()
 
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:
         """The memory of a file. Raises ModelError, UsageError, SourceError."""
         memory = recall(kind, self.model, self.tokenizer, answer)
         memory.load_s = self.load_s
         return memory
+
+    def read_excerpts(
+        self, excerpts: Excerpts, request: Request, words: WordForms | None
+    ) -> Memory:
+        """Excerpts in a memory that holds them whole; `words` are those of the whole text."""
+        plan = self.settle(request)
+        return finished(
+            Reading(
+                self.model,
+                self.tokenizer,
+                excerpts,
+                plan,
+                request,
+                self.load_s,
+                passages=excerpts.passages,
+                words=words,
+            ).events()
+        )
+
+
+def _checkpoint(request: Request, base: str | None = None) -> Checkpoint | None:
+    """The checkpoint that was asked for; `base`: digest of the memory that is read on."""
+    if request.checkpoint is None:
+        return None
+    return Checkpoint(request.checkpoint, request.checkpoint_every, base)
+
+
+def _saved_as(checkpoint: Checkpoint | None, events: Iterator[Event]) -> Iterator[Event]:
+    """The same events; results say the digest of the memory that was saved."""
+    for event in events:
+        if isinstance(event, Answered) and checkpoint is not None and checkpoint.digest:
+            event = Answered(replace(event.result, memory={"sha256": checkpoint.digest}))
+        yield event
+
+
+def finished(events: Generator[Event, None, Memory]) -> Memory:
+    """What a reading returns; its events are not shown."""
+    while True:
+        try:
+            next(events)
+        except StopIteration as stop:
+            memory: Memory = stop.value
+            return memory

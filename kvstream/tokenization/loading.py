@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstream.errors import ModelError, is_out_of_memory
+from kvstream.input.blocks import TextBlock
+from kvstream.input.source import Source
 from kvstream.tokenization.forms import WordForms
 from kvstream.tokenization.prefetch import ReadAhead
 from kvstream.tokenization.stream import BLOCK, TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
-
-if TYPE_CHECKING:
-    from kvstream.input.blocks import TextBlock
-    from kvstream.input.sources import SourceSet
 
 __all__ = [
     "Decoder",
@@ -35,7 +33,7 @@ _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
 
 def open_stream(
     tokenizer: Tokenizer,
-    sources: SourceSet,
+    sources: Source,
     on_block: Callable[[TextBlock], None] | None = None,
     after: tuple[int, int] = (0, 0),
 ) -> TokenStream | ReadAhead:

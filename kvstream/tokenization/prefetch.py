@@ -12,16 +12,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
+from kvstream.input.source import Source
 from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
 
 AHEAD = 2
 """Encoded blocks that may wait; each has about 64k characters."""
@@ -83,7 +80,7 @@ class ReadAhead:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        sources: SourceSet,
+        sources: Source,
         on_block: Callable[[TextBlock], None] | None = None,
     ) -> None:
         shown: list[TextBlock] = []

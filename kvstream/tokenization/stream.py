@@ -16,15 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock, utf8_starts
+from kvstream.input.source import Source
 from kvstream.tokenization.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
 
 BLOCK = 64 * 1024
 """Characters encoded at a time, where there are that many."""
@@ -66,7 +63,7 @@ class TokenStream:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        sources: SourceSet,
+        sources: Source,
         on_block: Callable[[TextBlock], None] | None = None,
         after: tuple[int, int] = (0, 0),
     ) -> None:

@@ -11,11 +11,12 @@ import pytest
 import torch
 from draining import returned
 
+from kvstream.answer.citations import attended
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
-from kvstream.memory.citations import attended
 from kvstream.model import hook
 from kvstream.passages.passages import Passage
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.synthetic.document import make_facts
@@ -30,8 +31,7 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 def read(session: Session, path: Path, questions: list[str], **run: Any) -> Any:
     settings = RunSettings(Budget(tokens=512), max_tokens=24, **run)
-    setting = session.settle(questions, settings)
-    return returned(session.read(open_sources([str(path)]), setting, settings))
+    return returned(session.read(open_sources([str(path)]), Request(tuple(questions), settings)))
 
 
 def test_weights_are_those_of_attention_written_out(
@@ -91,8 +91,7 @@ def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path
     second.write_text("Così è.\nThe passkey for the old mill is 70615.\nThey left.\n")
     events = session.ask(
         open_sources([str(first), str(second)]),
-        ["What is the passkey for the old mill?"],
-        RunSettings(max_tokens=12),
+        Request(("What is the passkey for the old mill?",), RunSettings(max_tokens=12)),
     )
     result = next(e.result for e in events if isinstance(e, Answered))
     cited = result.citations[0]
@@ -108,7 +107,7 @@ def test_citations_name_bytes_and_lines_of_their_file(session: Session, tmp_path
 
 
 def test_a_passage_that_both_look_at_counts_twice() -> None:
-    from kvstream.memory.citations import Attended, look
+    from kvstream.answer.citations import Attended, basis_of
 
     tokens = torch.tensor([0])
     paid = Attended(tokens, torch.ones(1), torch.ones(1), -torch.tensor([0.9, 0.4]).log())
@@ -116,7 +115,9 @@ def test_a_passage_that_both_look_at_counts_twice() -> None:
     def passage(start: int, weight: float) -> Passage:
         return Passage(0, start, start + 5, 1, 1, "text", weight)
 
-    found = look([passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], paid)
+    found = basis_of(
+        [passage(0, 0.6), passage(10, 0.4)], [passage(10, 0.7), passage(20, 0.3)], paid
+    )
     assert [p.start for p in found.cited] == [0, 10]
     assert [p.start for p in found.regions] == [10, 0, 20]
     assert found.focus == pytest.approx(1.0)

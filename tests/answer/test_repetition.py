@@ -12,12 +12,13 @@ import torch
 from help_pages import commands
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from kvstream.decoding import LEAST, LONGEST_PERIOD, Repetition, make_sampler
+from kvstream.answer.sampling import LEAST, LONGEST_PERIOD, Repetition, make_sampler
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.events import Answered, AnswerToken, Notice
 from kvstream.input.sources import open_sources
 from kvstream.memory import base
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
 
@@ -145,7 +146,7 @@ def says(monkeypatch: pytest.MonkeyPatch, session: Session, text: str) -> list[i
 
 
 def asked(session: Session, path: Path, **more: Any) -> tuple[list[Any], Any]:
-    events = list(session.ask(open_sources([str(path)]), [QUESTION], RunSettings(**more)))
+    events = list(session.ask(open_sources([str(path)]), Request((QUESTION,), RunSettings(**more))))
     return events, next(e.result for e in events if isinstance(e, Answered))
 
 

@@ -1,4 +1,4 @@
-"""The second look: pieces, their ranking, and both passes inside one budget."""
+"""The second pass: excerpts, their ranking, and both passes inside one budget."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvstream.answer.reread.excerpts import LENGTH, Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Cited, Words, fused
+from kvstream.answer.reread.second_pass import LEAST, choose
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerStarted
 from kvstream.input.sources import open_sources
 from kvstream.model.cache import LayerStore
 from kvstream.passages.passages import Passage
 from kvstream.passages.sentences import MOST_CHARS
-from kvstream.rereading.look import LEAST, Reread, choose, words_alone
-from kvstream.rereading.pieces import PIECE, Excerpts, pieces
-from kvstream.rereading.ranking import Cited, Words, fused
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 from kvstream.synthetic.document import generate, make_facts
@@ -53,10 +54,10 @@ def test_pieces_are_the_text(
         (folder / f"{number}.txt").write_bytes(data)
         names.append(str(folder / f"{number}.txt"))
     sources = open_sources(names, text=True)
-    cut = list(pieces(sources))
+    cut = list(excerpts_of(sources))
     assert all(len({p.source for p in piece.passages}) == 1 for piece in cut)
     assert all(a.end <= b.start for a, b in itertools.pairwise(cut))
-    assert all(piece.end - piece.start <= PIECE + 4 * MOST_CHARS + 64 for piece in cut)
+    assert all(piece.end - piece.start <= LENGTH + 4 * MOST_CHARS + 64 for piece in cut)
     said = "".join("".join(piece.text.split()) for piece in cut)
     # A mark of byte order at the very beginning is no text.
     once = "".join(data.decode().removeprefix("\ufeff").split())
@@ -73,7 +74,7 @@ def test_pieces_are_the_text(
 def test_bytes_that_are_no_text_keep_their_places(tmp_path: Path) -> None:
     path = tmp_path / "odd.txt"
     path.write_bytes(b"One \xff\xfe two. Then came three.\n")
-    [piece] = pieces(open_sources([str(path)], text=True))
+    [piece] = excerpts_of(open_sources([str(path)], text=True))
     ends = [int(block.offsets()[-1]) for block in piece.blocks()]
     assert ends[-1] == piece.end == len(path.read_bytes()) - 1
 
@@ -119,9 +120,11 @@ def test_fused_ranks_count_by_place_and_zero_counts_nothing() -> None:
 def test_what_is_chosen_fits_and_is_in_order(
     session: Session, story: Path, by: str, room: int
 ) -> None:
-    how = Reread(by, lambda: open_sources([str(story)]))
     at = story.read_bytes().index(FACT.sentence.encode())
-    found = choose(how, FACT.question, [passage(at, 1.0)], (room, room), session.tokenizer)
+    again = open_sources([str(story)]).again
+    found = choose(
+        again, FACT.question, session.tokenizer, (room, room), by=by, cited=[passage(at, 1.0)]
+    )
     text = "".join(block.text for block in found)
     assert len(session.tokenizer.encode(text)) <= room
     starts = [told["byte_start"] for told in found.to_json()]
@@ -132,10 +135,10 @@ def test_what_is_chosen_fits_and_is_in_order(
 def test_a_long_best_piece_is_read_and_then_it_is_enough(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("First.\n" + "The lamp is brass " * 60 + ".\nLast comes the lamp again.\n" * 40)
-    how = Reread("words", lambda: open_sources([str(path)]))
-    found = choose(how, "lamp?", [passage(8, 1.0)], (900, 50), session.tokenizer)
+    again, cited = open_sources([str(path)]).again, [passage(8, 1.0)]
+    found = choose(again, "lamp?", session.tokenizer, (900, 50), by="words", cited=cited)
     assert len(found) == 1
-    assert not choose(how, "lamp?", [passage(8, 1.0)], (9, 50), session.tokenizer)
+    assert not choose(again, "lamp?", session.tokenizer, (9, 50), by="words", cited=cited)
 
 
 def test_both_passes_stay_in_one_budget(
@@ -152,26 +155,21 @@ def test_both_passes_stay_in_one_budget(
         held.append(sum(s.keys.nbytes + s.values.nbytes for s in made))
 
     monkeypatch.setattr(LayerStore, "__init__", counted)
-    questions = [f.question for f in make_facts(FACTS, SEED)[:2]]
-    events = list(
-        session.ask(
-            open_sources([str(story)]),
-            questions,
-            RunSettings(Budget(tokens=512), max_tokens=16),
-            reread=Reread("citations", lambda: open_sources([str(story)])),
-        )
-    )
+    questions = tuple(f.question for f in make_facts(FACTS, SEED)[:2])
+    run = RunSettings(Budget(tokens=512), max_tokens=16)
+    request = Request(questions, run, reread="citations")
+    events = list(session.ask(open_sources([str(story)]), request))
     layers = len(session.model.layers)
     assert len(made) == 3 * layers
     one = held[layers - 1]
     assert max(held) == one, "two caches were there at once"
     results = [e.result for e in events if isinstance(e, Answered)]
-    assert [r.question for r in results] == questions
+    assert tuple(r.question for r in results) == questions
     assert [e.number for e in events if isinstance(e, AnswerStarted)] == [0, 1]
     for r in results:
         assert r.peak_kv_tokens <= 512
         assert r.peak_kv_bytes <= r.budget_bytes
-        assert r.reread["tokens"] <= LEAST + 2 * PIECE
+        assert r.reread["tokens"] <= LEAST + 2 * LENGTH
         assert r.reread["peak_kv_tokens"] <= 512
         assert r.reread["first"]["peak_kv_tokens"] <= 512
         assert r.read > r.reread["tokens"]
@@ -182,12 +180,9 @@ def test_what_is_read_again_is_cited_at_its_own_lines(session: Session, tmp_path
     packed = tmp_path / "story.txt.gz"
     text = "".join(generate(tokens=3000, seed=SEED, facts=FACTS))
     packed.write_bytes(gzip.compress(text.encode()))
-
-    def again() -> Any:
-        return open_sources([str(packed)])
-
     run = RunSettings(Budget(tokens=512), max_tokens=24)
-    events = session.ask(again(), [FACT.question], run, reread=Reread("words", again))
+    request = Request((FACT.question,), run, reread="words")
+    events = session.ask(open_sources([str(packed)]), request)
     result = next(e.result for e in events if isinstance(e, Answered))
     assert result.citations
     for cited in result.citations:
@@ -198,7 +193,7 @@ def test_what_is_read_again_is_cited_at_its_own_lines(session: Session, tmp_path
 
 def test_bm25_alone_reads_no_more_than_the_budget(session: Session, story: Path) -> None:
     run = RunSettings(Budget(tokens=512), max_tokens=24)
-    events = words_alone(session, [FACT.question], run, lambda: open_sources([str(story)]))
+    events = session.ask_by_words(open_sources([str(story)]), Request((FACT.question,), run))
     result = next(e.result for e in events if isinstance(e, Answered))
     assert result.method == "bm25"
     assert result.read <= result.peak_kv_tokens <= 512
@@ -208,12 +203,17 @@ def test_bm25_alone_reads_no_more_than_the_budget(session: Session, story: Path)
 def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Path) -> None:
     texts = [story, story.with_name("short.txt")]
     texts[1].write_text("Gone.")
-    how = Reread("words", lambda: open_sources([str(texts.pop(0))]))
+
+    def again() -> Any:
+        return open_sources([str(texts.pop(0))])
+
     with pytest.raises(KvstreamError, match="changed"):
-        choose(how, FACT.question, [], (400, 400), session.tokenizer)
+        choose(again, FACT.question, session.tokenizer, (400, 400), by="words")
 
 
-def test_a_source_that_was_altered_in_between_is_noticed(session: Session, tmp_path: Path) -> None:
+def test_a_source_that_was_altered_in_between_is_noticed(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "story.txt"
     path.write_text("".join(generate(tokens=1500, seed=SEED, facts=FACTS)))
 
@@ -222,9 +222,9 @@ def test_a_source_that_was_altered_in_between_is_noticed(session: Session, tmp_p
         return open_sources([str(path)])
 
     run = RunSettings(Budget(tokens=512), max_tokens=4)
-    events = session.ask(
-        open_sources([str(path)]), [FACT.question], run, reread=Reread("words", altered)
-    )
+    sources = open_sources([str(path)])
+    monkeypatch.setattr(sources, "again", altered)
+    events = session.ask(sources, Request((FACT.question,), run, reread="words"))
     with pytest.raises(KvstreamError, match=r"story\.txt has changed"):
         list(events)
 

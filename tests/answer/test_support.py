@@ -13,16 +13,19 @@ import pytest
 from draining import returned
 
 from kvstream import pocket
+from kvstream.answer import answering
+from kvstream.answer.answering import NOT_SUPPORTED, answer
+from kvstream.answer.citations import Basis
+from kvstream.answer.sampling import Repetition
+from kvstream.answer.support import FILE, Calibration, Support, absent, judge
 from kvstream.errors import ModelError
 from kvstream.events import Answered, AnswerToken, Result
 from kvstream.input.sources import open_sources
-from kvstream.memory.base import NOT_SUPPORTED, Memory
-from kvstream.memory.citations import Look
+from kvstream.memory.base import Memory
 from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
-from kvstream.memory.support import FILE, Calibration, Support, absent, judge
 from kvstream.passages.passages import Passage
-from kvstream.rereading.look import Reread
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.forms import WordForms
@@ -61,23 +64,22 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 
 def remember(session: Session, path: Path, run: RunSettings, *questions: str) -> Memory:
-    setting = session.settle(questions, run)
-    return returned(session.read(open_sources([str(path)]), setting, run))
+    return returned(session.read(open_sources([str(path)]), Request(questions, run)))
 
 
-def says(memory: Memory, answer: str) -> None:
+def says(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """Put an answer into the mouth of the model."""
 
-    def write(tail: Any, last: bool, said: list[int]) -> Any:
-        said += memory.tokenizer.encode(f" {answer}", continuing=True)
+    def write(memory: Memory, tail: Any, repetition: Repetition, *, last: bool) -> Any:
+        repetition.tokens += memory.tokenizer.encode(f" {answer}", continuing=True)
         memory.reader.stopped = "end"
         yield answer
 
-    memory._write = write  # type: ignore[method-assign]
+    monkeypatch.setattr(answering, "_written", write)
 
 
 def result(memory: Memory, question: str, **how: Any) -> Result:
-    return next(e.result for e in memory.answer(question, **how) if isinstance(e, Answered))
+    return next(e.result for e in answer(memory, question, **how) if isinstance(e, Answered))
 
 
 def forms(text: str) -> WordForms:
@@ -109,9 +111,11 @@ def test_numbers_and_names_that_the_text_lacks_are_found(answer: str, marked: An
     assert absent(answer, "What is the number 7 of the Zebra?", text) == marked
 
 
-def test_a_number_that_is_not_in_the_text_is_marked(session: Session, lease: Path) -> None:
+def test_a_number_that_is_not_in_the_text_is_marked(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = remember(session, lease, EVERYTHING, "What is the phone number?")
-    says(memory, "555-0199")
+    says(monkeypatch, "555-0199")
     told = result(memory, "What is the phone number of the landlord?")
     assert told.answer == "555-0199"
     assert told.absent == ("555-0199",)
@@ -119,11 +123,13 @@ def test_a_number_that_is_not_in_the_text_is_marked(session: Session, lease: Pat
     assert "not in the text: 555-0199" in told.warnings[-1]
     strict = result(memory, "What is the phone number of the landlord?", strict=True)
     assert (strict.answer, strict.withheld) == (NOT_SUPPORTED, "555-0199")
-    says(memory, "Harriet Osgood")
+    says(monkeypatch, "Harriet Osgood")
     assert result(memory, "Who is the landlord?").absent == ()
 
 
-def test_the_whole_text_counts_and_not_what_memory_kept(session: Session, story: Path) -> None:
+def test_the_whole_text_counts_and_not_what_memory_kept(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = replace(EVERYTHING, budget=Budget(tokens=256), method="streaming")
     memory = remember(session, story, run, "Who?")
     memory.trace.prune(memory.reader.retained())
@@ -131,7 +137,7 @@ def test_the_whole_text_counts_and_not_what_memory_kept(session: Session, story:
     lost = next(w for w in story.read_text().split() if w.isalpha() and w not in held)
     assert memory.trace.words is not None
     assert memory.trace.words.has_word(lost), "it was read, though memory has lost it"
-    says(memory, f"{lost.capitalize()} Zzyzx")
+    says(monkeypatch, f"{lost.capitalize()} Zzyzx")
     assert result(memory, "Who?").absent == ("Zzyzx",)
 
 
@@ -156,11 +162,13 @@ def test_an_old_memory_file_knows_the_words_that_it_kept(
     assert "of the text that memory kept: 555-0199" in told
 
 
-def test_a_refusal_after_forgetting_says_how_little_was_kept(session: Session, story: Path) -> None:
+def test_a_refusal_after_forgetting_says_how_little_was_kept(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     question = "What is the name of the cat?"
     run = replace(EVERYTHING, budget=Budget(tokens=256), method="cascade")
     memory = remember(session, story, run, question)
-    says(memory, "not in the text")
+    says(monkeypatch, "not in the text")
     told = result(memory, question, strict=True)
     assert told.evicted
     assert told.answer == "not in the text", "the answer stays the model's, and is no claim"
@@ -170,47 +178,43 @@ def test_a_refusal_after_forgetting_says_how_little_was_kept(session: Session, s
     assert "Low confidence" not in told.warnings[-1]
 
 
-def test_a_refusal_after_a_second_look_is_of_what_was_read_again(
+def test_a_refusal_after_a_second_pass_is_of_what_was_read_again(
     session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Memory, tail: Any, last: bool, said: list[int]) -> Any:
-        said += self.tokenizer.encode(" not in the text", continuing=True)
-        self.reader.stopped = "end"
-        yield "not in the text"
-
-    monkeypatch.setattr(Memory, "_write", refuse)
-
-    def again() -> Any:
-        return open_sources([str(story)])
-
+    says(monkeypatch, "not in the text")
     run = replace(EVERYTHING, budget=Budget(tokens=300))
-    events = list(session.ask(again(), ["Who?"], run, reread=Reread("citations", again)))
+    request = Request(("Who?",), run, reread="citations")
+    events = list(session.ask(open_sources([str(story)]), request))
     told = events[-1].result  # type: ignore[union-attr]
     tokens = told.reread["tokens"]
     assert 0 < tokens < told.read
     assert f"not in the {tokens:,} tokens that were found and read" in told.warnings[-1]
 
 
-def test_a_refusal_about_a_text_held_whole_needs_no_warning(session: Session, lease: Path) -> None:
+def test_a_refusal_about_a_text_held_whole_needs_no_warning(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = remember(session, lease, EVERYTHING, "Who?")
-    says(memory, "not in the text")
+    says(monkeypatch, "not in the text")
     assert result(memory, "How many bedrooms does the flat have?").warnings == ()
 
 
-def test_no_answer_at_all_is_told(session: Session, lease: Path) -> None:
+def test_no_answer_at_all_is_told(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = remember(session, lease, EVERYTHING, "Who?")
-    says(memory, "")
-    memory._write = lambda tail, last, said: iter([""])  # type: ignore[method-assign]
+    says(monkeypatch, "")
+    monkeypatch.setattr(answering, "_written", lambda *_, last: iter([""]))
     memory.reader.stopped = "end"
     assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
 
 
 def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(
-    session: Session, lease: Path
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asked(question: str, answer: str) -> Result:
         memory = remember(session, lease, EVERYTHING, question)
-        says(memory, answer)
+        says(monkeypatch, answer)
         return result(memory, question)
 
     wrong = asked("Who is the tenant?", "a month and is paid on the first day of every month")
@@ -232,7 +236,7 @@ def test_the_calibration_that_ships_is_of_the_weights_that_ship() -> None:
 def test_a_model_without_a_calibration_is_not_doubted(session: Session, lease: Path) -> None:
     assert Calibration.of("", "no model") is None
     assert Calibration.of(pocket.path(), "other weights") is None
-    guess = Look((), (), 0.1, 0.1, -9.0)
+    guess = Basis((), (), 0.1, 0.1, -9.0)
     told = judge(None, guess, "Who?", "Harriet and 99", forms("Harriet"), "the text")
     assert told.probability is None
     assert told.doubts == ("The answer has words that are not in the text: 99",)
@@ -248,7 +252,7 @@ def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None
 
 def test_a_probability_below_the_limit_is_a_doubt() -> None:
     passage = Passage(0, 0, 5, 1, 1, "The tenant is Marlow.", 0.9)
-    certain = Look((passage,), (), 0.9, 0.9, -0.1)
+    certain = Basis((passage,), (), 0.9, 0.9, -0.1)
     calibration = Calibration(0.0, {"mean": 1.0, "asked_in_first": 2.0}, 0.6)
     told = judge(calibration, certain, "Who is the tenant?", "Marlow", None, "the text")
     assert told.probability == pytest.approx(1 / (1 + math.exp(-(math.log(0.9) + 2))))
@@ -269,7 +273,7 @@ def test_strict_withholds_what_is_doubtful(
     for threshold, withheld in ((0.0, False), (1.0, True)):
         limit = Calibration(0.0, {"mean": 0.1}, threshold)
         monkeypatch.setattr(Calibration, "of", lambda *_, limit=limit: limit)
-        events = list(memory.answer("Who?", strict=True))
+        events = list(answer(memory, "Who?", strict=True))
         told = events[-1].result
         assert (told.withheld is not None) == withheld
         assert (told.answer == NOT_SUPPORTED) == withheld

@@ -12,15 +12,16 @@ import models
 import pytest
 import torch
 
+from kvstream.api import models as catalog
+from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
-from kvstream.cli.diagnostics import model_list as catalog
-from kvstream.cli.diagnostics.model_list import BUDGET, Memory
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import placement
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings, RunSettings
 
-PLENTY = Memory("cpu", 2**40)
+PLENTY = Room("cpu", 2**40)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +45,14 @@ def test_sizes_are_those_of_the_loaded_model(
     assert entry.kv_bytes == 2048 * each
     assert entry.needs_bytes == round(entry.weight_bytes * 1.1) + entry.kv_bytes
     assert entry.fits
-    tight = catalog._entry("m", catalog.FOLDER, tmp_path, Memory("cpu", entry.needs_bytes - 1))
+    tight = catalog._entry("m", catalog.FOLDER, tmp_path, Room("cpu", entry.needs_bytes - 1))
     assert tight.fits is False
 
 
 def capacity(session: Session) -> int:
     """Bytes of the cache that a run with the default budget announces."""
-    setting = session.settle(["Who?"], RunSettings())
-    return setting.reader(session.model, RunSettings(), None).cache.capacity_bytes
+    plan = session.settle(Request(("Who?",)))
+    return plan.reader(session.model, RunSettings(), None).cache.capacity_bytes
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -59,7 +60,7 @@ def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPat
     """Also on a CPU where pocket runs in float32, twice as large as its files say."""
     monkeypatch.setattr(placement, "_fast_bfloat16", lambda: fast)
     session = Session.open(ModelSettings())
-    entry = next(catalog.entries(PLENTY))
+    entry = next(catalog.entries(PLENTY, {}))
     assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)
     assert entry.kv_bytes == capacity(session)
 

@@ -25,7 +25,7 @@ def test_the_last_argument_is_the_question(cli, fake_session, book) -> None:
     ran = cli("ask", book, "Where is the key?", "-q")
     assert ran.code == 0
     assert ran.stdout == "It is 51234.\n"
-    assert fake_session.last["questions"] == ["Where is the key?"]
+    assert fake_session.last.questions == ("Where is the key?",)
 
 
 def test_with_q_every_argument_is_a_source(cli, fake_session, book) -> None:
@@ -48,14 +48,14 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
         "--set", "streaming.sinks=8", "--extract", "--passages", "4",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
-    run = fake_session.last["run"]
+    run = fake_session.last.run
     assert run.budget == Budget(bytes=512_000_000)
     assert (run.method, run.method_settings) == ("streaming", {"sinks": "8"})
     assert (run.keep, run.growth, run.chunk, run.chunk_size) == (1024, "fixed", "fixed", 128)
     assert (run.max_tokens, run.temperature, run.top_p, run.top_k) == (7, 0.5, 0.9, 40)
     assert run.seed == 3
-    assert fake_session.last["system"] == "Be brief."
-    assert fake_session.last["extract"] == 4
+    assert fake_session.last.system == "Be brief."
+    assert (fake_session.last.extract, fake_session.last.passages) == (True, 4)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_strict_ends_with_6_where_an_answer_was_withheld(cli, fake_session, book
 
 def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_session, book) -> None:
     assert cli("summarize", book, "-q").code == 0
-    assert fake_session.last["extract"] == 10
+    assert (fake_session.last.extract, fake_session.last.passages) == (True, 10)
     assert cli("summarize", book, "-q", "--no-extract").code == 0
-    assert fake_session.last["extract"] == 0
+    assert not fake_session.last.extract
     fake_session.default_extract = False
     assert cli("summarize", book, "-q").code == 0
-    assert fake_session.last["extract"] == 0
+    assert not fake_session.last.extract
     assert cli("ask", book, "Q?", "-q").code == 0
-    assert fake_session.last["extract"] == 0
+    assert not fake_session.last.extract
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ def test_environment_and_config_file_and_their_order(
     monkeypatch.setenv("KVSTREAM_CONFIG", str(config))
     monkeypatch.setenv("KVSTREAM_BUDGET", "3k")
     assert cli("ask", book, "Q?", "-q").code == 0
-    run = fake_session.last["run"]
+    run = fake_session.last.run
     assert run.budget == Budget(tokens=3072)
     assert (run.max_tokens, run.seed) == (99, 6)
     assert run.method_settings == {}, "a setting for another method is no error in the file"
     assert cli("ask", book, "Q?", "-q", "--budget", "1k").code == 0
-    assert fake_session.last["run"].budget == Budget(tokens=1024)
+    assert fake_session.last.run.budget == Budget(tokens=1024)
     assert cli("summarize", book, "-q").code == 0
-    assert fake_session.last["run"].seed == 7
+    assert fake_session.last.run.seed == 7
 
 
 def test_a_variable_that_nothing_reads(cli, fake_session, book, monkeypatch) -> None:
@@ -247,7 +247,7 @@ def test_compare_has_a_plan_for_each_method_and_runs_none(cli, fake_session, boo
 
 def test_compare_extracts_where_it_is_asked_to(cli, fake_session, book) -> None:
     assert cli("compare", book, "Q?", "--extract", "--passages", "3", "-q").code == 0
-    assert fake_session.last["extract"] == 3
+    assert (fake_session.last.extract, fake_session.last.passages) == (True, 3)
     assert cli("compare", book, "Q?", "--extract", "--with", "bm25").code == 2
 
 

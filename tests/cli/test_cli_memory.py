@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.answer.support import Calibration
 from kvstream.memory import file
-from kvstream.memory.support import Calibration
 
 QUESTION = "What is the passkey for the old mill?"
 LOST = (
@@ -105,7 +105,8 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
 
 def test_a_strict_chat_ends_with_6_where_an_answer_was_withheld(cli, memory, monkeypatch) -> None:
     asked = ("chat", "--memory", memory, "-n", "6", "--strict")
-    monkeypatch.setattr("kvstream.memory.base.abstains", lambda answer: False)  # it claims nothing
+    # What the model says claims nothing.
+    monkeypatch.setattr("kvstream.answer.answering.abstains", lambda answer: False)
     for threshold, code in ((0.0, 0), (1.0, 6)):
         limit = Calibration(0.0, {"mean": 0.1}, threshold)
         monkeypatch.setattr(Calibration, "of", lambda *_, limit=limit: limit)
@@ -134,12 +135,10 @@ def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
 def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
     cli, memory, story, tmp_path, monkeypatch
 ) -> None:
-    from kvstream.memory.checkpoint import Checkpoint
-
     saved = tmp_path / "c.kvs"
     reading = ("remember", "--memory", memory, str(story), "--checkpoint", str(saved))
     with monkeypatch.context() as kept:
-        kept.setattr(Checkpoint, "remove", lambda self: None)
+        kept.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         assert cli(*reading, "-q").code == 0
     written, left = Path(memory).read_bytes(), saved.read_bytes()
     ran = cli(*reading)

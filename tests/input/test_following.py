@@ -18,7 +18,7 @@ from kvstream.errors import UsageError
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.sources import open_sources
 from kvstream.run.feed import TokenFeed
-from kvstream.session.intervals import Intervals
+from kvstream.run.intervals import Intervals
 from kvstream.tokenization.loading import load_tokenizer, open_stream
 
 

@@ -509,3 +509,17 @@ def test_a_damaged_archive_in_a_folder_is_skipped_and_counted(tmp_path: Path) ->
     assert f"1 × document that cannot be read (the first: {tmp_path}/a.txt.gz is damaged" in told
     with pytest.raises(SourceError, match="is damaged"):
         list(open_sources([str(tmp_path / "a.txt.gz")]))
+
+
+def test_sources_are_opened_again_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<p>One.</p>")
+    sources = open_sources([str(path)], text=True)
+    first = "".join(block.text for block in sources)
+    assert "".join(block.text for block in sources.again()) == first == "<p>One.</p>"
+
+
+def test_standard_input_is_not_opened_again() -> None:
+    sources = open_sources(["-"], stdin=io.BytesIO(b"One."))
+    with pytest.raises(SourceError, match="only once; write it to a file"):
+        sources.again()

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from draining import returned
 
+from kvstream.answer.answering import answer
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.checkpoint import Checkpoint
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -25,7 +27,7 @@ QUESTIONS = [
 
 def answers(memory: saving.Memory) -> list[str]:
     results = [
-        next(e.result for e in memory.answer(q) if isinstance(e, Answered)) for q in QUESTIONS
+        next(e.result for e in answer(memory, q) if isinstance(e, Answered)) for q in QUESTIONS
     ]
     return [result.answer for result in results]
 
@@ -53,7 +55,7 @@ def test_a_memory_of_0_1_is_read_on(session: Session, tmp_path: Path) -> None:
     more = tmp_path / "more.txt"
     more.write_text("The letter was hidden by Ann Lee.\n")
     source = open_sources([str(more)])
-    read_on = returned(session.read(source, memory.setting, memory.run, extract=True, after=memory))
+    read_on = returned(session.read(source, Request(command="remember"), memory))
     assert [record.name for record in read_on.trace.records] == ["story.txt", str(more)]
     assert read_on.trace.read > 738
 
@@ -61,10 +63,9 @@ def test_a_memory_of_0_1_is_read_on(session: Session, tmp_path: Path) -> None:
 def test_a_checkpoint_of_0_1_is_taken_up(session: Session, tmp_path: Path) -> None:
     saved = tmp_path / "reading.kvs"
     shutil.copy(FIRST / "reading.kvs", saved)
-    checkpoint = Checkpoint(saved)
-    assert checkpoint.tokens == 375
-    setting = session.settle([], RUN, asked_later=True)
+    assert Checkpoint(saved).tokens == 375
+    request = Request(run=RUN, command="remember", checkpoint=saved)
     source = open_sources([str(FIRST / "story.sample")])
-    memory = returned(session.read(source, setting, RUN, extract=True, checkpoint=checkpoint))
+    memory = returned(session.read(source, request))
     assert memory.trace.read == 738
     assert answers(memory) == ["not in the text", "not in the text", "Basil Wendigan"]

@@ -19,12 +19,14 @@ import torch
 from draining import returned
 from safetensors import safe_open
 
+from kvstream.answer.answering import answer, question_tail
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.passages.passages import Passages
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -44,13 +46,12 @@ def read(
     questions: tuple[str, ...] = (),
     after: Memory | None = None,
 ) -> Memory:
-    setting = after.setting if after else session.settle(questions, run, asked_later=True)
-    source = open_sources([str(path)])
-    return returned(session.read(source, setting, run, extract=True, after=after))
+    request = Request(questions, run, "remember")
+    return returned(session.read(open_sources([str(path)]), request, after))
 
 
 def result(memory: Memory, question: str = QUESTION, **more: Any) -> Any:
-    return next(e.result for e in memory.answer(question, **more) if isinstance(e, Answered))
+    return next(e.result for e in answer(memory, question, **more) if isinstance(e, Answered))
 
 
 def run_of(budget: int = 320, method: str = "infinipot", **more: Any) -> RunSettings:
@@ -96,7 +97,7 @@ def test_the_sources_may_be_gone_and_the_answer_is_that_of_the_run(
     copy = tmp_path / "copy.txt"
     copy.write_text(story.read_text())
     run = run_of()
-    events = session.ask(open_sources([str(copy)]), [QUESTION], run)
+    events = session.ask(open_sources([str(copy)]), Request((QUESTION,), run))
     there = next(e.result for e in events if isinstance(e, Answered))
     saving.save(read(session, copy, run, (QUESTION,)), tmp_path / "m.kvs")
     copy.unlink()
@@ -396,8 +397,8 @@ def test_reading_on_is_reading_both_where_nothing_is_lost(
     one.write_text(text[:800])
     two.write_text(text[800:1500])
     run = run_of(900)
-    setting = session.settle([], run, asked_later=True)
-    both = returned(session.read(open_sources([str(one), str(two)]), setting, run, extract=True))
+    request = Request(run=run, command="remember")
+    both = returned(session.read(open_sources([str(one), str(two)]), request))
     saving.save(read(session, one, run), tmp_path / "m.kvs")
     after = read(session, two, run, after=session.recall(saving.look(tmp_path / "m.kvs"), run))
     assert after.trace.read == both.trace.read
@@ -460,7 +461,7 @@ def test_history_is_forgotten_oldest_first_and_fits(session: Session, story: Pat
     memory = read(session, story, run_of(400))
     room = 400 - memory.reader.cache.used - memory.reader.sizes.answer
     history = [(f"Who is number {i}?", f"It is {i}.") for i in range(30)]
-    tail = memory.tail(OTHER, history)
+    tail = question_tail(memory, OTHER, history)
     assert len(tail) + 8 <= 400 - memory.reader.cache.used
     told = memory.tokenizer.decode(tail)
     kept = [i for i in range(30) if f"number {i}?" in told]

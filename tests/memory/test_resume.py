@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from draining import returned
 
+from kvstream.answer.answering import answered
 from kvstream.errors import KvstreamError, SourceError, UsageError
-from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
+from kvstream.run.request import CHECKPOINT_EVERY, Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -55,14 +56,18 @@ def sources(path: Path, pipe: int | None) -> Any:
 
 
 def read(
-    session: Session, source: Any, run: RunSettings, checkpoint: Checkpoint | None = None
+    session: Session,
+    source: Any,
+    run: RunSettings,
+    checkpoint: Path | None = None,
+    every: int = CHECKPOINT_EVERY,
 ) -> Memory:
-    setting = session.settle([], run, asked_later=True)
-    return returned(session.read(source, setting, run, extract=True, checkpoint=checkpoint))
+    request = Request(run=run, command="remember", checkpoint=checkpoint, checkpoint_every=every)
+    return returned(session.read(source, request))
 
 
 def answer(memory: Memory) -> str:
-    return next(e.result.answer for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    return answered(memory, QUESTION)[0].answer
 
 
 def killed_after(seconds: float, work: Callable[[], None]) -> bool:
@@ -99,7 +104,7 @@ def kill_again_and_again(
 
     def work() -> None:
         source = sources(story, draw.randrange(99) if pipe else None)
-        memory = read(session, source, run, Checkpoint(saved, EVERY))
+        memory = read(session, source, run, saved, EVERY)
         saving.save(memory, written)
 
     while done < kills or not written.exists():
@@ -131,8 +136,8 @@ def test_hundreds_of_kills(session: Session, story: Path, tmp_path: Path, pipe: 
 
 
 def stopped_after(session: Session, source: Any, run: RunSettings, path: Path, steps: int) -> None:
-    setting = session.settle([], run, asked_later=True)
-    events = session.read(source, setting, run, extract=True, checkpoint=Checkpoint(path, 1))
+    request = Request(run=run, command="remember", checkpoint=path, checkpoint_every=1)
+    events = session.read(source, request)
     for _ in range(steps + 1):
         next(events)
     events.close()
@@ -147,12 +152,12 @@ def test_other_sources_are_refused(session: Session, story: Path, tmp_path: Path
     other = tmp_path / "other.txt"
     other.write_text(story.read_text().replace("the", "thy", 1))
     with pytest.raises(SourceError, match="not what they were"):
-        read(session, sources(other, None), RUN, Checkpoint(saved))
+        read(session, sources(other, None), RUN, saved)
     with pytest.raises(SourceError, match="same text from its start"):
-        read(session, sources(other, 1), RUN, Checkpoint(saved))
+        read(session, sources(other, 1), RUN, saved)
     other.write_text("short")
     with pytest.raises(SourceError, match="not what they were"):
-        read(session, sources(other, None), RUN, Checkpoint(saved))
+        read(session, sources(other, None), RUN, saved)
 
 
 def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -> None:
@@ -160,7 +165,7 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
     stopped_after(session, sources(story, None), RUN, saved, 2)
     other = RunSettings(Budget(tokens=301), max_tokens=6)
     with pytest.raises(UsageError, match="another run: --budget was 300, and is "):
-        read(session, sources(story, None), other, Checkpoint(saved))
+        read(session, sources(story, None), other, saved)
     saving.save(read(session, sources(story, None), RUN), saved)
     with pytest.raises(UsageError, match="no checkpoint"):
         Checkpoint(saved)
@@ -173,7 +178,7 @@ def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_p
     assert "had not ended" in kind.told()
     memory = session.recall(kind, RUN)
     assert 0 < memory.trace.read < 2000
-    result = next(e.result for e in memory.answer(QUESTION) if isinstance(e, Answered))
+    result = answered(memory, QUESTION)[0]
     assert result.citations == ()
 
 
@@ -202,6 +207,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(KvstreamError, match="No space left on device"):
-        read(session, sources(story, None), RUN, Checkpoint(saved, 1))
+        read(session, sources(story, None), RUN, saved, 1)
     assert saved.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["c.kvs"]

@@ -13,6 +13,7 @@ from help_pages import commands
 from kvstream.errors import UsageError
 from kvstream.evaluation.sweep import cases
 from kvstream.methods.registry import available, make, preset
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
 
@@ -42,7 +43,7 @@ def test_one_option_sets_what_the_paper_has(
     settings, growth, chunk = PAPERS[method]
     ran = cli("ask", book, "Q?", "-q", "--method", method, "--preset", "paper")
     assert ran.code == 0, ran.stderr
-    run = fake_session.last["run"]
+    run = fake_session.last.run
     made = make(method, run.method_settings).settings()
     assert {name: made[name] for name in settings} == settings
     assert (run.growth, run.chunk) == (growth, chunk)
@@ -69,13 +70,13 @@ def test_what_the_user_sets_wins(
         "--schedule", "sqrt", "--start", "7",
     )  # fmt: skip
     assert ran.code == 0, ran.stderr
-    run = fake_session.last["run"]
+    run = fake_session.last.run
     assert run.method_settings["alpha"] == "0.25"
     assert run.method_settings["shared"] == "0"
     assert (run.growth, run.chunk, run.start) == ("sqrt", "fixed", 7)
     # A default that is typed is typed all the same.
     assert cli("ask", book, "Q?", "-q", "--preset", "paper", "--schedule", "linear").code == 0
-    assert fake_session.last["run"].growth == "linear"
+    assert fake_session.last.run.growth == "linear"
 
 
 def test_compared_methods_have_each_its_own(
@@ -83,7 +84,7 @@ def test_compared_methods_have_each_its_own(
 ) -> None:
     ran = cli("compare", book, "Q?", "-q", "--method", "cascade,snapkv", "--preset", "paper")
     assert ran.code == 0, ran.stderr
-    assert fake_session.last["run"].growth == "linear"
+    assert fake_session.last.run.growth == "linear"
 
 
 @pytest.mark.parametrize("command", ["ask", "summarize", "compare", "bench needle"])
@@ -132,7 +133,7 @@ def test_start_is_a_count_or_the_papers(
     cli: Callable[..., Any], fake_session: Any, book: str, typed: str, value: int | str
 ) -> None:
     assert cli("ask", book, "Q?", "-q", "--start", typed).code == 0
-    assert fake_session.last["run"].start == value
+    assert fake_session.last.run.start == value
 
 
 @pytest.mark.parametrize("typed", ["book", "0", "-3"])
@@ -149,7 +150,7 @@ def test_the_peak_of_linear_growth(session: Session, start: int | str | None, pe
     run = RunSettings(
         Budget(tokens=1400), "streaming", keep=512, chunk_size=512, start=start, max_tokens=4
     )
-    reader = session.settle(["Who?"], run).reader(session.model, run, 64 * 512)
+    reader = session.settle(Request(("Who?",), run)).reader(session.model, run, 64 * 512)
     schedule, held, seen, most = reader.schedule, 0, 0, 0
     while seen < 64 * 512:
         chunk = min(schedule.chunk(), 64 * 512 - seen)

@@ -20,6 +20,8 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
 
+from kvstream.answer.answering import answer
+from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.evaluation.speed.systems import Task, systems
@@ -29,10 +31,10 @@ from kvstream.events import Answered
 from kvstream.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.citations import attended
 from kvstream.methods import registry
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -150,13 +152,13 @@ def test_a_session_and_its_memory_file(
     config = FAMILIES[kind].config(vocab_size=8192)
     session = Session(bound(moved(fresh(config)), kind), pocket())
     run = RunSettings(Budget(tokens=400), "infinipot", max_tokens=6)
-    setting = session.settle((), run, asked_later=True)
-    memory = returned(session.read(open_sources([str(path)]), setting, run))
+    request = Request(run=run, command="remember")
+    memory = returned(session.read(open_sources([str(path)]), request))
     digest = saving.save(memory, file)
     again = session.recall(saving.look(file), run)
     assert saving.digest(again) == digest
     answers = [
-        next(e.result for e in m.answer("Who did it?") if isinstance(e, Answered))
+        next(e.result for e in answer(m, "Who did it?") if isinstance(e, Answered))
         for m in (memory, again)
     ]
     assert answers[0].answer == answers[1].answer

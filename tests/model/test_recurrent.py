@@ -14,19 +14,20 @@ from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, tokens
 from torch import Tensor
 
+from kvstream.answer.answering import answered
+from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import BudgetError, KvstreamError, SourceError
-from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
-from kvstream.memory.citations import attended
 from kvstream.memory.file import read as read_file
 from kvstream.memory.file import write as write_file
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.recency import Streaming
 from kvstream.model.probe import bound
 from kvstream.run.plan import budget_tokens
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -203,14 +204,12 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 def remembered(kind: str, path: Path) -> Any:
     run = RunSettings(Budget(tokens=320), "infinipot", max_tokens=8)
-    one = session(kind)
-    setting = one.settle((), run, asked_later=True)
-    return returned(one.read(open_sources([str(path)]), setting, run))
+    request = Request(run=run, command="remember")
+    return returned(session(kind).read(open_sources([str(path)]), request))
 
 
 def answer(memory: Any) -> str:
-    events = memory.answer("Who did it?")
-    return next(e.result.answer for e in events if isinstance(e, Answered))
+    return answered(memory, "Who did it?")[0].answer
 
 
 @pytest.mark.parametrize("kind", ["qwen3.5", "falcon-h1"])

@@ -20,7 +20,8 @@ from kvstream.reporters import format as f
 from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
 from kvstream.reporters.plain import Plain
-from kvstream.settings import ModelSettings, RunSettings
+from kvstream.run.request import Request
+from kvstream.settings import ModelSettings
 
 
 def events(tokens: int | None = 8192, **attributes):
@@ -28,7 +29,7 @@ def events(tokens: int | None = 8192, **attributes):
     session.tokens = tokens
     for name, value in attributes.items():
         setattr(session, name, value)
-    return list(session.ask(None, ["Q?"], RunSettings()))
+    return list(session.ask(None, Request(("Q?",))))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kvstream import pocket
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
 
@@ -28,8 +29,8 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 
 def run(session: Session, path: Path, settings: RunSettings, **more: Any) -> list[Any]:
-    questions = more.pop("questions", [QUESTION])
-    return list(session.ask(open_sources([str(path)]), questions, settings, **more))
+    request = Request(run=settings, **{"questions": (QUESTION,), **more})
+    return list(session.ask(open_sources([str(path)]), request))
 
 
 def result(events: list[Any]) -> Any:
@@ -64,8 +65,9 @@ def test_a_plan_is_what_the_run_says_when_it_starts(
     if packed:
         path = tmp_path / "story.txt.gz"
         path.write_bytes(gzip.compress(story.read_bytes()))
-    planned = session.plan(open_sources([str(path)]), [QUESTION], settings)
-    began = next(session.ask(open_sources([str(path)]), [QUESTION], settings))
+    request = Request((QUESTION,), settings)
+    planned = session.plan(open_sources([str(path)]), request)
+    began = next(session.ask(open_sources([str(path)]), request))
     assert planned == began
     tokens = len(session.tokenizer.encode(story.read_text()))
     assert planned.estimated_tokens == pytest.approx(tokens, rel=0.3 if packed else 0.01)
@@ -109,10 +111,10 @@ def test_a_budget_in_bytes_is_kept_in_bytes(session: Session, story: Path) -> No
 
 def test_several_questions_are_answered_from_the_same_memory(session: Session, story: Path) -> None:
     settings = RunSettings(budget=Budget(tokens=700), max_tokens=6)
-    asked = [QUESTION, "Who lives in the castle?", QUESTION]
+    asked = (QUESTION, "Who lives in the castle?", QUESTION)
     events = run(session, story, settings, questions=asked)
     answers = [e.result for e in events if isinstance(e, Answered)]
-    assert [e.question for e in events if isinstance(e, AnswerStarted)] == asked
+    assert tuple(e.question for e in events if isinstance(e, AnswerStarted)) == asked
     assert answers[0].answer == answers[2].answer
     assert answers[0].retained == answers[2].retained
 
@@ -138,13 +140,17 @@ def test_a_text_of_sinks_alone_has_nothing_to_extract(session: Session, tmp_path
     short = tmp_path / "short.txt"
     short.write_text("Hi.", encoding="utf-8")
     settings = RunSettings(budget=Budget(tokens=512))
-    r = result(run(session, short, settings, questions=[], command="summarize", extract=5))
+    r = result(
+        run(session, short, settings, questions=(), command="summarize", extract=True, passages=5)
+    )
     assert (r.evicted, r.answer) == (0, "")
 
 
 def test_extracted_passages_are_sentences_of_the_text(session: Session, story: Path) -> None:
     settings = RunSettings(budget=Budget(tokens=512))
-    r = result(run(session, story, settings, questions=[], command="summarize", extract=5))
+    r = result(
+        run(session, story, settings, questions=(), command="summarize", extract=True, passages=5)
+    )
     text, lines = story.read_text(), r.answer.splitlines()
     assert 1 <= len(lines) <= 5
     numbers = [int(line.split(":")[0]) for line in lines]

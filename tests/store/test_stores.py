@@ -13,7 +13,7 @@ from typing import Any
 import gguf_files
 import pytest
 
-from kvstream.cli.diagnostics import model_list as catalog
+from kvstream.api import models as catalog
 from kvstream.errors import ModelError, UsageError
 from kvstream.model.loading import folder
 from kvstream.settings import ModelSettings
@@ -98,7 +98,7 @@ def test_what_ollama_has_in_part_is_told(home: Path, file: Path) -> None:
     for name, problem in says.items():
         with pytest.raises(ModelError, match=problem):
             stores.find(f"ollama:{name}")
-    found = {entry.name: entry.problem for entry in catalog.entries(catalog.Memory("cpu", 2**40))}
+    found = {entry.name: entry.problem for entry in catalog.entries(catalog.Room("cpu", 2**40), {})}
     assert all(says[name] in (found[f"ollama:{name}:latest"] or "") for name in says)
 
 
@@ -154,7 +154,7 @@ def test_they_are_listed_from_their_headers(home: Path, file: Path, cli: Any) ->
     assert tiny["weight_bytes"] == file.stat().st_size
     assert tiny["trained"] == 2048
     assert (tiny["fits"], tiny["bounded"], tiny["problem"]) == (True, True, None)
-    each = 2 * 2 * 2 * 8 * catalog.number_bytes(catalog.memory())
+    each = 2 * 2 * 2 * 8 * catalog.number_bytes(catalog.free_memory())
     assert tiny["kv_bytes"] == 2048 * each
     assert "is cut short" in found["lmstudio:some/repo/short.gguf"]["problem"]
     recurrent = found["lmstudio:some/repo/other.gguf"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from kvstream.events import (
     Started,
     StepDone,
 )
-from kvstream.settings import ModelSettings, RunSettings
+from kvstream.run.request import Request
+from kvstream.settings import ModelSettings
 
 ENTRY_BYTES = 4608
 
@@ -38,11 +39,9 @@ class FakeSession:
     fails: BaseException | None = None
     withheld: str | None = None
     """What is withheld with ``strict``."""
-    calls: list[dict[str, Any]]
 
     def __init__(self, model: ModelSettings) -> None:
         self.model_name = model.name
-        self.calls = []
 
     @classmethod
     def open(cls, model: ModelSettings) -> FakeSession:
@@ -50,10 +49,8 @@ class FakeSession:
             raise ModelError("There is no model 'nobody/nothing'; choose one that is there.")
         return cls(model)
 
-    def plan(
-        self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
-        system: str | None, **more: bool,
-    ) -> Started:  # fmt: skip
+    def plan(self, sources: Any, request: Request) -> Started:
+        run = request.run
         budget = run.budget.tokens if run.budget and run.budget.tokens else 1024
         steps = math.ceil(self.tokens / self.chunk) if self.tokens else None
         return Started(
@@ -71,23 +68,16 @@ class FakeSession:
             lossless=False,
         )
 
-    def ask(
-        self, sources: Any, questions: list[str], run: RunSettings, *, command: str = "ask",
-        system: str | None = None, extract: int = 0, strict: bool = False,
-        interrupted: Callable[[], bool] = lambda: False, **more: Any,
-    ) -> Iterator[Event]:  # fmt: skip
-        type(self).last = {  # type: ignore[attr-defined]
-            "questions": questions, "run": run, "command": command, "system": system,
-            "extract": extract, "strict": strict, "sources": sources, **more,
-        }  # fmt: skip
-        started = self.plan(sources, questions, run, command=command, system=system)
+    def ask(self, sources: Any, request: Request) -> Iterator[Event]:
+        type(self).last = request  # type: ignore[attr-defined]
+        started = self.plan(sources, request)
         yield started
         if self.reads:
             for _ in sources:
                 pass
         total = self.tokens or 8192
         seen = step = 0
-        while seen < total and not interrupted():
+        while seen < total and not request.interrupted():
             step += 1
             chunk = min(self.chunk, total - seen)
             seen += chunk
@@ -113,22 +103,22 @@ class FakeSession:
             yield Notice(message)
         if self.fails is not None:
             raise self.fails
-        for number, question in enumerate(questions or [""]):
+        for number, question in enumerate(request.questions or ("",)):
             yield AnswerStarted(question, number)
             for piece in self.pieces:
                 if self.pause:
                     time.sleep(self.pause)
                 yield AnswerToken(piece, 500)
-            result = self._result(command, question, run, started, seen, step)
-            yield Answered(replace(result, withheld=self.withheld if strict else None))
+            result = self._result(request, question, started, seen, step)
+            yield Answered(replace(result, withheld=self.withheld if request.strict else None))
 
     def _result(
-        self, command: str, question: str, run: RunSettings, started: Started, seen: int, steps: int
+        self, request: Request, question: str, started: Started, seen: int, steps: int
     ) -> Result:
         return Result(
-            command=command,
+            command=request.command,
             model=self.model_name,
-            method=run.method,
+            method=request.run.method,
             question=question,
             answer="".join(self.pieces),
             budget_tokens=started.budget_tokens,
@@ -142,8 +132,8 @@ class FakeSession:
             retained=430,
             evicted=max(0, seen - 430),
             generated=len(self.pieces),
-            schedule=run.growth,
-            chunk=run.chunk,
+            schedule=request.run.growth,
+            chunk=request.run.chunk,
             steps=steps,
             load_s=0.5,
             prefill_s=2.0,

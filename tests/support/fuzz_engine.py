@@ -20,7 +20,7 @@ from kvstream.input.sources import open_sources
 from kvstream.methods.base import limits
 from kvstream.methods.registry import available
 from kvstream.model.probe import bound
-from kvstream.rereading.look import Reread
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
 
@@ -100,16 +100,17 @@ def sessions(rng: random.Random, folder: Path) -> None:
     path = folder / "text.txt"
     path.write_bytes(data)
 
-    def again() -> Any:
-        return open_sources([str(path)], text=True)
-
     pipe = rng.random() < 0.3
-    sources = open_sources(["-"], stdin=io.BytesIO(data), text=True) if pipe else again()
+    sources = (
+        open_sources(["-"], stdin=io.BytesIO(data), text=True)
+        if pipe
+        else open_sources([str(path)], text=True)
+    )
     more: dict[str, Any] = rng.choice(
-        [{}, {}, {"strict": True}, {"extract": 3}, {"command": "summarize"}]
+        [{}, {}, {"strict": True}, {"extract": True, "passages": 3}, {"command": "summarize"}]
     )
     if not pipe and not more and rng.random() < 0.5:
-        more = {"reread": Reread(rng.choice(["citations", "words", "both"]), again)}
+        more = {"reread": rng.choice(["citations", "words", "both"])}
     system = some_text(rng, 60) if rng.random() < 0.2 else None
     stop_after = rng.choice([None, None, None, 1, 3])
     steps = 0
@@ -118,7 +119,8 @@ def sessions(rng: random.Random, folder: Path) -> None:
         return stop_after is not None and steps >= stop_after
 
     answered = 0
-    events = session.ask(sources, questions, run, system=system, interrupted=interrupted, **more)
+    request = Request(tuple(questions), run, system=system, interrupted=interrupted, **more)
+    events = session.ask(sources, request)
     for event in events:
         if isinstance(event, StepDone):
             steps += 1

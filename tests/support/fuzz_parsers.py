@@ -20,6 +20,8 @@ import click
 import numpy as np
 import torch
 
+from kvstream.answer.answering import answer
+from kvstream.answer.reread.excerpts import pieces
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.shared.options import method_settings
@@ -29,13 +31,12 @@ from kvstream.events import Answered
 from kvstream.input.blocks import BlockDecoder
 from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
-from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.saving import look
 from kvstream.methods.registry import available
 from kvstream.passages.passages import Passages
 from kvstream.reporters.format import for_terminal
-from kvstream.rereading.pieces import pieces
 from kvstream.run.prompt import build_prompt
+from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings, parse_count
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
 
@@ -413,23 +414,22 @@ def used(path: Path, folder: Path) -> None:
     json.dumps(kind.to_json(), allow_nan=False)
     session = _session()
     memory = session.recall(kind, run)
-    extract = 2 if memory.trace.passages is not None else 0
-    for how in (0, extract):
-        for event in memory.answer("Who?", extract=how):
+    for extract in (False, memory.trace.passages is not None):
+        for event in answer(memory, "Who?", extract=extract, passages=2):
             if isinstance(event, Answered):
                 json.dumps(event.result.to_json(), allow_nan=False)
     more = folder / "more.txt"
     more.write_text("It rained for a week, and the road to the mill was wet. " * 20)
     memory = session.recall(kind, run)
     source = open_sources([str(more)])
-    for _ in session.read(source, memory.setting, memory.run, extract=True, after=memory):
+    for _ in session.read(source, Request(command="remember"), memory):
         pass
     assert memory.reader.cache.peak.tokens <= memory.reader.sizes.budget
     if kind.position is not None:
         run = RunSettings(Budget(tokens=150), max_tokens=8)
-        setting = session.settle([], run, asked_later=True)
+        request = Request(run=run, command="remember", checkpoint=path)
         source = open_sources([str(EARLIER / "story.sample")])
-        for _ in session.read(source, setting, run, extract=True, checkpoint=Checkpoint(path)):
+        for _ in session.read(source, request):
             pass
 
 

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import build_prompt
+from kvstream.run.request import Request
 from kvstream.tokenization.huggingface import WORTH, HubTokenizer
 from kvstream.tokenization.loading import TokenStream
 
@@ -389,7 +390,7 @@ def test_a_warning_counts_them(tmp_path: Path) -> None:
     model = bound(fresh(FAMILIES["llama"].config(vocab_size=300)), "llama")
     session = Session(model, made("marker of plain tokens")[0])
     run = RunSettings(budget=Budget(tokens=1024), max_tokens=2)
-    events = list(session.ask(open_sources([str(path)]), ["Is it [INST]?"], run))
+    events = list(session.ask(open_sources([str(path)]), Request(("Is it [INST]?",), run)))
     [result] = [event.result for event in events if isinstance(event, Answered)]
     assert [w.split(";")[0] for w in result.warnings if "chat template" in w] == [
         "The text holds 6 control sequences of the model's chat template",

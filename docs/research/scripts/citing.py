@@ -28,6 +28,7 @@ from kvstream.evaluation.needle import Plan, haystack, make_needles
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
 from kvstream.model.attention import AttentionRequest
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -91,9 +92,7 @@ for number in range(given.documents):
     if given.absent:
         question = make_needles(plan, random.Random(f"absent {number}"), number)[0].question
     with document(hay.text) as path:
-        reading = session.read(
-            open_sources([path], text=True), session.settle([question], run), run
-        )
+        reading = session.read(open_sources([path], text=True), Request((question,), run))
         while True:
             try:
                 next(reading)

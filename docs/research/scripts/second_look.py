@@ -21,15 +21,16 @@ from typing import Any
 
 import torch
 
+from kvstream.answer.answering import answered
+from kvstream.answer.reread.second_pass import BY, choose
 from kvstream.cli.commands.bench.options import text_files
 from kvstream.evaluation.filler import Filler, around
 from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
 from kvstream.evaluation.ordinary import has_rare_word
-from kvstream.events import Answered
 from kvstream.input.sources import open_sources
-from kvstream.rereading.look import BY, Reread, choose
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.synthetic.questions import from_sentence
@@ -68,7 +69,7 @@ def finished(events: Generator[Any, None, Any]) -> Any:
 
 
 def answer(memory: Any, question: str) -> Any:
-    return next(e.result for e in memory.answer(question) if isinstance(e, Answered))
+    return answered(memory, question)[0]
 
 
 def plain(text: str) -> str:
@@ -84,10 +85,10 @@ for number in range(given.documents):
             return open_sources([path], text=True)
 
         questions = [fact.question for fact in facts]
-        memory = finished(session.read(again(), session.settle(questions, run), run))
-        firsts = [(answer(memory, q), memory.look.regions) for q in questions]
+        memory = finished(session.read(again(), Request(tuple(questions), run)))
+        firsts = [answered(memory, q) for q in questions]
         memory.release()
-        for fact, (first, regions) in zip(facts, firsts, strict=True):
+        for fact, (first, basis) in zip(facts, firsts, strict=True):
             rare = "rare word" if has_rare_word(fact.question, hay.text) else "no rare word"
 
             def tell(what: str, text: str, fact: Any = fact, rare: str = rare) -> None:
@@ -98,19 +99,25 @@ for number in range(given.documents):
                 hay.text, session.tokenizer, fact.sentence, int(NEAR_SHARE * given.budget)
             )
             tell("surroundings alone", ask(session, near, [fact.question], run)[0].answer)
-            setting = session.settle([fact.question], whole)
-            room = min(setting.sizes.free, setting.sizes.final)
+            request = Request((fact.question,), whole)
+            sizes = session.settle(request).sizes
+            room = min(sizes.free, sizes.final)
             looks = [(f"{by} {most}", by, most) for by in BY for most in given.most]
             for name, by, most in [*looks, ("bm25", "words", given.budget)]:
                 parts = choose(
-                    Reread(by, again), fact.question, regions, (room, most), session.tokenizer
+                    again,
+                    fact.question,
+                    session.tokenizer,
+                    (room, most),
+                    by=by,
+                    cited=basis.regions,
                 )
                 text = plain("".join(block.text for block in parts))
                 found[f"{name}, has it", rare].append(plain(fact.sentence) in text)
                 if not len(parts):
                     tell(name, "")
                     continue
-                second = finished(session.read(parts, setting, whole, passages=parts.passages))
+                second = session.read_excerpts(parts, request, None)
                 tell(name, answer(second, fact.question).answer)
     print(f"{number + 1} of {given.documents} documents", flush=True)
 

@@ -28,6 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvstream.answer.answering import answered, question_tail
+from kvstream.answer.citations import Basis, attended
+from kvstream.answer.support import SIGNALS, matter, signals
 from kvstream.errors import UsageError
 from kvstream.evaluation.datasets import Item, Question
 from kvstream.evaluation.filler import Filler, insert
@@ -36,11 +39,10 @@ from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import abstains, best, contains, f1
 from kvstream.evaluation.ordinary import has_rare_word, ordinary
 from kvstream.evaluation.qa import choose, elsewhere
-from kvstream.events import Answered
+from kvstream.events import Result
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
-from kvstream.memory.citations import attended
-from kvstream.memory.support import SIGNALS, matter, signals
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.synthetic.document import make_facts
@@ -133,11 +135,10 @@ def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str
     """Each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
-        setting = session.settle(asked, run)
-        reading = session.read(open_sources([path], text=True), setting, run)
+        reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
         memory = drained(reading)
     for question in case.questions:
-        result = next(e.result for e in memory.answer(question.text) if isinstance(e, Answered))
+        result, basis = answered(memory, question.text)
         right = bool(question.answers) and (
             best(f1, result.answer, question.answers) >= GOOD
             or any(contains(result.answer, a) for a in question.answers)
@@ -153,14 +154,15 @@ def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str
             "refused": abstains(result.answer),
             "right": right,
             "coverage": result.coverage["share"],
-            "signals": candidates(memory, question.text, result.answer) if result.answer else {},
+            "signals": candidates(memory, basis, result) if result.answer else {},
         }
 
 
-def candidates(memory: Memory, question: str, answer: str) -> dict[str, float]:
+def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]:
     """All that might tell a right answer from a wrong one; those that ship come first."""
-    shipped = signals(memory.look, question, answer)
-    tail, trace = memory.tail(question), memory.trace
+    question, answer = result.question, result.answer
+    shipped = signals(basis, question, answer)
+    tail, trace = question_tail(memory, question), memory.trace
     said = memory.tokenizer.encode(" " + answer, continuing=True)
     found = attended(memory.reader, tail, said)
     assert found is not None
@@ -174,7 +176,7 @@ def candidates(memory: Memory, question: str, answer: str) -> dict[str, float]:
     kept = matter(" ".join(p.text for p in trace.passages.held()[0]))
     asked, words = matter(question), matter(answer)
     whole = re.findall(r"\w{4,}", question)
-    alone = memory.setting.reader(memory.reader.model, memory.run, 0).score(tail, said)
+    alone = memory.plan.reader(memory.reader.model, memory.run, 0).score(tail, said)
     shares = np.array([p.weight for p in by_answer])
     with memory.reader.cache.passing():
         hidden = memory.reader.model.forward(tail, memory.reader.cache)
@@ -186,7 +188,7 @@ def candidates(memory: Memory, question: str, answer: str) -> dict[str, float]:
         "first": -float(found.losses[0]),
         "entropy": float((first * first.clamp_min(1e-12).log()).sum()),
         "margin": float(two[0] - two[1]),
-        "focus": memory.look.focus,
+        "focus": basis.focus,
         "heaviest": float(shares.max()),
         "spread": float((shares * np.log(shares + 1e-12)).sum()),
         "question_focus": sum(sorted(p.weight for p in by_question.values())[-3:]),

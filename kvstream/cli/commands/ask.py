@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,7 +18,8 @@ from kvstream.cli.shared.options import (
     option,
     reading_options,
 )
-from kvstream.cli.shared.running import Reading, read
+from kvstream.cli.shared.running import read
+from kvstream.errors import UsageError
 
 
 @click.command("ask", cls=SectionedCommand)
@@ -38,7 +40,7 @@ def command(
     question: tuple[str, ...],
     memory: Path | None,
     follow: bool,
-    every: str | None,
+    every: Any,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -55,7 +57,7 @@ def command(
     """
     paths, questions = split_arguments(ctx, arguments, question)
     if memory is not None:
-        if paths or follow or every is not None or options.checkpoint or len(options.runs) > 1:
+        if paths or follow or every is not None or options.checkpoint or len(options.methods) > 1:
             raise click.UsageError(
                 "--memory FILE is asked by itself: no sources, no --follow, --every, --checkpoint "
                 "or second method. kvstream remember --memory reads sources into it.",
@@ -64,7 +66,11 @@ def command(
         from kvstream.cli.shared.recalling import ask
 
         return ask(ctx, memory, questions, options)
-    reading = Reading("ask", sources_or_usage(ctx, paths), questions, follow=follow, every=every)
-    if len(options.runs) > 1:
-        return compare(reading, options)
-    return read(reading, options)
+    paths = sources_or_usage(ctx, paths)
+    if len(options.methods) > 1:
+        if follow or every is not None:
+            raise UsageError(
+                "--checkpoint, --follow and --every are for one method, not for several."
+            )
+        return compare(paths, questions, options, command="ask")
+    return read(paths, questions, options, every=every, follow=follow)

@@ -20,16 +20,16 @@ from kvstream.cli.shared.options import (
     memory_file,
     reading_options,
 )
-from kvstream.cli.shared.recalling import of_memory, open_memory, refuse_reading
+from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,
     announce,
     check_files,
-    drained,
-    open_session,
+    open_model,
     open_sources,
     plainly,
     prepared,
+    reading,
     reading_line,
 )
 from kvstream.errors import BudgetError
@@ -41,6 +41,8 @@ One question a line. Earlier questions and answers are told to the model as far 
 /help   this text
 /quit   leave; so do /exit, quit, exit and Ctrl-D
 Ctrl-C breaks an answer off."""
+SHOWN = ("extract", "passages", "strict")
+"""Options of answers, not of the reading."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
     "reread": "a chat asks what is in memory. Use kvstream ask --reread.",
@@ -67,7 +69,7 @@ def command(
       kvstream chat --memory book.kvs
       kvstream chat book.txt --budget 2k
     """
-    if len(options.runs) > 1:
+    if len(options.methods) > 1:
         raise click.UsageError("A chat is held with one method; --method names several.", ctx)
     if memory is not None and sources:
         raise click.UsageError(
@@ -90,53 +92,44 @@ def command(
     check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))
-        kind = None
         if memory is not None:
-            _, talk, kind = open_memory(ctx, memory, options, reporter)
+            _, talk = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
             announce(reporter, options)
-            session = open_session(options)
-            setting = session.settle([], options.run, system=options.system, asked_later=True)
-            events = session.read(
-                opened, setting, options.run, command="chat", extract=True,
-                interrupted=interrupts,
-            )  # fmt: skip
-            talk = drained(events, interrupts, reporter)
+            model = open_model(options)
+            asked = {k: v for k, v in options.of_method().items() if k not in SHOWN}
+            with reading(interrupts):
+                talk = model.read(opened, progress=reporter.show, interrupted=interrupts, **asked)
             interrupts.reading = False
-        talk.command = "chat"
         if not options.quiet:
             reporter.tell(reading_line(talk))
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []
+        told: set[str] = set()
         code = 0
         if sys.stdin.isatty() and not options.quiet:
             reporter.tell("Ask a question, one a line. /help tells more; Ctrl-D leaves.")
         for question in questions(reporter.tell):
-            answers = talk.answer(
-                question,
-                len(history),
-                extract=options.passages if options.extract else 0,
-                strict=options.strict,
-                earlier=history,
-            )
+            answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:
-                for event in answers if kind is None else of_memory(answers, kind):
+                for event in answers:
                     writer.show(event)
                     if isinstance(event, Answered):
                         history.append((question, event.result.answer))
                         for warning in event.result.warnings:
-                            reporter.tell(f"Warning: {warning}")
+                            if warning not in told:
+                                reporter.tell(f"Warning: {warning}")
+                        told = set(talk.warnings)
                         code = code if event.result.withheld is None else WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
             except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
                 writer.close()
-                answers.close()  # type: ignore[attr-defined]
-            talk.warnings.clear()
+                answers.close()
             # More than these would never fit.
-            del history[: -turns(talk.reader.sizes.budget)]
+            del history[: -turns(talk.budget[0])]
     return code
 
 

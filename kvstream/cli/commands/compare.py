@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,15 +26,14 @@ from kvstream.cli.shared.options import (
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import (
     WITHHELD,
-    Reading,
     announce,
     answer_events,
     can_be_read_again,
     check_files,
-    open_session,
+    check_reread,
+    open_model,
     open_sources,
     prepared,
-    second_thoughts,
     show_plan,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
@@ -43,8 +42,7 @@ from kvstream.events import Answered, Event, Notice, StepDone
 from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
-    from kvstream.session.session import Session
-    from kvstream.settings import RunSettings
+    from kvstream.api.model import Model
 
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
@@ -88,14 +86,20 @@ def command(
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
-    reading = Reading("compare", sources_or_usage(ctx, paths), questions)
-    return compare(reading, options, baseline, as_csv=as_csv)
+    paths = sources_or_usage(ctx, paths)
+    return compare(paths, questions, options, baseline, as_csv=as_csv)
 
 
 def compare(
-    reading: Reading, options: ReadingOptions, baseline: str | None = None, *, as_csv: bool = False
+    paths: Sequence[str],
+    questions: Sequence[str],
+    options: ReadingOptions,
+    baseline: str | None = None,
+    *,
+    command: str = "compare",
+    as_csv: bool = False,
 ) -> int:
-    """Run every method of `options.runs` over the same sources and show them side by side.
+    """Run every method of `options.methods` over the same sources and show them side by side.
 
     With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else. Returns
     the exit code.
@@ -103,26 +107,33 @@ def compare(
     if as_csv and (options.as_json or options.dry_run):
         other = "--json" if options.as_json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
-    if options.checkpoint is not None or reading.follow or reading.every is not None:
+    if options.checkpoint is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
     if baseline and options.extract:
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     early.check(options, by_words=baseline is not None)
-    check_files(options, reading.paths)
+    check_files(options, paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:
             announce(reporter, options)
-            session = open_session(options)
+            model = open_model(options)
             reporter.close()
-            for planned in options.runs:
-                _plan(session, reading, options, planned, interrupts, output)
+            for name in options.methods:
+                sources = open_sources(paths, options, interrupts)
+                _plan(model, sources, name, {"questions": questions}, options, output)
             return 0
-        times = 2 if baseline or options.reread else len(options.runs)
-        once = [path for path in reading.paths if times > 1 and not can_be_read_again(path)]
-        reading = replace(reading, copies=stack.enter_context(_copied(once, interrupts)))
+        times = 2 if baseline or options.reread else len(options.methods)
+        once = [path for path in paths if times > 1 and not can_be_read_again(path)]
+        copies = stack.enter_context(_copied(once, interrupts))
+        check_reread(options, paths, questions, copies)
+        asked: dict[str, Any] = {
+            "questions": questions,
+            "command": command,
+            "interrupted": interrupts,
+        }
         announce(reporter, options)
-        session = open_session(options)
+        model = open_model(options)
         rows: list[Row] = []
         failure: KvstreamError | None = None
         noticed: set[str] = set()
@@ -139,46 +150,34 @@ def compare(
 
         if as_csv:
             output.write(csv_line(CSV))
-        for run in (*options.runs, *([None] if baseline else [])):
+        for name in (*options.methods, *([baseline] if baseline else [])):
             coverage: Sequence[float] = ()
-            name = baseline if run is None else run.method
-            if run is None:
-                events = _by_words(session, reading, options, interrupts)
-            else:
-                events = session.ask(
-                    open_sources(reading.paths, options, interrupts, copies=reading.copies),
-                    list(reading.questions),
-                    run,
-                    command=reading.command,
-                    system=options.system,
-                    extract=options.passages if options.extract else 0,
-                    interrupted=interrupts,
-                    **second_thoughts(reading, options, interrupts),
-                )
+            sources = open_sources(paths, options, interrupts, copies=copies)
+            events = model.stream(sources, **options.of_method(name), **asked)
             try:
                 for event in answer_events(events, interrupts):
                     if isinstance(event, Notice):
                         noticed.add(event.message)
-                    reporter.show(_named(event, str(name), noticed))
+                    reporter.show(_named(event, name, noticed))
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
                         warned = tuple(w for w in event.result.warnings if w not in noticed)
-                        add(Row(str(name), event.result, spread(coverage), warned=warned))
+                        add(Row(name, event.result, spread(coverage), warned=warned))
             except (BudgetError, SourceError, UsageError) as error:
                 # One method that cannot (full, or a gate that is missing) must not take the others'
                 # rows away; a source that cannot be read takes them all.
-                if isinstance(error, SourceError) and run is not None:
+                if isinstance(error, SourceError) and name != baseline:
                     raise
                 failure = error
                 reporter.show(Notice(f"{name}: {error}"))
-                add(Row(str(name), None, 0.0, str(error)))
+                add(Row(name, None, 0.0, str(error)))
             if interrupts():
                 break
         reporter.close()
         if not options.as_json and not as_csv:
             width = columns(to_file=isinstance(output, OutputFile))
-            for line in blocks(rows, reading.questions, width):
+            for line in blocks(rows, questions, width):
                 output.write(f"{line.rstrip()}\n")
             output.flush()
         if failure is not None and not any(row.result for row in rows):
@@ -196,47 +195,25 @@ def _named(event: Event, method: str, noticed: set[str]) -> Event:
 
 
 def _plan(
-    session: Session,
-    reading: Reading,
+    model: Model,
+    sources: Any,
+    method: str,
+    asked: Mapping[str, Any],
     options: ReadingOptions,
-    run: RunSettings,
-    stop: Callable[[], bool],
     output: TextIO | OutputFile,
 ) -> None:
     """One method's line of --dry-run; a method that cannot is told in its place."""
     try:
-        started = session.plan(
-            open_sources(reading.paths, options, stop),
-            list(reading.questions),
-            run,
-            command=reading.command,
-            system=options.system,
-            extract=bool(options.extract),
-        )
+        started = model.plan(sources, **options.of_method(method), **asked)
     except (BudgetError, UsageError) as error:
-        if len(options.runs) == 1:
+        if len(options.methods) == 1:
             raise
         if options.as_json:
-            _print_json(output, Row(run.method, None, 0.0, str(error)))
+            _print_json(output, Row(method, None, 0.0, str(error)))
         else:
-            output.write(f"{run.method}: {error}\n")
+            output.write(f"{method}: {error}\n")
         return
-    show_plan(started, run, output, as_json=options.as_json)
-
-
-def _by_words(
-    session: Session, reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
-) -> Iterator[Event]:
-    from kvstream.rereading.look import words_alone
-
-    return words_alone(
-        session,
-        list(reading.questions),
-        options.run,
-        lambda: open_sources(reading.paths, options, stop, copies=reading.copies),
-        command=reading.command,
-        system=options.system,
-    )
+    show_plan(started, options, output)
 
 
 def spread(coverage: Sequence[float]) -> float:

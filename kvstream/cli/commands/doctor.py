@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
 import click
 
 from kvstream.cli.shared.options import SectionedCommand
+from kvstream.errors import KvstreamError
 from kvstream.reporters.format import json_text
+
+if TYPE_CHECKING:
+    from kvstream.api.doctor import Finding
 
 
 @click.command("doctor", cls=SectionedCommand)
@@ -16,10 +25,10 @@ def command(ctx: click.Context, json: bool) -> None:
 
     The exit code is 0 if all that kvstream needs is there, else 1.
     """
-    from kvstream.cli.diagnostics import doctor
+    from kvstream.api.doctor import diagnose
 
     broken = 0
-    for finding in doctor.findings():
+    for finding in chain(diagnose(), _config()):
         broken += not finding.ok
         if json:
             click.echo(json_text(vars(finding)))
@@ -32,3 +41,20 @@ def command(ctx: click.Context, json: bool) -> None:
         problems = "problem" if broken == 1 else "problems"
         click.echo(f"{broken} {problems} found.", err=True)
         ctx.exit(1)
+
+
+def _config() -> Iterator[Finding]:
+    """What is read beside the command line."""
+    from kvstream.api.doctor import Finding
+    from kvstream.cli import config
+
+    path = config.config_path()
+    try:
+        values = config.load(path)
+    except KvstreamError as error:
+        yield Finding("config file", str(error), False, "Repair or remove it.")
+        return
+    yield Finding("config file", f"{path}" + ("" if values else " (none)"))
+    variables = sorted(name for name in os.environ if name.startswith("KVSTREAM_"))
+    if variables:
+        yield Finding("environment", ", ".join(variables))

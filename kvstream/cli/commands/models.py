@@ -14,7 +14,7 @@ from kvstream.errors import ModelError, UsageError, meant
 from kvstream.reporters.format import for_terminal, json_text, size
 
 if TYPE_CHECKING:
-    from kvstream.cli.diagnostics.model_list import Entry
+    from kvstream.api.models import ModelEntry
     from kvstream.store.offered import Offer
 
 HEADINGS = ("", "", "parameters", "weights", "trained for", "KV cache", "fits", "bounded")
@@ -40,13 +40,14 @@ def command(ctx: click.Context, json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from kvstream.cli.diagnostics import model_list as catalog
+    from kvstream.api.models import available_models, free_memory
+    from kvstream.cli import config
 
-    memory = catalog.memory()
-    found = list(catalog.entries(memory))
+    room = free_memory()
+    found = available_models(config.aliases())
     if json:
         for entry in found:
-            record = {**dataclasses.asdict(entry), "device": memory.device, "free": memory.free}
+            record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_text(record, ascii=False))
         return
     rows = [HEADINGS, *map(_row, found)]
@@ -58,10 +59,10 @@ def command(ctx: click.Context, json: bool) -> None:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo(for_terminal("  ".join([*cells, problem]).rstrip()))
-    click.echo(f"{size(memory.free)} free on {memory.device}; the cache is of the default budget.")
+    click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: ModelEntry) -> tuple[str, ...]:
     name = entry.name if entry.target is None else f"{entry.name} = {entry.target}"
     return (
         name,

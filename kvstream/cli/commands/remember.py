@@ -25,11 +25,11 @@ from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     announce,
-    drained,
-    open_checkpoint,
-    open_session,
+    check_checkpoint,
+    open_model,
     open_sources,
     prepared,
+    reading,
     reading_line,
     show_plan,
 )
@@ -37,10 +37,9 @@ from kvstream.errors import KvstreamError, SourceError
 from kvstream.reporters.format import json_text, size
 
 if TYPE_CHECKING:
-    from kvstream.input.sources import SourceSet
-    from kvstream.memory.base import Memory
+    from kvstream.api.memory import Memory
 
-
+CHECKPOINT = ("checkpoint", "checkpoint_every")
 ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
 WITHOUT = dict.fromkeys(
     ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty"),
@@ -79,7 +78,7 @@ def command(
       kvstream ask --memory book.kvs "Who hid the letter?"
       kvstream remember --memory book.kvs sequel.txt -o both.kvs
     """
-    if len(options.runs) > 1:
+    if len(options.methods) > 1:
         raise click.UsageError("A memory is made by one method; --method names several.", ctx)
     target = options.output or memory
     if target is None or str(target) == "-":
@@ -107,8 +106,7 @@ def remember(
     options: ReadingOptions,
 ) -> None:
     """Read `paths`, into the memory of `base` if there is one, and write `target`."""
-    from kvstream.memory.file import check_writable
-    from kvstream.memory.saving import save
+    from kvstream.api.files import check_writable
 
     others = {"--checkpoint": options.checkpoint, "--stats": options.stats}
     refuse_clashes({"-o": target, **others}, {}, paths)
@@ -121,18 +119,20 @@ def remember(
         interrupts.then = "keeping what was read so far"
         sources = open_sources(paths, options, interrupts)
         if base is None:
-            checkpoint = open_checkpoint(options, reporter)
+            check_checkpoint(options, reporter)
             announce(reporter, options)
-            session = open_session(options)
+            model = open_model(options)
+            asked = {k: v for k, v in options.of_method().items() if k not in options.answers}
+            asked |= {"questions": questions}
             if options.dry_run:
-                plan = session.plan(
-                    sources, list(questions), options.run, system=options.system, asked_later=True
-                )
+                plan = model.plan(sources, command="remember", **asked)
                 reporter.close()
-                show_plan(plan, options.run, output, as_json=options.as_json)
+                show_plan(plan, options, output)
                 return
-            run, after = options.run, None
-            setting = session.settle(list(questions), run, system=options.system, asked_later=True)
+            with reading(interrupts):
+                memory = model.read(
+                    sources, progress=reporter.show, interrupted=interrupts, **asked
+                )
         else:
             if _finished(base, target, options, sources):
                 reporter.close()
@@ -142,48 +142,35 @@ def remember(
                         f"removed {options.checkpoint}, which is removed now. Nothing was read."
                     )
                 return
-            session, after, kind = open_memory(ctx, base, options, reporter)
-            checkpoint = open_checkpoint(options, reporter, kind.content.digest)
-            run, setting = after.run, after.setting
-        events = session.read(
-            sources,
-            setting,
-            run,
-            command="remember",
-            extract=True,
-            after=after,
-            checkpoint=checkpoint,
-            interrupted=interrupts,
-        )
-        memory = drained(events, interrupts, reporter)
+            _, memory = open_memory(ctx, base, options, reporter)
+            check_checkpoint(options, reporter)
+            kept = {k: options.asked[k] for k in CHECKPOINT if k in options.asked}
+            with reading(interrupts):
+                memory.read(sources, progress=reporter.show, interrupted=interrupts, **kept)
         try:
-            digest = save(memory, target)
+            digest = memory.save(target)
         except KvstreamError as error:
             raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
-        if checkpoint is not None and not interrupts():
-            checkpoint.remove()
         reporter.close()
         written = target.stat().st_size
         if options.as_json:
             output.write(json_text(summary(memory, target, digest, written)) + "\n")
             output.flush()
         if not options.quiet:
-            asked = ", ".join(f'"{q}"' for q in setting.questions) or "any question"
-            reporter.tell(f"Wrote {target} ({size(written)}), for {asked}.")
+            about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
+            reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
             reporter.tell(reading_line(memory))
 
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:
     """Write a memory that `target` cannot take beside it or among temporary files; says where."""
-    from kvstream.memory.saving import save
-
     for folder in (target.parent, Path(tempfile.gettempdir())):
         place = None
         try:
             handle, name = tempfile.mkstemp(".kvs", f"{target.stem[:40]}.", folder)
             os.close(handle)
             place = Path(name)
-            save(memory, place)
+            memory.save(place)
         except (OSError, KvstreamError):
             if place is not None:
                 place.unlink(missing_ok=True)
@@ -192,7 +179,7 @@ def saved_elsewhere(memory: Memory, target: Path) -> str:
     return "No other place could take the memory either, and it is lost."
 
 
-def _finished(base: Path, target: Path, options: ReadingOptions, sources: SourceSet) -> bool:
+def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -> bool:
     """Whether a run was ended after it wrote `target`, before it removed its checkpoint.
 
     Removes it then. Raises SourceError where the sources are others by now.
@@ -200,19 +187,12 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Source
     path = options.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
-    from kvstream.memory.saving import look
+    from kvstream.api.files import inspect
 
-    left, there = look(path), look(target)
-    position = left.position
-    if position is None or not position.complete or position.base is None:
+    left = inspect(path)
+    if left.complete_checkpoint_of is None or left.digest != inspect(target).digest:
         return False
-    if left.content.digest != there.content.digest:
-        return False
-    for _ in sources:
-        pass
-    read = [(r.bytes, r.sha256) for r in sources.records]
-    kept = [(r["bytes"], r["sha256"]) for r in left.content.state["trace"]["sources"]]
-    if kept[-len(read) :] != read:
+    if not left.ends_with(sources):
         raise SourceError(
             f"{path} is left from a run that was finished, and the sources are others now. Remove "
             "the file to read them."
@@ -223,33 +203,6 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Source
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
     """What ``--json`` prints of a memory that was written."""
-    reader, trace, setting = memory.reader, memory.trace, memory.setting
-    peak, retained = reader.cache.peak, memory.retained
-    return {
-        "command": "remember",
-        "model": memory.model,
-        "method": memory.run.method,
-        "memory": {
-            "file": str(target),
-            "bytes": written,
-            "sha256": digest,
-            "kind": "questions" if setting.questions else "question-free",
-            "questions": list(setting.questions),
-            "sources": [vars(record) for record in trace.records],
-        },
-        "budget": {"tokens": reader.sizes.budget, "bytes": reader.cache.capacity_bytes},
-        "peak": {
-            "kv_tokens": peak.tokens, "kv_bytes": peak.bytes, "scratch_bytes": peak.scratch,
-        },
-        "tokens": {"read": trace.read, "retained": retained, "evicted": trace.read - retained},
-        "schedule": {
-            "memory": memory.run.growth, "chunk": memory.run.chunk, "steps": reader.steps,
-        },
-        "timing": {
-            "load_s": memory.load_s,
-            "prefill_s": memory.prefill_s,
-            "select_s": reader.select_seconds,
-            "tokens_per_s": memory.tokens_per_s,
-        },
-        "warnings": memory.warnings,
-    }  # fmt: skip
+    record = memory.to_json()
+    file = {"file": str(target), "bytes": written, "sha256": digest}
+    return {**record, "memory": {**file, **record["memory"]}}

@@ -128,9 +128,9 @@ def _text_of(name: str) -> tuple[int, Iterator[str]]:
 def _blocks(
     name: str, stdin: io.IOBase | tempfile.SpooledTemporaryFile[bytes] | None
 ) -> Iterator[str]:
-    from kvstream.input.sources import open_sources
+    from kvstream.api.sources import Source, open_sources
 
-    for block in open_sources([name], stdin=stdin):  # type: ignore[arg-type]
+    for block in open_sources(name if stdin is None else Source(stdin, name)):
         yield block.text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from kvstream.cli.shared.arguments import sources_or_usage
@@ -12,7 +14,7 @@ from kvstream.cli.shared.options import (
     following_options,
     reading_options,
 )
-from kvstream.cli.shared.running import Reading, read
+from kvstream.cli.shared.running import read
 
 
 @click.command("summarize", cls=SectionedCommand)
@@ -24,7 +26,7 @@ def command(
     ctx: click.Context,
     sources: tuple[str, ...],
     follow: bool,
-    every: str | None,
+    every: Any,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -38,7 +40,6 @@ def command(
       kvstream summarize server.log.gz --extract --passages 20
       kvstream summarize server.log --follow --every 30s
     """
-    if len(options.runs) > 1:
+    if len(options.methods) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    reading = Reading("summarize", sources_or_usage(ctx, sources), (), True, follow, every)
-    return read(reading, options)
+    return read(sources_or_usage(ctx, sources), (), options, every=every, follow=follow)

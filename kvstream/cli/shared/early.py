@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
+from kvstream.api.options import need_bm25, require
 from kvstream.cli.shared.options import ReadingOptions
-from kvstream.errors import UsageError
+
+__all__ = ["check", "require"]
 
 
 def check(options: ReadingOptions, *, by_words: bool = False) -> None:
@@ -13,15 +13,9 @@ def check(options: ReadingOptions, *, by_words: bool = False) -> None:
 
     `by_words`: BM25 is needed, whatever the options say.
     """
+    from kvstream.api.options import run_settings
+
     if by_words or options.reread in ("words", "both"):
-        require("rank_bm25", "words", "Ranking by words (BM25)")
-    from kvstream.methods.registry import make
-
-    for run in options.runs:
-        make(run.method, run.method_settings)
-
-
-def require(module: str, extra: str, what: str) -> None:
-    """Raises UsageError where an optional package is not installed."""
-    if find_spec(module) is None:
-        raise UsageError(f"{what} needs the extra {extra}: pip install 'kvstream[{extra}]'.")
+        need_bm25()
+    for method in options.methods:
+        run_settings(options.of_method(method))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from kvstream.api.options import PASSAGES, REREADS, method_settings
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -24,15 +25,11 @@ from kvstream.settings import (
     GROWTHS,
     PAPER,
     Budget,
-    ModelSettings,
-    RunSettings,
     parse_count,
 )
 from kvstream.version import __version__
 
 PROGRESS = ("auto", "live", "plain", "none")
-REREADS = ("citations", "words", "both")
-"""How --reread finds what to read again; the first is meant by a bare --reread."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -102,7 +99,7 @@ class MethodsType(click.ParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.methods.names import method_names, plugins
+        from kvstream.api.methods import method_names, plugins
 
         known = method_names()
         for name in filter(None, (each.strip() for each in str(value).split(","))):
@@ -119,7 +116,7 @@ class MethodsType(click.ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from kvstream.methods.names import method_names
+        from kvstream.api.methods import method_names
 
         before, comma, last = incomplete.rpartition(",")
         taken = before.split(",")
@@ -136,13 +133,12 @@ class EveryType(click.ParamType):
     name = "interval"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.session.intervals import Intervals
+        from kvstream.api.options import interval
 
         try:
-            Intervals.parse(value)
+            return interval(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
-        return value
 
 
 class SeedType(click.ParamType):
@@ -522,7 +518,7 @@ answer_options = stack(
         help="Read what the answer rests on again, whole, and answer from that; words is BM25.",
     ),
     option(
-        "--passages", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+        "--passages", type=click.IntRange(min=1), default=PASSAGES, show_default=True, metavar="N",
         advanced=True, section="Answer", help="How many passages --extract prints.",
     ),
 )  # fmt: skip
@@ -599,21 +595,19 @@ following_options = stack(
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What the shared options said, as settings."""
+    """What the shared options said: as options of `kvstream.Model`, and those of the program."""
 
-    model: ModelSettings
-    runs: tuple[RunSettings, ...]
-    """One for each method; more than one are compared."""
-    system: str | None
-    extract: bool | None
-    """None: the model's own way (pocket extracts when it summarises)."""
-    passages: int
-    strict: bool
-    reread: str | None
+    model: str
+    loading: Mapping[str, Any]
+    """Options of `kvstream.load`."""
+    methods: tuple[str, ...]
+    """More than one are compared."""
+    settings: Mapping[str, Mapping[str, str]]
+    """Those of each method."""
+    asked: Mapping[str, Any]
+    """Options of `Model.read` and `Model.stream` that were given, without method and settings."""
     text: bool
     max_unpacked: int
-    checkpoint: Path | None
-    checkpoint_every: int
     output: Path | None
     as_json: bool
     stats: Path | None
@@ -623,9 +617,30 @@ class ReadingOptions:
     dry_run: bool
 
     @property
-    def run(self) -> RunSettings:
-        """The settings of the first method."""
-        return self.runs[0]
+    def checkpoint(self) -> Path | None:
+        """The file of --checkpoint."""
+        return self.asked.get("checkpoint")
+
+    @property
+    def extract(self) -> bool | None:
+        """None: as the model does it (pocket extracts when it summarizes)."""
+        return self.asked.get("extract")
+
+    @property
+    def reread(self) -> str | None:
+        """How --reread finds what to read again."""
+        return self.asked.get("reread")
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """Options of `Memory.ask`."""
+        return {name: self.asked[name] for name in _ANSWERS if name in self.asked}
+
+    def of_method(self, name: str | None = None) -> dict[str, Any]:
+        """The options of a reading by a method, the first one if none is named."""
+        name = name or self.methods[0]
+        settings = {f"{name}.{key}": value for key, value in self.settings.get(name, {}).items()}
+        return {**self.asked, "method": name, "set": settings}
 
     @classmethod
     def of(
@@ -633,80 +648,35 @@ class ReadingOptions:
     ) -> ReadingOptions:
         """From click's values. ``strict_settings``: refuse --set of a method that is not used.
 
-        ``given`` are the names that a preset leaves alone.
+        ``given`` are the names of the options that have a value which is no default.
         """
-        model = ModelSettings(
-            name=values["model"],
-            revision=values["revision"],
-            offline=values["offline"],
-            device=values["device"],
-            dtype=values["dtype"],
-            attn=values["attn"],
-            threads=values["threads"],
-            quantize=values["quantize"],
-            max_weights=values["max_weights"],
-            trust_remote_code=values["trust_remote_code"],
-            quiet=values["quiet"],
-        )
         methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
-        settings = method_settings(values["set"], methods, strict=strict_settings)
-        schedules = {method: dict(values) for method in methods}
-        if values["preset"]:
-            from kvstream.methods.registry import preset
-
-            for method in methods:
-                paper = preset(method)
-                settings[method] = {**paper.settings, **settings[method]}
-                schedules[method] |= {k: v for k, v in paper.run.items() if k not in given}
-        runs = tuple(
-            RunSettings(
-                budget=values["budget"],
-                method=method,
-                method_settings=settings[method],
-                keep=values["keep"],
-                start=schedules[method]["start"],
-                growth=schedules[method]["schedule"],
-                chunk=schedules[method]["chunk"],
-                chunk_size=values["chunk_size"],
-                max_tokens=values["max_tokens"],
-                temperature=values["temp"],
-                top_p=values["top_p"],
-                top_k=values["top_k"],
-                repetition_penalty=values["repetition_penalty"],
-                seed=values["seed"],
-            )
-            for method in methods
-        )
         same = (
-            "system", "extract", "passages", "strict", "reread", "text",
-            "max_unpacked", "checkpoint", "checkpoint_every", "output", "stats", "progress",
-            "quiet", "verbose", "dry_run",
+            "model", "text", "max_unpacked", "output", "stats", "progress", "quiet", "verbose",
+            "dry_run",
         )  # fmt: skip
-        rest = {name: values[name] for name in same}
-        return cls(model=model, runs=runs, as_json=values["json"], **rest)
+        return cls(
+            loading={name: values[name] for name in _LOADING},
+            methods=methods,
+            settings=method_settings(pairs(values["set"]), methods, strict=strict_settings),
+            asked={name: values[name] for name in _ASKED if name in given},
+            as_json=values["json"],
+            **{name: values[name] for name in same},
+        )
 
 
-def method_settings(
-    given: tuple[str, ...], methods: tuple[str, ...], *, strict: bool
-) -> dict[str, dict[str, str]]:
-    """The settings of each method among ``METHOD.NAME=VALUE``, later ones winning."""
-    settings: dict[str, dict[str, str]] = {method: {} for method in methods}
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """``METHOD.NAME=VALUE`` as names and values, later ones winning. Raises UsageError."""
+    found = {}
     for item in given:
         path, equals, value = item.partition("=")
         owner, dot, name = path.strip().partition(".")
         if not (equals and dot and owner and name):
-            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
-        if owner in settings:
-            settings[owner][name.replace("-", "_")] = value.strip()
-        elif strict:
-            raise UsageError(
-                f"--set {item!r} is for the method {owner!r}, but this run uses "
-                f"{', '.join(methods)}; "
-                f"add --method {owner} or leave it out."
-            )
-    return settings
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in infinipot.alpha=0.5.")
+        found[path.strip()] = value.strip()
+    return found
 
 
 def given_options() -> set[str]:
@@ -759,12 +729,18 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
         )
 
 
-_VALUES = (
-    "model", "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
-    "trust_remote_code",
-    "budget", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
-    "system", "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "seed", "extract",
-    "passages", "strict", "reread",
-    "text", "max_unpacked", "checkpoint", "checkpoint_every",
-    "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
+_LOADING = (
+    "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
+    "trust_remote_code", "quiet",
 )  # fmt: skip
+_ANSWERS = (
+    "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "extract", "passages", "strict",
+)  # fmt: skip
+_ASKED = (
+    "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
+    "reread", "checkpoint", "checkpoint_every", *_ANSWERS,
+)  # fmt: skip
+_VALUES = tuple(dict.fromkeys((
+    "model", *_LOADING, "method", "set", *_ASKED, "text", "max_unpacked",
+    "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
+)))  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +17,19 @@ from kvstream.cli.shared.running import (
     WITHHELD,
     announce,
     check_files,
-    open_session,
+    open_model,
     plainly,
     prepared,
 )
 from kvstream.errors import UsageError
-from kvstream.events import Answered, Event
+from kvstream.events import Answered
 from kvstream.reporters import Reporter
 from kvstream.reporters.answer import AnswerWriter
 
 if TYPE_CHECKING:
-    from kvstream.memory.base import Memory
-    from kvstream.memory.saving import Kind
-    from kvstream.session.session import Session
+    from kvstream.api.files import MemoryFile
+    from kvstream.api.memory import Memory
+    from kvstream.api.model import Model
 
 
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
@@ -44,20 +44,12 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     check_files(options, memory=path)
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
-        _, memory, kind = open_memory(ctx, path, options, reporter)
-        if options.extract and memory.trace.passages is None:
-            raise UsageError(f"{path} holds no passages, as its reading had not ended.")
+        _, memory = open_memory(ctx, path, options, reporter)
         writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
         stack.callback(writer.close)
         for number, question in enumerate(questions):
-            events = memory.answer(
-                question,
-                number,
-                last=number + 1 == len(questions),
-                extract=options.passages if options.extract else 0,
-                strict=options.strict,
-            )
-            for event in of_memory(events, kind):
+            last = number + 1 == len(questions)
+            for event in memory.stream(question, last=last, **options.answers):
                 # An answer ends its line before anything is said about it.
                 ended = isinstance(event, Answered)
                 for each in (writer, reporter) if ended else (reporter, writer):
@@ -78,59 +70,40 @@ def refuse_reading(ctx: click.Context) -> None:
             )
 
 
-def of_memory(events: Iterator[Event], kind: Kind) -> Iterator[Event]:
-    """The same events, with what memory was asked in the results."""
-    for event in events:
-        if isinstance(event, Answered):
-            event = Answered(replace(event.result, memory=kind.to_json()))
-        yield event
-
-
 def open_memory(
     ctx: click.Context, path: Path, options: ReadingOptions, reporter: Reporter
-) -> tuple[Session, Memory, Kind]:
+) -> tuple[Model, Memory]:
     """A model and the memory of a file. Raises SourceError, ModelError, UsageError."""
-    from kvstream.memory.saving import look
+    from kvstream.api.files import inspect
 
-    kind = look(path)
-    _refuse_changes(ctx, kind, options)
-    if options.model.dtype == "auto":  # what is stored fits no other
-        options = replace(options, model=replace(options.model, dtype=kind.model["dtype"]))
+    file = inspect(path)
+    _refuse_changes(ctx, file, options)
+    if options.loading["dtype"] == "auto":  # what is stored fits no other
+        options = replace(options, loading={**options.loading, "dtype": file.model["dtype"]})
     announce(reporter, options)
-    session = open_session(options)
-    memory = session.recall(kind, options.run)
-    # Nothing was read now; what it took is told with the file.
-    memory.prefill_s = memory.reader.select_seconds = 0.0
+    model = open_model(options)
+    memory = model.recall(file)
     if not options.quiet:
-        reporter.tell(kind.told())
-    return session, memory, kind
+        reporter.tell(str(file))
+    return model, memory
 
 
-def _refuse_changes(ctx: click.Context, kind: Kind, options: ReadingOptions) -> None:
+def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:
     """What was settled when the memory was read cannot be typed otherwise. Raises UsageError."""
-    state, run = kind.content.state, options.run
-    budget = run.budget.tokens if run.budget is not None else None
-    made: dict[str, tuple[Any, Any]] = {
-        "budget": (state["sizes"]["budget"], budget),
-        "method": (state["method"]["name"], run.method),
-        "set": (state["method"]["typed"], dict(run.method_settings)),
-        "keep": (state["run"]["keep"], run.keep),
-        "start": (state["run"]["start"], run.start),
-        "schedule": (state["run"]["growth"], run.growth),
-        "chunk": (state["run"]["chunk"], run.chunk),
-        "chunk_size": (state["run"]["chunk_size"], run.chunk_size),
-        "system": (state["system"], options.system),
-    }
+    from kvstream.api.options import options_of, request_of
+
+    given = options_of(request_of(command="remember", **options.of_method()))
 
     def is_typed(name: str) -> bool:
         return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    for name, (then, now) in made.items():
+    for name, then in file.options.items():
+        now = given[name]
         by_preset = is_typed("preset") and name in ("set", "schedule", "chunk", "start")
         if (is_typed(name) or by_preset) and then != now:
             option = "--preset" if by_preset else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{kind.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
+                f"{file.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
                 f"leave {option} out, or read the sources again."
             )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,37 +21,20 @@ from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.format import json_text
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
-from kvstream.session.intervals import Intervals
-from kvstream.settings import ModelSettings
+from kvstream.settings import Budget
 
 if TYPE_CHECKING:
-    from kvstream.memory.base import Memory
-    from kvstream.memory.checkpoint import Checkpoint
-    from kvstream.session.session import Session
-    from kvstream.settings import RunSettings
+    from kvstream.api.memory import Memory
+    from kvstream.api.model import Model
 
 
+POCKET = "pocket"
 DEMONSTRATION = (
     "pocket is a small model for demonstration; for better answers choose another with -m, such as "
     "-m Qwen/Qwen3-0.6B."
 )
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a command asks of a run, next to the shared options."""
-
-    command: str
-    paths: tuple[str, ...]
-    questions: tuple[str, ...]
-    extract_by_default: bool = False
-    """Extract where the model is one that does better so."""
-    follow: bool = False
-    every: str | None = None
-    copies: Mapping[str, str] = field(default_factory=dict)
-    """Files to read in place of paths that can be read only once."""
 
 
 def prepared(
@@ -82,70 +65,57 @@ def check_files(
     refuse_clashes(outputs, {"--memory": memory}, sources, replaced=("--output",))
 
 
-def read(reading: Reading, options: ReadingOptions) -> int:
-    """Read the sources, answer the questions, report on the way; returns the exit code."""
+def read(
+    paths: Sequence[str],
+    questions: Sequence[str],
+    options: ReadingOptions,
+    *,
+    every: Any = None,
+    follow: bool = False,
+) -> int:
+    """Read the sources, answer the questions or summarize, report on the way; returns the exit
+    code.
+    """
     code = 0
-    rolling = None if reading.every is None else Intervals.parse(reading.every)
-    on_the_way = reading.follow or rolling is not None
+    on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")
     early.check(options)
-    check_files(options, reading.paths)
+    check_files(options, paths)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
-        interrupts.gentle = reading.follow
-        asked = second_thoughts(reading, options, interrupts)
-        if rolling is not None:
-            asked["rolling"] = rolling
+        interrupts.gentle = follow
+        check_reread(options, paths, questions)
         sources = open_sources(
-            reading.paths,
+            paths,
             options,
             interrupts,
-            follow=reading.follow,
-            due=(lambda: False) if rolling is None else rolling.time_is_up,
+            follow=follow,
+            due=(lambda: False) if every is None else every.time_is_up,
         )
-        checkpoint = open_checkpoint(options, reporter)
-        if checkpoint is not None:
-            asked["checkpoint"] = checkpoint
+        check_checkpoint(options, reporter)
         announce(reporter, options)
-        session = open_session(options)
-        extract = _extract(reading, options, session)
+        model = open_model(options)
+        asked = {
+            **options.of_method(), "questions": questions, "every": every,
+            "interrupted": interrupts,
+        }  # fmt: skip
         if options.dry_run:
-            started = session.plan(
-                sources,
-                list(reading.questions),
-                options.run,
-                command=reading.command,
-                system=options.system,
-                extract=bool(extract),
-                whole_answers=rolling is not None,
-            )
+            started = model.plan(sources, **asked)
             reporter.close()
-            show_plan(started, options.run, output, as_json=options.as_json)
+            show_plan(started, options, output)
             return code
-        events = session.ask(
-            sources,
-            list(reading.questions),
-            options.run,
-            command=reading.command,
-            system=options.system,
-            extract=extract,
-            interrupted=interrupts,
-            **asked,
-        )
-        labels = len(reading.questions) > 1
+        events = model.stream(sources, **asked)
+        labels = len(questions) > 1
         writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
         stack.callback(writer.close)
         answers = 0
         for event in answer_events(events, interrupts, on_the_way=on_the_way):
-            on_its_own = rolling is not None and not options.as_json and not labels
+            on_its_own = every is not None and not options.as_json and not labels
             if isinstance(event, AnswerStarted) and on_its_own:
                 output.write("\n" if answers else "")
             if isinstance(event, Answered):
                 answers += 1
-                if checkpoint is not None and checkpoint.digest is not None:
-                    told = {"sha256": checkpoint.digest}
-                    event = Answered(replace(event.result, memory=told))
                 reporter.make_way()
                 with _rescued(event.result, output):
                     writer.show(event)
@@ -156,8 +126,6 @@ def read(reading: Reading, options: ReadingOptions) -> int:
                 # The panel makes room before the first token is written.
                 reporter.show(event)
                 writer.show(event)
-        if checkpoint is not None and checkpoint.digest is not None:
-            checkpoint.remove()
     return code
 
 
@@ -168,48 +136,43 @@ def plainly(options: ReadingOptions) -> ReadingOptions:
 
 def announce(reporter: Reporter, options: ReadingOptions) -> None:
     """Say that the model is loaded now, and of pocket what it is."""
-    if options.model.name == ModelSettings.name and not options.quiet:
+    if options.model == POCKET and not options.quiet:
         reporter.tell(DEMONSTRATION)
-    reporter.loading(options.model.name)
+    reporter.loading(options.model)
 
 
-def open_checkpoint(
-    options: ReadingOptions, reporter: Reporter, base: str | None = None
-) -> Checkpoint | None:
-    """The file of --checkpoint; says so if there is something to go on from."""
+def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
+    """Refuse a file of --checkpoint that is none, before a model is loaded; say where it goes on.
+
+    Raises UsageError, SourceError, KvstreamError.
+    """
     if options.checkpoint is None:
-        return None
-    from kvstream.memory.checkpoint import Checkpoint
+        return
+    from kvstream.api.files import checkpoint_tokens
 
-    checkpoint = Checkpoint(options.checkpoint, options.checkpoint_every, base)
-    if checkpoint.kind is not None and not options.quiet:
-        reporter.tell(f"Going on from {options.checkpoint}, {checkpoint.tokens:,} tokens in.")
-    return checkpoint
+    tokens = checkpoint_tokens(options.checkpoint)
+    if tokens is not None and not options.quiet:
+        reporter.tell(f"Going on from {options.checkpoint}, {tokens:,} tokens in.")
 
 
-def second_thoughts(
-    reading: Reading, options: ReadingOptions, stop: Callable[[], bool]
-) -> dict[str, Any]:
-    """What --strict and --reread ask of a session. Raises UsageError, SourceError."""
-    asked: dict[str, Any] = {"strict": True} if options.strict else {}
+def check_reread(
+    options: ReadingOptions,
+    paths: Sequence[str],
+    questions: Sequence[str],
+    copies: Mapping[str, str] | None = None,
+) -> None:
+    """Whether the sources can be read a second time, if they must. Raises UsageError."""
     if options.reread is None:
-        return asked
-    if reading.command == "summarize" or options.extract:
+        return
+    if not questions or options.extract:
         raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
-    for path in reading.paths:
-        if path not in reading.copies and not can_be_read_again(path):
+    for path in paths:
+        if path not in (copies or {}) and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
             raise UsageError(
                 f"--reread reads the sources a second time, and {name} can be read only once; "
                 "write it to a file first, and name that."
             )
-    from kvstream.rereading.look import Reread
-
-    def again() -> Any:
-        return open_sources(reading.paths, options, stop, copies=reading.copies)
-
-    asked["reread"] = Reread(options.reread, again)
-    return asked
 
 
 def answer_events(
@@ -219,50 +182,42 @@ def answer_events(
 
     With answers `on_the_way` the reading goes on behind one, until it was interrupted.
     """
-    interrupts.reading = True
-    try:
+    with reading(interrupts):
         for event in events:
             if isinstance(event, AnswerStarted):
                 interrupts.reading = on_the_way and not interrupts.pressed
             yield event
+
+
+@contextmanager
+def reading(interrupts: Interrupts) -> Iterator[None]:
+    """Tells the Ctrl-C handler that there is reading to be stopped."""
+    interrupts.reading = True
+    try:
+        yield
     except SourceError:
         if interrupts.pressed:  # before there was anything to answer from
             raise KeyboardInterrupt from None
         raise
 
 
-def drained(
-    events: Generator[Event, None, Memory], interrupts: Interrupts, reporter: Reporter
-) -> Memory:
-    """Show the events of a reading; returns what it leaves."""
-    left: list[Memory] = []
-
-    def through() -> Iterator[Event]:
-        left.append((yield from events))
-
-    for event in answer_events(through(), interrupts):
-        reporter.show(event)
-    return left[0]
-
-
 def reading_line(memory: Memory) -> str:
     """What reading cost and what it left, where no answer tells it."""
-    reader, peak = memory.reader, memory.reader.cache.peak
     return cost_line(
-        memory.trace.read,
+        memory.read_tokens,
         memory.retained,
-        (peak.tokens, peak.bytes),
-        (reader.sizes.budget, reader.cache.capacity_bytes),
-        memory.prefill_s,
+        memory.peak,
+        memory.budget,
+        memory.seconds,
         memory.tokens_per_s,
     )
 
 
-def open_session(options: ReadingOptions) -> Session:
+def open_model(options: ReadingOptions) -> Model:
     """Load the model. Here and not above, because torch takes seconds to import."""
-    from kvstream.session.session import Session
+    from kvstream.api.model import load
 
-    return Session.open(options.model)
+    return load(options.model, **options.loading)
 
 
 def open_sources(
@@ -275,20 +230,30 @@ def open_sources(
     copies: Mapping[str, str] | None = None,
 ) -> Any:
     """The sources; standard input is touched only if it is one of them, and was not copied."""
-    from kvstream.input.following import Follow
-    from kvstream.input.sources import open_sources
+    from kvstream.api.sources import Source, open_sources
 
-    copies = copies or {}
-    stdin = InterruptibleInput(stop, due) if "-" in paths and "-" not in copies else None
-    following = Follow(stop, due) if follow else None
+    if list(paths).count("-") > 1:
+        raise UsageError("Standard input (-) was named twice, but it can be read only once.")
+
+    def source(path: str) -> str | Source:
+        if copies and path in copies:
+            return Source(copies[path], path)
+        if path == "-":
+            return Source(InterruptibleInput(stop, due), path)
+        if follow or not os.path.exists(path) or can_be_read_again(path):
+            return path
+        try:
+            return Source(InterruptibleInput(stop, due, Path(path)), path)
+        except OSError as error:
+            raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+
     return open_sources(
-        paths,
-        text=options.text,
-        stdin=stdin,
-        max_bytes=options.max_unpacked,
-        follow=following,
-        copies=copies,
-        opener=lambda path: InterruptibleInput(stop, due, path),
+        [source(path) for path in paths],
+        plain=options.text,
+        max_unpacked=options.max_unpacked,
+        follow=follow,
+        due=due,
+        interrupted=stop,
     )
 
 
@@ -299,7 +264,7 @@ def can_be_read_again(path: str) -> bool:
 
 def quiet_libraries(options: ReadingOptions) -> None:
     """Libraries write to stderr on their own; only -v wants to hear them."""
-    if options.model.offline:
+    if options.loading["offline"]:
         os.environ["HF_HUB_OFFLINE"] = "1"
     if options.verbose:
         return
@@ -347,19 +312,11 @@ def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | 
     return Live(sys.stderr, stays=not answer_on_terminal)
 
 
-def _extract(reading: Reading, options: ReadingOptions, session: Session) -> int:
-    wanted = options.extract
-    if wanted is None:
-        wanted = reading.extract_by_default and session.default_extract
-    return options.passages if wanted else 0
-
-
-def show_plan(
-    started: Started, run: RunSettings, output: TextIO | OutputFile, *, as_json: bool
-) -> None:
+def show_plan(started: Started, options: ReadingOptions, output: TextIO | OutputFile) -> None:
     """What --dry-run prints of a run."""
-    unused = started.unused(run.budget.bytes if run.budget else None)
-    if as_json:
+    budget: Budget | None = options.asked.get("budget")
+    unused = started.unused(budget.bytes if budget else None)
+    if options.as_json:
         warnings = [unused] if unused else []
         record = {"dry_run": True, **vars(started), "warnings": warnings}
         output.write(json_text(record) + "\n")

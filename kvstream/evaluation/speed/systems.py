@@ -17,6 +17,7 @@ from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
 from kvstream.evaluation.speed.timing import Stopwatch
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.tokenization.loading import TokenStream
 
@@ -79,7 +80,7 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
     """Every case with its floors behind it, then the others, once for each budget."""
     out: list[System] = []
     for case in cases:
-        budget = session.settle([QUESTION], case.run).sizes.budget
+        budget = session.settle(Request((QUESTION,), case.run)).sizes.budget
         out.append(System("kvstream", case, budget=budget))
         out += [System(name, case, budget=budget) for name in against if name in FLOORS]
     if "full" in against:

@@ -102,7 +102,7 @@ WORDINGS = ("own", "varied")
     type=ListType(click.Choice(BY)),
     metavar="HOW,...",
     section="Compared",
-    help="Also answers from a second look, by citations, words or both; words is BM25.",
+    help="Also answers from a second pass, by citations, words or both; words is BM25.",
 )
 @option(
     "--with",

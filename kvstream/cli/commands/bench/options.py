@@ -226,11 +226,11 @@ heldout_option = option(
 
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     """Files of these paths, those of directories one by one; with `heldout` a tenth of them."""
-    from kvstream.input.sources import open_sources
+    from kvstream.api.sources import open_sources
     from kvstream.synthetic.splits import is_heldout
 
     no_stdin(paths)
-    names = open_sources(list(paths), text=True).names if paths else []
+    names = open_sources(list(paths), plain=True).names if paths else []
     if not heldout or not names:
         return names
     kept = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]

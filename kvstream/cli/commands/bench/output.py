@@ -15,7 +15,7 @@ import click
 from kvstream.reporters.format import for_terminal, json_text
 
 if TYPE_CHECKING:
-    from kvstream.session.session import Session
+    from kvstream.api.model import Session
     from kvstream.settings import ModelSettings
 
 PLAIN_SECONDS = 20.0
@@ -25,9 +25,9 @@ Row = dict[str, Any]
 
 def open_session(settings: ModelSettings) -> Session:
     """Load the model once for all that is compared."""
-    from kvstream.session.session import Session
+    from kvstream.api.model import Model
 
-    return Session.open(settings)
+    return Model.open(settings).session
 
 
 def quiet_libraries(settings: ModelSettings, *, verbose: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kvstream.api.options import Request
 from kvstream.cli.commands.bench import output
 from kvstream.cli.commands.bench.options import (
     NAMES,
@@ -26,7 +27,7 @@ from kvstream.cli.shared.options import SectionedCommand, model_options, option,
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from kvstream.session.session import Session
+    from kvstream.api.model import Session
 
 speed_options = stack(
     lengths_option("Tokens to read."),
@@ -130,7 +131,9 @@ def _run(**values: Any) -> int:
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
         limits = Limits(values["limit"], values["give_up"])
         bench = Bench(session, every, values["runs"], limits, flops, advance)
-        question = session.settle([systems.QUESTION], cases[0].run).prompt.tail(systems.QUESTION)
+        question = session.settle(Request((systems.QUESTION,), cases[0].run)).prompt.tail(
+            systems.QUESTION
+        )
         texts = _texts(session, values)
         for tokens in sorted(values["lengths"]):
             task = systems.Task(

@@ -23,9 +23,9 @@ from kvstream.cli.shared.options import (
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
+    from kvstream.api.model import Session
     from kvstream.gates.train import Trainer
     from kvstream.methods.tools.gates import Gate
-    from kvstream.session.session import Session
 
 
 def gate_options(

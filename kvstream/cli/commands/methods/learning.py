@@ -16,14 +16,14 @@ class Learners(Group):
         super().__init__(action, help=help, short_help=help)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from kvstream.methods.registry import available
+        from kvstream.api.methods import available_methods
 
-        return [name for name in available() if self.get_command(ctx, name) is not None]
+        return [name for name in available_methods() if self.get_command(ctx, name) is not None]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from kvstream.methods.registry import available
+        from kvstream.api.methods import available_methods
 
-        method = available().get(name)
+        method = available_methods().get(name)
         if method is None or not method.learning:
             return None
         found: click.Command | None = getattr(import_module(method.learning), str(self.name), None)
@@ -32,10 +32,10 @@ class Learners(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from kvstream.methods.registry import available
+        from kvstream.api.methods import available_methods
 
         known = self.list_commands(ctx)
-        if args[0] in available() and args[0] not in known:
+        if args[0] in available_methods() and args[0] not in known:
             raise click.UsageError(
                 f"{args[0]} has nothing to {self.name}. There are {', '.join(known)}.", ctx
             )

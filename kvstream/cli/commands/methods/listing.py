@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import math
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +13,7 @@ from kvstream.cli.shared.options import MethodsType, SectionedCommand
 from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
-    from kvstream.methods.base import Method, Preset
+    from kvstream.api.methods import MethodInfo
 
 WIDTH = 80
 
@@ -53,53 +50,44 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
       kvstream methods train edgeinfinite --data FOLDER
       kvstream methods measure edgeinfinite --data FOLDER
     """
-    from kvstream.methods.registry import available, named
+    from kvstream.api.methods import available_methods, method_info
 
-    chosen = {name: named(name) for name in names or available()}
+    chosen = {name: method_info(name) for name in names} or available_methods()
     if json:
-        for name, method in chosen.items():
-            click.echo(json_text(_record(name, method)))
+        for method in chosen.values():
+            click.echo(json_text(method.to_json()))
         return
     width = max(map(len, chosen)) + 2
     for index, (name, method) in enumerate(chosen.items()):
         if not names and not verbose:
-            click.echo(f"{name:{width}}{summary(method)}")
+            click.echo(f"{name:{width}}{method.summary}")
             continue
-        click.echo(("\n" if index else "") + _page(name, method))
+        click.echo(("\n" if index else "") + _page(method))
 
 
-def summary(method: type[Method]) -> str:
-    """The first line of the docstring."""
-    return (inspect.getdoc(method) or "").partition("\n")[0]
-
-
-def _page(name: str, method: type[Method]) -> str:
-    paragraphs = [name, textwrap.indent(inspect.getdoc(method) or "", "  ")]
+def _page(method: MethodInfo) -> str:
+    name = method.name
+    paragraphs = [name, textwrap.indent(method.about, "  ")]
     if method.source:
         paragraphs.append(f"  Paper: {method.source}")
-    from kvstream.methods.base import in_words, limits
-
     lines = []
-    for field in dataclasses.fields(method):
-        choices = field.metadata.get("choices") or ()
-        help_text = field.metadata.get("help", "")
-        if choices:
-            help_text += f" ({', '.join(choices)})"
-        elif (allowed := limits(field)) is not None:
-            help_text += f" ({in_words(allowed)})"
-        lines.append(f"  --set {name}.{field.name}={_typed(field.default)}")
+    for each in method.settings:
+        help_text = each.help
+        if limits := ", ".join(each.choices) or each.allowed:
+            help_text += f" ({limits})"
+        lines.append(f"  --set {name}.{each.name}={_typed(each.default)}")
         lines.append(
             textwrap.fill(help_text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
         )
     if lines:
         paragraphs.append("\n".join(lines))
     if method.learning:
-        paragraphs.append(f"  It learns: see kvstream methods train {name} --help")
-    if method.paper is not None:
+        paragraphs.append(f"  It learns: see kvstream methods train {method.name} --help")
+    if method.preset is not None:
         # Non-breaking spaces: an option stays on a line with its value.
-        typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(name, method.paper))
+        typed = " ".join(o.replace(" ", "\u00a0") for o in _preset(method))
         paragraphs.append(
-            f"  --preset paper is as in {method.paper.source}:\n"
+            f"  --preset paper is as in {method.preset.source}:\n"
             + textwrap.fill(
                 typed,
                 WIDTH,
@@ -112,8 +100,10 @@ def _page(name: str, method: type[Method]) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _preset(name: str, paper: Preset) -> Iterator[str]:
+def _preset(method: MethodInfo) -> Iterator[str]:
     """The options that a preset stands for, as a user would type them."""
+    name, paper = method.name, method.preset
+    assert paper is not None
     yield from (f"--set {name}.{setting}={value}" for setting, value in paper.settings.items())
     yield from (f"--{option} {value}" for option, value in paper.run.items())
 
@@ -121,28 +111,3 @@ def _preset(name: str, paper: Preset) -> Iterator[str]:
 def _typed(value: Any) -> str:
     """A default as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _record(name: str, method: type[Method]) -> dict[str, Any]:
-    from kvstream.methods.base import limits
-
-    def limit(field: dataclasses.Field[Any], which: int) -> float | None:
-        value = (limits(field) or (math.inf, math.inf))[which]
-        return value if value < math.inf else None  # JSON knows no infinity
-
-    return {
-        "method": name,
-        "summary": summary(method),
-        "source": method.source,
-        "preset": None if method.paper is None else dataclasses.asdict(method.paper),
-        "settings": {
-            field.name: {
-                "default": field.default,
-                "help": field.metadata.get("help", ""),
-                "choices": list(field.metadata.get("choices") or ()),
-                "least": limit(field, 0),
-                "most": limit(field, 1),
-            }
-            for field in dataclasses.fields(method)
-        },
-    }

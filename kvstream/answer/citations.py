@@ -90,7 +90,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
 
 
 @dataclass(frozen=True)
-class Look:
+class Basis:
     """What an answer rests on, in passages."""
 
     cited: tuple[Passage, ...]
@@ -108,19 +108,21 @@ class Look:
         return {"focus": round(self.focus, 4), "confidence": round(self.confidence, 4)}
 
 
-NOTHING = Look((), (), 0.0, 0.0)
+NOTHING = Basis((), (), 0.0, 0.0)
 """Of an answer without words."""
 
 
-def look(by_answer: Sequence[Passage], by_question: Sequence[Passage], found: Attended) -> Look:
-    """Passages and what they weigh to the answer and to the question (each of the sum 1)."""
+def basis_of(
+    by_answer: Sequence[Passage], by_question: Sequence[Passage], found: Attended
+) -> Basis:
+    """From passages and what they weigh to the answer and to the question (each of the sum 1)."""
     ranked = sorted(by_answer, key=lambda p: (-p.weight, p.start))
     both: dict[int, tuple[float, Passage]] = {}
     for passage in (*by_answer, *by_question):
         weight, _ = both.get(passage.start, (0.0, passage))
         both[passage.start] = weight + passage.weight, passage
     regions = [p for _, p in sorted(both.values(), key=lambda pair: (-pair[0], pair[1].start))]
-    return Look(
+    return Basis(
         tuple(p for p in ranked[:CITED] if p.weight >= LEAST_WEIGHT),
         tuple(regions),
         sum(p.weight for p in ranked[:HEAVIEST]),

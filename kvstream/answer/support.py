@@ -13,13 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kvstream.answer.citations import Basis
 from kvstream.errors import ModelError
 from kvstream.tokenization.forms import NUMBER, WordForms
-
-if TYPE_CHECKING:
-    from kvstream.memory.citations import Look
 
 FILE = "support.json"
 """The calibration of a model, in its folder."""
@@ -165,14 +162,14 @@ def _listed(words: Sequence[str]) -> str:
     return ", ".join(words[:5]) + (f" and {more} more" if more > 0 else "")
 
 
-def signals(look: Look, question: str, answer: str) -> dict[str, float]:
+def signals(basis: Basis, question: str, answer: str) -> dict[str, float]:
     """All of SIGNALS."""
     asked, said = matter(question), matter(answer)
-    first = matter(look.cited[0].text) if look.cited else set()
+    first = matter(basis.cited[0].text) if basis.cited else set()
     return {
         # Logarithms of the probability of the answer: the mean of its tokens, and their sum.
-        "mean": math.log(max(look.confidence, 1e-9)),
-        "sum": look.likelihood,
+        "mean": math.log(max(basis.confidence, 1e-9)),
+        "sum": basis.likelihood,
         # Share of the question's words in the heaviest passage.
         "asked_in_first": len(asked & first) / max(len(asked), 1),
         # Whether the answer says more than the question did.
@@ -182,7 +179,7 @@ def signals(look: Look, question: str, answer: str) -> dict[str, float]:
 
 def judge(
     calibration: Calibration | None,
-    look: Look,
+    basis: Basis,
     question: str,
     answer: str,
     forms: WordForms | None,
@@ -194,9 +191,9 @@ def judge(
     missing = () if forms is None else absent(answer, question, forms)
     if calibration is None:
         return Support(absent=missing, known=known)
-    found = signals(look, question, answer)
+    found = signals(basis, question, answer)
     probability = calibration.probability(found)
-    weight = look.cited[0].weight if look.cited else 0.0
+    weight = basis.cited[0].weight if basis.cited else 0.0
     return Support(
         probability,
         probability < calibration.threshold,

@@ -1,21 +1,19 @@
-"""The sources in pieces of a few sentences, and some of those as a source of their own."""
+"""The sources in excerpts of a few sentences, and some of those as a source of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from kvstream.input.blocks import TextBlock, utf8_starts
+from kvstream.input.source import Source, SourceRecord
 from kvstream.passages.passages import Passage, Passages
 
-if TYPE_CHECKING:
-    from kvstream.input.sources import SourceRecord, SourceSet
-
-PIECE = 240
-"""Bytes of text in a piece, about 64 tokens; it ends with the sentence in which it gets there."""
+LENGTH = 240
+"""Bytes of an excerpt, about 64 tokens; it ends with the sentence in which it gets there."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ def _widths(text: str, size: int) -> np.ndarray:
     return np.diff(np.minimum(ends * size // max(int(ends[-1]), 1), size), prepend=0)
 
 
-def pieces(sources: SourceSet) -> Iterator[Excerpt]:
-    """All of the sources in pieces, in order; holds no more than a few blocks of text."""
+def excerpts_of(sources: Source) -> Iterator[Excerpt]:
+    """All of the sources in excerpts, in order; holds no more than a few blocks of text."""
     passages = Passages()
     waiting: list[Passage] = []
 
@@ -69,7 +67,7 @@ def pieces(sources: SourceSet) -> Iterator[Excerpt]:
                 yield Excerpt(tuple(waiting))
                 waiting.clear()
             waiting.append(passage)
-            if sum(p.end - p.start for p in waiting) >= PIECE:
+            if sum(p.end - p.start for p in waiting) >= LENGTH:
                 yield Excerpt(tuple(waiting))
                 waiting.clear()
         if final and waiting:
@@ -82,7 +80,7 @@ def pieces(sources: SourceSet) -> Iterator[Excerpt]:
 
 
 class Excerpts:
-    """Pieces as a set of sources that can be read once, with their places in the originals."""
+    """Excerpts as a source, with their places in the originals."""
 
     def __init__(
         self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
@@ -95,40 +93,40 @@ class Excerpts:
         self._chosen = list(chosen)
 
     def __len__(self) -> int:
-        """Pieces."""
+        """Excerpts."""
         return len(self._chosen)
 
     @property
     def passages(self) -> Passages:
         """Their sentences, cut as they were in the first pass."""
-        known = [p for piece in self._chosen for p in piece.passages]
+        known = [p for excerpt in self._chosen for p in excerpt.passages]
         passages = Passages()
         passages.restore(known, [0, *(p.end for p in known[:-1])])
         return passages
 
     def size_hint(self) -> int:
-        """Bytes of all pieces."""
-        return sum(piece.end - piece.start for piece in self._chosen)
+        """Bytes of all excerpts."""
+        return sum(excerpt.end - excerpt.start for excerpt in self._chosen)
 
     def __iter__(self) -> Iterator[TextBlock]:
         last: Excerpt | None = None
-        for piece in self._chosen:
+        for excerpt in self._chosen:
             if last is not None:
-                gap = "\n" if piece.start <= last.end + 2 else "\n\n"
-                yield TextBlock(gap, last.end, piece.passages[0].source, _widths(gap, 0))
-            for block in piece.blocks():
+                gap = "\n" if excerpt.start <= last.end + 2 else "\n\n"
+                yield TextBlock(gap, last.end, excerpt.passages[0].source, _widths(gap, 0))
+            for block in excerpt.blocks():
                 self.bytes_read += len(block.text)
                 yield block
-            last = piece
+            last = excerpt
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Where the pieces lie."""
+        """Where the excerpts lie."""
         return [
             {
-                "source": self.names[piece.passages[0].source],
-                "byte_start": piece.start - self.bases[piece.passages[0].source],
-                "byte_end": piece.end - self.bases[piece.passages[0].source],
-                **replace(piece.passages[0], line_end=piece.passages[-1].line_end).where(),
+                "source": self.names[excerpt.passages[0].source],
+                "byte_start": excerpt.start - self.bases[excerpt.passages[0].source],
+                "byte_end": excerpt.end - self.bases[excerpt.passages[0].source],
+                **replace(excerpt.passages[0], line_end=excerpt.passages[-1].line_end).where(),
             }
-            for piece in self._chosen
+            for excerpt in self._chosen
         ]

@@ -1,4 +1,4 @@
-"""Which pieces of the sources are worth a second look: scores by citations, by words, by both."""
+"""Which excerpts are worth a second pass: scores by citations, by words, by both."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OTHER = "\0"
 """Stands for all words that the question does not have: only how many there are counts."""
 _LEAST = 0.01
 _FUSION = 60
-"""Reciprocal rank fusion: a piece gets 1 / (60 + rank) from each ranking (Cormack et al. 2009)."""
+"""Reciprocal rank fusion (Cormack et al. 2009): each ranking gives 1 / (60 + rank)."""
 
 
 class Cited:
-    """What the cited passages in a piece weigh together."""
+    """What the cited passages in an excerpt weigh together."""
 
     def __init__(self, cited: Sequence[Passage]) -> None:
         ordered = sorted(cited, key=lambda passage: passage.start)
@@ -33,7 +33,7 @@ class Cited:
 
 
 class Words:
-    """Pieces ranked by the words of a question, with BM25. Raises KvstreamError without it."""
+    """Excerpts ranked by the words of a question, with BM25. Raises KvstreamError without it."""
 
     def __init__(self, question: str) -> None:
         try:
@@ -45,20 +45,20 @@ class Words:
             ) from None
         self._make = BM25Okapi
         self._asked = _WORD.findall(question.casefold())
-        self._pieces: list[list[str]] = []
+        self._texts: list[list[str]] = []
 
     def add(self, text: str) -> None:
-        """Take in the next piece; of its words, those of the question are kept."""
+        """Take in the next excerpt; of its words, those of the question are kept."""
         asked = set(self._asked)
         words = _WORD.findall(text.casefold())
-        self._pieces.append([word if word in asked else _OTHER for word in words] or [_OTHER])
+        self._texts.append([word if word in asked else _OTHER for word in words] or [_OTHER])
 
     def scores(self) -> np.ndarray:
-        """Of every piece; float [n], 0 where it has none of the words."""
-        if not self._pieces or not self._asked:
-            return np.zeros(len(self._pieces))
-        ranking = self._make(self._pieces)
-        # A word that most pieces have tells them apart a little, and never the wrong way round.
+        """Of every excerpt; float [n], 0 where it has none of the words."""
+        if not self._texts or not self._asked:
+            return np.zeros(len(self._texts))
+        ranking = self._make(self._texts)
+        # A word that most excerpts have tells them apart a little, and never the wrong way round.
         ranking.idf = {word: max(idf, _LEAST) for word, idf in ranking.idf.items()}
         found: np.ndarray = ranking.get_scores(self._asked)
         return found

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvstream import pocket
-from kvstream.cli import config
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
 from kvstream.store import gguf_file, offered, stores
@@ -23,6 +22,7 @@ BUDGET = 4096
 """Tokens of the default budget, or what a model was trained for if that is less."""
 ORIGIN_BYTES = 4
 """An entry knows which token of the source it is of."""
+POCKET = "pocket"
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 FETCHED, FILE = "fetched", "file"
 
@@ -52,7 +52,7 @@ BOUNDED = {
 
 
 @dataclass(frozen=True)
-class Memory:
+class Room:
     """Where a model would be put."""
 
     device: str
@@ -62,8 +62,8 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A model that ``-m`` can be given. BudgetSplit are bytes, None where they cannot be told."""
+class ModelEntry:
+    """A model that `load` can be given. Sizes are bytes, None where they cannot be told."""
 
     name: str
     where: str
@@ -89,46 +89,54 @@ class Entry:
     """Whether its KV cache can be bounded; None: loading it tells."""
 
 
-def entries(memory: Memory) -> Iterator[Entry]:
-    """The embedded model, fetched ones, aliases in the order of the config file, the hub's cache
-    by name, and GGUF files store by store."""
-    yield _entry(config.EMBEDDED, EMBEDDED, pocket.path(), memory)
+def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntry]:
+    """The models that are on this machine, and which of them fit; nothing is loaded.
+
+    The embedded model, fetched ones, `aliases` (short names for hub ids or paths), the hub's cache
+    by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
+    """
+    return list(entries(free_memory(), aliases or {}))
+
+
+def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
+    """The same, for so much memory."""
+    yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
         if offer.is_here():
-            yield _gguf(offer.name, FETCHED, offer.path, memory)
+            yield _gguf(offer.name, FETCHED, offer.path, room)
     cached = dict(_cached())
-    for alias, target in config.aliases().items():
+    for alias, target in aliases.items():
         folder = Path(os.path.expanduser(target))
-        if target == config.EMBEDDED:
-            yield _entry(alias, EMBEDDED, pocket.path(), memory, target)
+        if target == POCKET:
+            yield _entry(alias, EMBEDDED, pocket.path(), room, target)
         elif folder.is_dir():
-            yield _entry(alias, FOLDER, folder, memory, target)
+            yield _entry(alias, FOLDER, folder, room, target)
         elif folder.is_file():
-            yield _gguf(alias, FILE, folder, memory, target)
+            yield _gguf(alias, FILE, folder, room, target)
         elif target in cached:
-            yield _entry(alias, CACHED, cached[target], memory, target)
+            yield _entry(alias, CACHED, cached[target], room, target)
         else:
-            yield Entry(alias, ALIAS, target, problem="not here yet; loading it will fetch it")
+            yield ModelEntry(alias, ALIAS, target, problem="not here yet; loading it will fetch it")
     for name, folder in sorted(cached.items()):
         if (folder / "config.json").exists() or not any(folder.rglob("*.gguf")):
-            yield _entry(name, CACHED, folder, memory)
+            yield _entry(name, CACHED, folder, room)
     for found in stores.stored():
         label = stores.LABELS[found.name.partition(":")[0]]
         if found.problem:
-            yield Entry(found.name, label, problem=found.problem)
+            yield ModelEntry(found.name, label, problem=found.problem)
         else:
-            yield _gguf(found.name, label, found.path, memory)
+            yield _gguf(found.name, label, found.path, room)
 
 
-def memory() -> Memory:
+def free_memory() -> Room:
     """What is free on the device that ``--device auto`` takes."""
     import psutil
     import torch
 
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
-        return Memory("cuda", sum(torch.cuda.mem_get_info(i)[0] for i in range(count)))
-    return Memory("cpu", psutil.virtual_memory().available)
+        return Room("cuda", sum(torch.cuda.mem_get_info(i)[0] for i in range(count)))
+    return Room("cpu", psutil.virtual_memory().available)
 
 
 def _cached() -> Iterator[tuple[str, Path]]:
@@ -145,7 +153,9 @@ def _cached() -> Iterator[tuple[str, Path]]:
             yield repo.repo_id, best.snapshot_path
 
 
-def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | None = None) -> Entry:
+def _entry(
+    name: str, where: str, folder: Path, room: Room, target: str | None = None
+) -> ModelEntry:
     facts: dict[str, Any] = {}
     try:
         settings = json.loads((folder / "config.json").read_text("utf-8"))
@@ -160,7 +170,7 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
         entry = _entry_bytes(text, number_bytes or sizes.number_bytes)
         facts["kv_bytes"] = facts["kv_tokens"] * entry
         facts["needs_bytes"] = round(sizes.loaded(number_bytes) * HEADROOM) + facts["kv_bytes"]
-        facts["fits"] = facts["needs_bytes"] <= memory.free
+        facts["fits"] = facts["needs_bytes"] <= room.free
         architectures = settings.get("architectures") or []
         if architectures and not any("CausalLM" in a or "Conditional" in a for a in architectures):
             facts["problem"] = f"no language model that writes ({architectures[0]})"
@@ -168,7 +178,7 @@ def _entry(name: str, where: str, folder: Path, memory: Memory, target: str | No
         facts["problem"] = f"{Path(error.filename).name} is missing"
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         facts["problem"] = f"its files cannot be understood ({type(error).__name__}: {error})"
-    return Entry(name, where, target, **facts)
+    return ModelEntry(name, where, target, **facts)
 
 
 def _number_bytes(where: str) -> int | None:
@@ -192,7 +202,7 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
     return (True, None) if kind in BOUNDED else (None, None)
 
 
-def _gguf(name: str, where: str, path: Path, memory: Memory, target: str | None = None) -> Entry:
+def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
     """The same of a GGUF file, from its header."""
     from kvstream.model.gguf_config import architecture_problem
 
@@ -205,23 +215,23 @@ def _gguf(name: str, where: str, path: Path, memory: Memory, target: str | None 
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["problem"] = architecture_problem(file)
         facts["bounded"] = facts["problem"] is None
-        each = number_bytes(memory)
+        each = number_bytes(room)
         facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file) * each
         weights = round(file.parameters * each * HEADROOM)
         facts["needs_bytes"] = weights + facts["kv_bytes"]
-        facts["fits"] = facts["needs_bytes"] <= memory.free
+        facts["fits"] = facts["needs_bytes"] <= room.free
     except ModelError as error:
         facts["problem"] = str(error).rstrip(".")
     except (OSError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
         facts["problem"] = f"its header cannot be understood ({type(error).__name__}: {error})"
-    return Entry(name, where, target, **facts)
+    return ModelEntry(name, where, target, **facts)
 
 
-def number_bytes(memory: Memory) -> int:
+def number_bytes(room: Room) -> int:
     """Of a number of a converted GGUF file, where nothing else is asked for."""
     from kvstream.model.placement import automatic_dtype
 
-    return automatic_dtype(memory.device).itemsize
+    return automatic_dtype(room.device).itemsize
 
 
 def _gguf_entry(file: gguf_file.GGUF) -> int:
@@ -231,7 +241,7 @@ def _gguf_entry(file: gguf_file.GGUF) -> int:
     keeping = file.of_model("attention.head_count_kv", heads)
     each = keeping if isinstance(keeping, list) else [keeping] * layers
     width = file.of_model("attention.key_length") or file.of_model("embedding_length") // most
-    return sum(each) * (width + (file.of_model("attention.value_length") or width))
+    return int(sum(each) * (width + (file.of_model("attention.value_length") or width)))
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata, util
 
-from kvstream.cli import config
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import size
 from kvstream.version import __version__
@@ -33,10 +32,10 @@ class Finding:
     remedy: str = ""
 
 
-def findings() -> Iterator[Finding]:
-    """All checks, cheap ones first; a check that breaks is a finding, never a traceback."""
+def diagnose() -> Iterator[Finding]:
+    """What this machine can run, cheap checks first; a check that breaks is a finding, too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _versions, _config, _memory, _devices, _attention, _extras, _pocket,
+        _versions, _memory, _devices, _attention, _extras, _pocket,
     )  # fmt: skip
     for check in checks:
         try:
@@ -54,19 +53,6 @@ def _versions() -> Iterator[Finding]:
             yield Finding(package, metadata.version(package))
         except metadata.PackageNotFoundError:
             yield Finding(package, "not installed", False, f"pip install {package}")
-
-
-def _config() -> Iterator[Finding]:
-    path = config.config_path()
-    try:
-        values = config.load(path)
-    except KvstreamError as error:
-        yield Finding("config file", str(error), False, "Repair or remove it.")
-        return
-    yield Finding("config file", f"{path}" + ("" if values else " (none)"))
-    variables = sorted(name for name in os.environ if name.startswith("KVSTREAM_"))
-    if variables:
-        yield Finding("environment", ", ".join(variables))
 
 
 def _memory() -> Iterator[Finding]:

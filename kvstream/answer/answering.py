@@ -1,0 +1,318 @@
+"""Answering: a question put behind what memory holds, the answer, and what it rests on."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
+from kvstream.answer.coverage import coverage
+from kvstream.answer.sampling import Repetition, make_sampler
+from kvstream.answer.support import Calibration, Support, abstains, judge
+from kvstream.errors import BudgetError
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.memory.base import Memory
+from kvstream.passages.passages import Passage
+from kvstream.passages.passages import extract as best_passages
+from kvstream.run.prompt import broken_apart
+from kvstream.run.request import PASSAGES, Request
+from kvstream.tokenization.loading import WordForms
+
+NOT_SUPPORTED = "What memory holds of the text does not support an answer."
+"""Said by --strict in place of an answer."""
+
+
+def answers(memory: Memory, request: Request, *, may_compress: bool = True) -> Iterator[Event]:
+    """The answers to all questions of a request; the last one may compress memory.
+
+    A request without a question has one answer, such as a summary. Raises BudgetError.
+    """
+    questions = request.questions or ("",)
+    for number, question in enumerate(questions):
+        yield from answer(
+            memory,
+            question,
+            number,
+            last=may_compress and number + 1 == len(questions),
+            extract=request.extract,
+            passages=request.passages,
+            strict=request.strict,
+        )
+
+
+def answer(
+    memory: Memory,
+    question: str,
+    number: int = 0,
+    *,
+    last: bool = False,
+    extract: bool = False,
+    passages: int = PASSAGES,
+    strict: bool = False,
+    earlier: Sequence[tuple[str, str]] = (),
+) -> Generator[Event, None, Basis]:
+    """The events of one answer; returns what it rests on.
+
+    Memory stays as it was, unless this is the `last` question. With `extract` the answer is that
+    many `passages`, those that memory holds on to most. An answer that rests on little gets a
+    warning, and with `strict` it is withheld. The model sees the newest of the `earlier` questions
+    and answers, as far as they fit. Raises BudgetError where the question alone does not fit.
+    """
+    tail = question_tail(memory, question, earlier)
+    if broken := memory.prompt.broken(question):
+        memory.warnings.append(broken_apart("question", broken))
+        yield Notice(memory.warnings[-1])
+    held = memory.reader.retained().numpy()
+    yield AnswerStarted(question, number)
+    began = time.perf_counter()
+    if extract:
+        cited = extracted(memory, passages)
+        text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
+        yield AnswerToken(text, memory.reader.cache.used)
+        basis = replace(NOTHING, cited=tuple(cited))
+    else:
+        text, repetition = "", Repetition()
+        for piece in _written(memory, tail, repetition, last=last):
+            text += piece
+            yield AnswerToken("" if strict else piece, memory.reader.cache.used)
+        said, written, stopped = repetition.tokens, len(repetition.tokens), memory.reader.stopped
+        if stopped == "budget":
+            memory.warnings.append(
+                f"The answer stopped after {written} tokens, where the budget was full."
+            )
+            yield Notice(memory.warnings[-1])
+        elif kept := repetition.kept:
+            stopped, said = "repetition", said[:kept]
+            memory.warnings.append(
+                f"The answer began to repeat itself: it was stopped after {written} tokens, "
+                f"and the last {written - kept}, which say the same again, were cut. "
+                "--repetition-penalty 1.2 makes repetition less likely."
+            )
+            yield Notice(memory.warnings[-1])
+        basis = _basis(memory, tail, said)
+    result = _result(memory, question, text, written, stopped, held, began, basis)
+    # A summary rests on everything, and an extract is the text itself.
+    if not extract and memory.prompt.task == "ask":
+        if abstains(result.answer):
+            result = forgotten(result)
+        else:
+            result = judged(result, _support(memory, result, basis), withhold=strict)
+    if strict and not extract:
+        yield AnswerToken(result.answer, memory.reader.cache.used)
+    yield Answered(result)
+    return basis
+
+
+def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
+    """One answer whose events nobody wants to see, and what it rests on. Raises BudgetError."""
+    results: list[Result] = []
+    events = answer(memory, question)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            basis: Basis = stop.value
+            return results[-1], basis
+        if isinstance(event, Answered):
+            results.append(event.result)
+
+
+def question_tail(
+    memory: Memory, question: str, earlier: Sequence[tuple[str, str]] = ()
+) -> list[int]:
+    """What is put behind memory: the question, and the newest of `earlier` ones that fit.
+
+    Raises BudgetError where the question alone does not.
+    """
+    sizes, prompt = memory.reader.sizes, memory.prompt
+    room = sizes.budget - memory.reader.cache.used
+    longest = min(memory.run.max_tokens, sizes.answer)
+    for first in range(len(earlier)):
+        tail = prompt.tail(question, earlier[first:])
+        if len(tail) + longest <= room:
+            return tail
+    tail = prompt.tail(question)
+    if len(tail) >= room:
+        raise BudgetError(
+            f"The question takes {len(tail)} entries, and memory leaves {room} of "
+            f"{sizes.budget}; ask a shorter one, or read with a larger --budget."
+        )
+    return tail
+
+
+def extracted(memory: Memory, count: int) -> list[Passage]:
+    """The passages that memory holds on to most, in document order; in a summary from all over
+    the document.
+    """
+    trace = memory.trace
+    assert trace.passages is not None
+    ordinals, weights = memory.reader.rank()
+    starts = trace.origins.starts(ordinals.numpy())
+    parts = count if memory.command == "summarize" else 1
+    return best_passages(trace.passages.score(starts, weights.numpy()), count, parts=parts)
+
+
+def _written(
+    memory: Memory, tail: Sequence[int], repetition: Repetition, *, last: bool
+) -> Iterator[str]:
+    """The text of the answer's tokens, which are shown to `repetition`, and what is left at the
+    end.
+
+    Text that repeats what came before waits until it is clear that it is no loop; a loop ends the
+    answer, and its text never appears.
+    """
+    decoder = memory.tokenizer.decoder()
+    waiting: list[str] = []
+    shown = ""
+    tokens = memory.reader.answer(
+        tail,
+        make_sampler(memory.run),
+        frozenset(memory.prompt.stop_ids),
+        memory.run.max_tokens,
+        may_compress=last,
+    )
+    with closing(tokens):  # type: ignore[type-var]
+        for token in tokens:
+            waiting.append(decoder.push(token))
+            repetition.push(token, waiting[-1])
+            if (kept := repetition.kept) is not None:
+                decoder = memory.tokenizer.decoder()
+                text = "".join(map(decoder.push, repetition.tokens[:kept])) + decoder.flush()
+                yield text[len(shown) :]
+                return
+            ready = max(0, len(waiting) - repetition.open)
+            text = "".join(waiting[:ready])
+            del waiting[:ready]
+            shown += text
+            yield text
+    yield "".join(waiting) + decoder.flush()
+
+
+def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
+    """What the tokens `said` in answer to a question looked at."""
+    found = attended(memory.reader, tail, said)
+    passages = memory.trace.passages
+    if found is None or passages is None:
+        return NOTHING
+    starts = memory.trace.origins.starts(found.ordinals.numpy())
+    by_answer = passages.score(starts, found.by_answer.numpy())
+    by_question = passages.score(starts, found.by_question.numpy())
+    return basis_of(by_answer, by_question, found)
+
+
+def _support(memory: Memory, result: Result, basis: Basis) -> Support:
+    """What speaks for the answer of a result and against it."""
+    model, trace = memory.reader.model, memory.trace
+    forms, known = trace.words, "the text"
+    if forms is None and trace.passages is not None:
+        forms, known = WordForms(), _kept(result)
+        trace.prune(memory.reader.retained())
+        forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
+    calibration = Calibration.of(model.facts.folder, model.fingerprint)
+    return judge(calibration, basis, result.question, result.answer, forms, known)
+
+
+def _result(
+    memory: Memory,
+    question: str,
+    answer: str,
+    generated: int,
+    stopped: str,
+    held: np.ndarray,
+    began: float,
+    basis: Basis,
+) -> Result:
+    reader, read, retained = memory.reader, memory.trace.read, len(held)
+    peak = reader.cache.peak
+    on_gpu = reader.model.device.type == "cuda"
+    return Result(
+        command=memory.command,
+        model=memory.model,
+        method=memory.run.method,
+        question=question,
+        answer=answer.strip(),
+        budget_tokens=reader.sizes.budget,
+        budget_bytes=reader.cache.capacity_bytes,
+        peak_kv_tokens=peak.tokens,
+        peak_kv_bytes=peak.bytes,
+        scratch_bytes=peak.scratch,
+        peak_rss_bytes=_peak_rss(),
+        peak_device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
+        read=read,
+        retained=retained,
+        evicted=read - retained,
+        generated=generated,
+        schedule=memory.run.growth,
+        chunk=memory.run.chunk,
+        steps=reader.steps,
+        load_s=memory.load_s,
+        prefill_s=memory.prefill_s,
+        select_s=reader.select_seconds,
+        answer_s=time.perf_counter() - began,
+        tokens_per_s=memory.tokens_per_s,
+        stopped=stopped,
+        citations=tuple(as_json(p, memory.trace.names, memory.trace.bases) for p in basis.cited),
+        support=basis.to_json() if generated else None,
+        coverage=coverage(held, read),
+        warnings=tuple(memory.warnings),
+    )
+
+
+def judged(result: Result, support: Support, *, withhold: bool) -> Result:
+    """The same result with what is known of its support; a doubtful answer gets a warning, or is
+    withheld.
+    """
+    told = result.support
+    if told is not None and support.probability is not None:
+        told = {**told, "probability": round(support.probability, 4)}
+    result = replace(result, support=told, absent=support.absent)
+    if not support.doubts:
+        return result
+    why = ". ".join(support.doubts)
+    if withhold:
+        warnings = (*result.warnings, f"The answer was withheld. {why}.")
+        return replace(result, answer=NOT_SUPPORTED, withheld=result.answer, warnings=warnings)
+    return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
+
+
+def forgotten(result: Result) -> Result:
+    """The same result; where memory has lost parts of the text, a refusal holds for the rest."""
+    if not result.evicted:
+        return result
+    warning = (
+        f"The answer is not in {_kept(result)}; it may be in the rest. Read the text again with a "
+        "larger --budget, or with --reread."
+    )
+    return replace(result, warnings=(*result.warnings, warning))
+
+
+def _kept(result: Result) -> str:
+    """What a memory could know of the text."""
+    if not result.evicted or result.coverage is None:
+        return "the text"
+    share = result.coverage["share"]
+    if share >= 0.995:  # something of every stretch
+        return f"the {result.retained:,} of {result.read:,} tokens that memory kept"
+    return f"the {share:.0%} of the text that memory kept"
+
+
+def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
+    """One passage a line behind its line number, and its source's name where there are several."""
+    several = len(names) > 1
+    return "\n".join(
+        f"{names[p.source] + ':' if several else ''}{p.spot}: {' '.join(p.text.split())}"
+        for p in passages
+    )
+
+
+def _peak_rss() -> int:
+    """The most memory that this process ever had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,1 @@
+"""The second pass: which excerpts of the sources are worth it, and the answer from them."""

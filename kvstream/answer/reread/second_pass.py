@@ -1,0 +1,241 @@
+"""The second pass: excerpts of the sources are read again whole, inside the same budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvstream.answer.answering import answer, answered
+from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Cited, Words, fused
+from kvstream.answer.support import abstains
+from kvstream.errors import SourceError
+from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
+from kvstream.input.source import Source, SourceRecord
+from kvstream.memory.base import Memory
+from kvstream.model.bounded import BoundedModel
+from kvstream.passages.passages import Passage
+from kvstream.run.plan import RunPlan
+from kvstream.run.request import Request
+from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.loading import Tokenizer, WordForms
+
+BY = ("citations", "words", "both")
+PART, LEAST = 4, 200
+"""Of the budget that much is read again, or this many tokens if it is less. With all of it pocket
+answered fewer questions right: what it looks for was among more that is like it."""
+
+ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]
+"""Reads excerpts into a memory that holds them whole; the words are those of the whole text."""
+
+
+def second_pass(
+    read: ReadExcerpts, memory: Memory, request: Request, again: Callable[[], Source]
+) -> Iterator[Event]:
+    """Answer every question from memory, unseen; then read excerpts for each, and answer from them.
+
+    `again` opens the sources anew. The events are those of the second answers. Memory is released
+    in between, so that both passes together never hold more than the budget; it cannot be asked
+    afterwards.
+    """
+    assert request.reread is not None
+    questions = request.questions or ("",)
+    firsts = [answered(memory, question) for question in questions]
+    memory.release()
+    for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
+        yield AnswerStarted(question, number)
+        began = time.perf_counter()
+        whole = _whole(request, question, first.budget_tokens)
+        room = _room(memory.reader.model, memory.tokenizer, whole)
+        sizes = room, max(LEAST, first.budget_tokens // PART)
+        excerpts = choose(
+            again, question, memory.tokenizer, sizes,
+            by=request.reread, cited=basis.regions, records=memory.trace.records,
+        )  # fmt: skip
+        if not excerpts:
+            told = "Nothing was found to look at again; the answer is the first one."
+            yield Notice(told)
+            yield AnswerToken(first.answer, 0)
+            yield Answered(replace(first, warnings=(*first.warnings, told)))
+            continue
+        second = read(excerpts, whole, memory.trace.words)
+        for event in answer(second, question, number, last=True, strict=request.strict):
+            if isinstance(event, Answered):
+                seconds = time.perf_counter() - began
+                second_result, by = event.result, request.reread
+                yield Answered(_together(memory, first, second_result, excerpts, seconds, by=by))
+            elif not isinstance(event, AnswerStarted):
+                yield event
+        second.release()
+
+
+def words_alone(
+    read: ReadExcerpts,
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    request: Request,
+    again: Callable[[], Source],
+) -> Iterator[Event]:
+    """Answer from the excerpts that BM25 finds, as many as the budget holds, without any memory.
+
+    What reading under a budget has to be compared with. The result's method is ``bm25``, its
+    `read` what the model read; seconds of searching count as prefill.
+    """
+    forms = WordForms()
+    for block in again():
+        forms.feed(block)
+    for number, question in enumerate(request.questions):
+        began = time.perf_counter()
+        asked = replace(request, questions=(question,))
+        tokens = RunPlan.of(model, tokenizer, asked).sizes.budget
+        whole = _whole(request, question, tokens)
+        sizes = _room(model, tokenizer, whole), tokens
+        excerpts = choose(again, question, tokenizer, sizes, by="words")
+        if not excerpts:
+            raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
+        memory = read(excerpts, whole, forms)
+        memory.prefill_s = time.perf_counter() - began
+        for event in answer(memory, question, number, last=True):
+            if isinstance(event, Answered):
+                told = (*event.result.warnings, *_partial(event.result))
+                event = Answered(replace(event.result, method="bm25", warnings=told))
+            yield event
+        memory.release()
+
+
+def _whole(request: Request, question: str, budget: int) -> Request:
+    """A request for a text that fits: nothing has to leave, so no catalyst takes any room."""
+    run = request.run
+    whole = RunSettings(
+        Budget(tokens=budget),
+        "full",
+        max_tokens=run.max_tokens,
+        temperature=run.temperature,
+        top_p=run.top_p,
+        top_k=run.top_k,
+        repetition_penalty=run.repetition_penalty,
+        seed=run.seed,
+    )
+    return Request((question,), whole, request.command, request.system)
+
+
+def _room(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
+    """The most tokens that a memory of this request holds whole."""
+    sizes = RunPlan.of(model, tokenizer, request).sizes
+    return min(sizes.free, sizes.final)
+
+
+def choose(
+    again: Callable[[], Source],
+    question: str,
+    tokenizer: Tokenizer,
+    sizes: tuple[int, int],
+    *,
+    by: str,
+    cited: Sequence[Passage] = (),
+    records: Sequence[SourceRecord] = (),
+) -> Excerpts:
+    """The best excerpts, in the order of the document.
+
+    `by` is one of BY: by what the first answer and its question looked at in memory, by the words
+    of the question (BM25), or by both. `sizes` are the tokens that they may have together, and
+    those with which it is enough: a best excerpt that is long should not be left out.
+    The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
+    `records` tell what the sources were before. Raises SourceError where they have changed.
+    """
+    words = Words(question) if by != "citations" else None
+    weights = Cited(cited)
+    score: dict[int, float] = {}  # of the few excerpts that are cited
+    count = 0
+    for count, excerpt in enumerate(excerpts_of(again()), 1):
+        weight = weights.weight(excerpt.start, excerpt.end)
+        if weight > 0:
+            score[count - 1] = weight
+        if words is not None:
+            words.add(excerpt.text)
+    if words is not None:
+        rankings = [words.scores()]
+        if by == "both":
+            rankings.append(np.zeros(count))
+            rankings[1][list(score)] = list(score.values())
+        ranked = rankings[0] if len(rankings) == 1 else fused(rankings)
+        score = {int(i): float(ranked[i]) for i in np.flatnonzero(ranked > 0)}
+    room, enough = sizes
+    # A token has a byte at least: no more than so many can fit.
+    best = sorted(score, key=lambda i: (-score[i], i))[: room + 1]
+    wanted = set(best)
+    sources = again()
+    fetched = {i: p for i, p in enumerate(excerpts_of(sources)) if i in wanted}
+    for before, now in zip(records, sources.records, strict=False):
+        # One that is longer now was not read to its end, or has grown: its places still hold.
+        altered = now.bytes == before.bytes and now.sha256 != before.sha256
+        if altered or now.bytes < before.bytes:
+            raise SourceError(f"{now.name} has changed since it was read; run it again.")
+    chosen: list[int] = []
+    taken = 0
+    for index in best:
+        if index not in fetched:
+            raise SourceError("The sources have changed since they were read; run it again.")
+        tokens = len(tokenizer.encode("\n\n" + fetched[index].text))
+        if taken + tokens <= room:
+            taken += tokens
+            chosen.append(index)
+        if taken >= enough:
+            break
+    return Excerpts([fetched[index] for index in sorted(chosen)], sources.names, sources.bases)
+
+
+def _partial(result: Result) -> tuple[str, ...]:
+    """A warning where a refusal is of some excerpts of the text."""
+    if not abstains(result.answer):
+        return ()
+    return (
+        f"The answer is not in the {result.read:,} tokens that were found and read; it may be in "
+        "the rest of the text.",
+    )
+
+
+def _together(
+    memory: Memory,
+    first: Result,
+    second: Result,
+    excerpts: Excerpts,
+    seconds: float,
+    *,
+    by: str | None,
+) -> Result:
+    """The second answer as the result of a run of both passes."""
+    return replace(
+        first,
+        answer=second.answer,
+        generated=second.generated,
+        stopped=second.stopped,
+        citations=second.citations,
+        support=second.support,
+        withheld=second.withheld,
+        answer_s=first.answer_s + seconds,
+        peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
+        peak_kv_bytes=max(first.peak_kv_bytes, second.peak_kv_bytes),
+        scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
+        peak_rss_bytes=second.peak_rss_bytes,
+        peak_device_bytes=second.peak_device_bytes,
+        warnings=(*memory.warnings, *second.warnings, *_partial(second)),
+        reread={
+            "by": by,
+            "pieces": excerpts.to_json(),
+            "tokens": second.read,
+            "peak_kv_tokens": second.peak_kv_tokens,
+            "peak_kv_bytes": second.peak_kv_bytes,
+            "seconds": round(seconds, 3),
+            "first": {
+                "answer": first.answer,
+                "citations": list(first.citations),
+                "support": first.support,
+                "peak_kv_tokens": first.peak_kv_tokens,
+                "peak_kv_bytes": first.peak_kv_bytes,
+            },
+        },
+    )

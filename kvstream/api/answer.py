@@ -1,0 +1,69 @@
+"""An answer: its text, what it rests on, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvstream.events import Answered, Event, Result
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer or a summary; `str(answer)` is its text."""
+
+    result: Result
+    """Everything about it: sizes, times, tokens read and kept."""
+
+    @property
+    def text(self) -> str:
+        """What the model said, or the passages of an extract."""
+        return self.result.answer
+
+    @property
+    def question(self) -> str:
+        """What was asked; empty for a summary."""
+        return self.result.question
+
+    @property
+    def citations(self) -> tuple[Mapping[str, Any], ...]:
+        """The passages that the answer rests on, heaviest first: ``source``, ``byte_start``,
+        ``byte_end`` (bytes of the unpacked source), ``line_start``, ``line_end`` or a page or
+        heading, ``text``, and ``weight`` (its share of the answer's attention, 0 to 1)."""
+        return self.result.citations
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the text that memory still represents, 0 to 1."""
+        found = self.result.coverage
+        return None if found is None else float(found["share"])
+
+    @property
+    def support(self) -> Mapping[str, float] | None:
+        """How far the answer rests on single passages (``focus``, 0 to 1), the model's
+        ``confidence``, and, where the model is calibrated, the ``probability`` that the answer is
+        right. None for an extract."""
+        return self.result.support
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What to know before relying on it."""
+        return self.result.warnings
+
+    @property
+    def withheld(self) -> str | None:
+        """What `strict` kept back: the model's answer that rests on too little."""
+        return self.result.withheld
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return self.result.to_json()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def answers(events: Iterator[Event]) -> list[Answer]:
+    """The answers among events, which are read to their end."""
+    return [Answer(event.result) for event in events if isinstance(event, Answered)]

@@ -1,0 +1,123 @@
+"""Memory files and checkpoints: what they say of themselves, without a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvstream.api.sources import SourceLike, open_sources
+
+if TYPE_CHECKING:
+    from kvstream.memory.saving import Kind
+
+
+@dataclass(frozen=True)
+class MemoryFile:
+    """A memory file that was read and checked; `Model.recall` makes a memory of it."""
+
+    kind: Kind
+    """What the file holds."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self.kind.path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its content, in hex."""
+        return self.kind.content.digest
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Those that memory was chosen for; none: it was made without a question."""
+        return self.kind.questions
+
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """``name``, ``revision``, ``fingerprint`` and ``dtype`` of the model that made it."""
+        return self.kind.model
+
+    @property
+    def sources(self) -> Sequence[Mapping[str, Any]]:
+        """``name``, ``bytes`` and ``sha256`` of each source."""
+        found: Sequence[Mapping[str, Any]] = self.kind.content.state["trace"]["sources"]
+        return found
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were read."""
+        return int(self.kind.content.state["trace"]["read"])
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether it holds text for citations and extracts."""
+        return "trace.passages" in self.kind.content.tensors
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that it was read with, by the names of `Model.read`."""
+        state = self.kind.content.state
+        run = state["run"]
+        return {
+            "budget": state["sizes"]["budget"],
+            "method": state["method"]["name"],
+            "set": state["method"]["typed"],
+            "keep": run["keep"],
+            "start": run["start"],
+            "schedule": run["growth"],
+            "chunk": run["chunk"],
+            "chunk_size": run["chunk_size"],
+            "system": state["system"],
+        }
+
+    @property
+    def complete_checkpoint_of(self) -> str | None:
+        """Where this is the checkpoint of a finished reading into another memory, its digest."""
+        position = self.kind.position
+        return position.base if position is not None and position.complete else None
+
+    def ends_with(self, source: SourceLike) -> bool:
+        """Whether the newest of its sources have the content of these, which are read for that."""
+        sources = open_sources(source)
+        for _ in sources:
+            pass
+        read = [(record.bytes, record.sha256) for record in sources.records]
+        kept = [(each["bytes"], each["sha256"]) for each in self.sources]
+        return kept[-len(read) :] == read
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` tells of the memory that was asked."""
+        return self.kind.to_json()
+
+    def __str__(self) -> str:
+        return self.kind.told()
+
+
+def inspect(path: str | os.PathLike[str]) -> MemoryFile:
+    """What a memory file or a checkpoint says of itself. Raises SourceError."""
+    from kvstream.memory.saving import look
+
+    return MemoryFile(look(Path(path)))
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Whether a memory can be written there. Raises KvstreamError."""
+    from kvstream.memory.file import check_writable as check
+
+    check(Path(path))
+
+
+def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
+    """How many tokens a checkpoint is in; None where there is no file yet.
+
+    Raises UsageError where the file is a memory and no checkpoint, SourceError where it is
+    neither, KvstreamError where it cannot be written.
+    """
+    from kvstream.memory.checkpoint import Checkpoint
+
+    found = Checkpoint(Path(path))
+    return None if found.kind is None else found.tokens

@@ -1,0 +1,234 @@
+"""What remains of a reading: it can be asked, saved, and read on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from kvstream.api.answer import Answer, answers
+from kvstream.api.files import MemoryFile
+from kvstream.api.options import (
+    AnswerOptions,
+    MemoryOptions,
+    ShownOptions,
+    answer_settings,
+    request_of,
+)
+from kvstream.api.progress import Progress, shown
+from kvstream.api.sources import SourceLike, open_sources
+from kvstream.errors import UsageError
+from kvstream.events import Answered, Event
+from kvstream.run.request import PASSAGES
+
+if TYPE_CHECKING:
+    from kvstream.memory.base import Memory as Engine
+    from kvstream.session.session import Session
+
+
+class QuestionOptions(AnswerOptions, ShownOptions, total=False):
+    """How a memory is asked."""
+
+    last: bool
+    """Nothing is asked afterwards: a long answer may take the room of memory."""
+    earlier: Sequence[tuple[str, str]]
+    """Questions and answers before this one; the newest that fit are shown to the model."""
+    command: str
+    """What the result says it comes from; ``ask``."""
+
+
+class Memory:
+    """A text that was read under a budget; made by `Model.read` and `Model.recall`."""
+
+    def __init__(
+        self,
+        session: Session,
+        engine: Engine,
+        file: MemoryFile | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._session, self._engine, self._checkpoint = session, engine, checkpoint
+        self._asked = 0
+        self.file = file
+        """The file that it was recalled from."""
+        self.warnings: tuple[str, ...] = tuple(engine.warnings)
+        """What to know of its reading."""
+
+    def ask(self, question: str, **options: Unpack[QuestionOptions]) -> Answer:
+        """Answer a question from memory, which stays as it was.
+
+        Raises BudgetError where the question does not fit beside memory.
+        """
+        return answers(self.stream(question, **options))[-1]
+
+    def stream(
+        self, question: str, **options: Unpack[QuestionOptions]
+    ) -> Generator[Event, None, None]:
+        """The events of an answer: AnswerStarted, an AnswerToken for each piece of text, Notice,
+        and Answered with the result. Raises as `ask`.
+        """
+        if not question.strip():
+            raise UsageError("A question is empty.")
+        from kvstream.answer.answering import answer
+
+        engine, number = self._engine, self._asked
+        extract = options.get("extract")
+        if extract and engine.trace.passages is None:
+            place = self.file.path if self.file is not None else "This memory"
+            raise UsageError(f"{place} holds no passages, as its reading had not ended.")
+        self._asked += 1
+        run, warnings = engine.run, list(engine.warnings)
+        engine.command = options.get("command", "ask")
+        engine.run = replace(run, **answer_settings(options))
+        try:
+            for event in answer(
+                engine,
+                question,
+                number,
+                last=options.get("last", False),
+                extract=bool(extract),
+                passages=options.get("passages", PASSAGES),
+                strict=options.get("strict", False),
+                earlier=options.get("earlier", ()),
+            ):
+                if isinstance(event, Answered) and self.file is not None:
+                    event = Answered(replace(event.result, memory=self.file.to_json()))
+                yield event
+        finally:
+            engine.run, engine.warnings[:] = run, warnings
+
+    def read(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        progress: Progress = None,
+        **options: Unpack[MemoryOptions],
+    ) -> Memory:
+        """Read on: more text into this memory, behind what it has read.
+
+        Of the options only `checkpoint`, `checkpoint_every` and `interrupted` count; the others are
+        those of the first reading. Returns this memory. Raises as `Model.read`.
+        """
+        fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
+        if fixed:
+            raise UsageError(
+                f"{min(fixed)}= goes with the first reading; leave it out, or read all anew."
+            )
+        request = request_of((), **{"command": "remember", **options})
+        sources = open_sources(source, text=text, interrupted=request.interrupted)
+        self._engine = shown(self._session.read(sources, request, self._engine), progress)
+        self._checkpoint = None if request.interrupted() else request.checkpoint
+        self.warnings, self.file = tuple(self._engine.warnings), None
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write it to a file as small as the budget; returns the SHA-256 of its content, in hex.
+
+        The checkpoint of its reading is removed then, unless the reading was interrupted. Raises
+        KvstreamError where the file cannot be written.
+        """
+        from kvstream.memory.saving import save
+
+        digest = save(self._engine, Path(path))
+        if self._checkpoint is not None:
+            self._checkpoint.unlink(missing_ok=True)
+            self._checkpoint = None
+        return digest
+
+    @property
+    def model(self) -> str:
+        """The name of the model that read it."""
+        return self._engine.model
+
+    @property
+    def method(self) -> str:
+        """The name of the method that chose what stays."""
+        return self._engine.run.method
+
+    @property
+    def questions(self) -> tuple[str, ...]:
+        """Those that memory was chosen for; none: it was made without a question."""
+        return self._engine.plan.questions
+
+    @property
+    def sources(self) -> tuple[dict[str, Any], ...]:
+        """``name``, ``bytes`` and ``sha256`` of each source, as decompressed."""
+        return tuple(vars(record) for record in self._engine.trace.records)
+
+    @property
+    def read_tokens(self) -> int:
+        """Tokens of the sources."""
+        return self._engine.trace.read
+
+    @property
+    def retained(self) -> int:
+        """Distinct tokens of the sources that some head still holds."""
+        return self._engine.retained
+
+    @property
+    def evicted(self) -> int:
+        """Tokens of the sources that no head holds any more."""
+        return self.read_tokens - self.retained
+
+    @property
+    def budget(self) -> tuple[int, int]:
+        """The most that the KV cache holds: entries of the fullest head, and bytes in all."""
+        reader = self._engine.reader
+        return reader.sizes.budget, reader.cache.capacity_bytes
+
+    @property
+    def peak(self) -> tuple[int, int]:
+        """The most that it ever held, chunk, question and answers included: entries, bytes."""
+        peak = self._engine.reader.cache.peak
+        return peak.tokens, peak.bytes
+
+    @property
+    def seconds(self) -> float:
+        """Time that reading took; 0 where it was done at another time."""
+        return self._engine.prefill_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed of reading; 0 where it was done at another time."""
+        return self._engine.tokens_per_s
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``kvstream remember --json`` prints, without the file."""
+        engine = self._engine
+        reader, run = engine.reader, engine.run
+        return {
+            "command": "remember",
+            "model": self.model,
+            "method": self.method,
+            "memory": {
+                "kind": "questions" if self.questions else "question-free",
+                "questions": list(self.questions),
+                "sources": list(self.sources),
+            },
+            "budget": dict(zip(("tokens", "bytes"), self.budget, strict=True)),
+            "peak": {
+                "kv_tokens": reader.cache.peak.tokens,
+                "kv_bytes": reader.cache.peak.bytes,
+                "scratch_bytes": reader.cache.peak.scratch,
+            },
+            "tokens": {
+                "read": self.read_tokens, "retained": self.retained, "evicted": self.evicted,
+            },
+            "schedule": {"memory": run.growth, "chunk": run.chunk, "steps": reader.steps},
+            "timing": {
+                "load_s": engine.load_s,
+                "prefill_s": self.seconds,
+                "select_s": reader.select_seconds,
+                "tokens_per_s": self.tokens_per_s,
+            },
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return (
+            f"<kvstream.Memory of {self.read_tokens:,} tokens, {self.retained:,} kept, "
+            f"by {self.method}>"
+        )

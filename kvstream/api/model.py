@@ -1,0 +1,261 @@
+"""A loaded model: it reads texts of any length under a budget, and answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from kvstream.api.answer import Answer, answers
+from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.memory import Memory
+from kvstream.api.options import (
+    BM25,
+    AnswerOptions,
+    MemoryOptions,
+    ModelOptions,
+    ReadOptions,
+    answer_settings,
+    method_settings,
+    model_settings,
+    request_of,
+)
+from kvstream.api.progress import Progress, shown, watched
+from kvstream.api.sources import SourceLike, is_path, open_sources, several
+from kvstream.errors import UsageError
+from kvstream.events import Event, Started
+from kvstream.run.request import Request
+from kvstream.settings import ModelSettings, RunSettings
+
+if TYPE_CHECKING:
+    from kvstream.input.sources import SourceSet
+    from kvstream.session.session import Session as Session
+
+
+class SourceOptions(TypedDict, total=False):
+    """How sources are read."""
+
+    plain: bool
+    """Read files of any format as UTF-8 text."""
+    max_unpacked: int | str
+    """A compressed source that unpacks to more bytes is refused; ``"16GB"``."""
+    follow: bool
+    """Wait for more at the end of the last file until `interrupted` returns True."""
+
+
+class TextOptions(SourceOptions, MemoryOptions, total=False):
+    """How sources are read into a memory."""
+
+
+class AskOptions(SourceOptions, ReadOptions, total=False):
+    """How sources are read, and questions answered."""
+
+
+_SOURCE = frozenset(SourceOptions.__annotations__)
+
+
+def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions]) -> Model:
+    """Load a model: ``"pocket"`` (the embedded one), a hub name, a folder, a GGUF file, or a name
+    such as ``"ollama:llama3.2:1b"``.
+
+    It takes seconds, and longer where weights have to be fetched. Raises ModelError where the model
+    cannot be loaded, UnsupportedModelError where its KV cache cannot be bounded, UsageError.
+    """
+    return Model.open(model_settings(os.fspath(name), options))
+
+
+class Model:
+    """A language model whose KV cache never holds more than the budget; made by `load`.
+
+    Every `source` is a path (``str`` or ``PathLike``), an open file, an iterator of text or bytes,
+    or a list of these; text itself is given as `text`. Options have the names of the command line;
+    budgets are entries a head (``1024``, ``"1k"``) or bytes (``"512MB"``).
+
+    All reading methods raise SourceError where a source is missing or unreadable, BudgetError
+    where the budget cannot hold the prompt, the question and a chunk, and UsageError for options
+    that cannot be.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        """The session below, for what measures it."""
+
+    @classmethod
+    def open(cls, settings: ModelSettings) -> Model:
+        """Load the model of some settings; `load` makes them of options. Raises as `load`."""
+        from kvstream.session.session import Session
+
+        return cls(Session.open(settings))
+
+    @property
+    def name(self) -> str:
+        """As it was given to `load`."""
+        return self.session.model_name
+
+    def read(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        questions: Sequence[str] = (),
+        progress: Progress = None,
+        **options: Unpack[TextOptions],
+    ) -> Memory:
+        """Read texts under the budget; what remains can be asked and saved.
+
+        Memory is chosen for `questions`, which are asked later. Without any, what stays is what a
+        prompt that asks nothing attends to.
+        """
+        _refuse_bm25(options.get("method"))
+        request = self._request(questions, {"command": "remember", **options})
+        sources = self._sources(source, text, options, request)
+        engine = shown(self.session.read(sources, request), progress)
+        checkpoint = None if request.interrupted() else request.checkpoint
+        return Memory(self.session, engine, checkpoint=checkpoint)
+
+    def ask(
+        self,
+        source: SourceLike | None = None,
+        question: str = "",
+        *,
+        text: str | Iterable[str] | None = None,
+        progress: Progress = None,
+        **options: Unpack[AskOptions],
+    ) -> Answer:
+        """Read texts under the budget and answer one question."""
+        if not question.strip():
+            raise UsageError("No question: give it as question=; summarize() needs none.")
+        events = self.stream(source, text=text, question=question, **options)
+        return answers(watched(events, progress))[-1]
+
+    def summarize(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        progress: Progress = None,
+        **options: Unpack[AskOptions],
+    ) -> Answer:
+        """Read texts under the budget and summarize; pocket gives an extract."""
+        return answers(watched(self.stream(source, text=text, **options), progress))[-1]
+
+    def stream(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        question: str | None = None,
+        questions: Sequence[str] = (),
+        **options: Unpack[AskOptions],
+    ) -> Iterator[Event]:
+        """The events of a reading and its answers; without a question, of a summary.
+
+        Started, then StepDone for every chunk and Notice for every warning, then for each question
+        AnswerStarted, AnswerToken for each piece of text, and Answered with the result. With
+        ``method="bm25"`` the parts of the text that have the question's words are read, and
+        nothing else: a baseline.
+        """
+        asked = (*(() if question is None else (question,)), *questions)
+        request = self._request(asked, options)
+        sources = self._sources(source, text, options, request)
+        if options.get("method") == BM25:
+            return self.session.ask_by_words(sources, request)
+        return self.session.ask(sources, request)
+
+    def compare(
+        self,
+        source: SourceLike | None = None,
+        question: str = "",
+        *,
+        methods: Sequence[str],
+        text: str | None = None,
+        progress: Progress = None,
+        **options: Unpack[AskOptions],
+    ) -> dict[str, Answer]:
+        """The same question by several methods, ``"bm25"`` among them, under the same budget.
+
+        The text is read once for each, so a source that can be read only once is refused.
+        """
+        if isinstance(methods, str):
+            raise UsageError("methods= is a list of names.")
+        if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
+            raise UsageError(
+                "Each method reads the text anew, and an open file or an iterator can be read "
+                "only once; give a path, or the text itself as text=."
+            )
+        settings = options.pop("set", {})
+        method_settings(settings, methods)
+        found = {}
+        for method in methods:
+            own = {k: v for k, v in settings.items() if k.partition(".")[0] == method}
+            own_options: AskOptions = {**options, "method": method, "set": own}
+            own_options.setdefault("command", "compare")
+            found[method] = self.ask(source, question, text=text, progress=progress, **own_options)
+        return found
+
+    def plan(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        question: str | None = None,
+        questions: Sequence[str] = (),
+        **options: Unpack[AskOptions],
+    ) -> Started:
+        """Sizes, steps and memory of a reading, without it: the dry run.
+
+        The length is estimated from the size of the sources and the first block of their text.
+        """
+        _refuse_bm25(options.get("method"))
+        asked = (*(() if question is None else (question,)), *questions)
+        request = self._request(asked, options)
+        return self.session.plan(self._sources(source, text, options, request), request)
+
+    def recall(
+        self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
+    ) -> Memory:
+        """The memory of a file, for the model that made it; `options` are of its answers.
+
+        Raises SourceError for what is no memory file, ModelError where another model made it.
+        """
+        file = path if isinstance(path, MemoryFile) else inspect(path)
+        answer = RunSettings(**answer_settings(options))
+        engine = self.session.recall(file.kind, answer)
+        # Nothing was read now.
+        engine.prefill_s = engine.reader.select_seconds = 0.0
+        return Memory(self.session, engine, file)
+
+    def _request(self, questions: Sequence[str], options: Any) -> Request:
+        asked = {name: value for name, value in options.items() if name not in _SOURCE}
+        summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"
+        if summary and asked.get("extract") is None:
+            asked["extract"] = self.session.default_extract
+        return request_of(questions, **asked)
+
+    def _sources(
+        self,
+        source: SourceLike | None,
+        text: str | Iterable[str] | None,
+        options: Any,
+        request: Request,
+    ) -> SourceSet:
+        due: Callable[[], bool] = (
+            (lambda: False) if request.every is None else request.every.time_is_up
+        )
+        return open_sources(
+            source,
+            text=text,
+            plain=options.get("plain", False),
+            max_unpacked=options.get("max_unpacked"),
+            follow=options.get("follow", False),
+            due=due,
+            interrupted=request.interrupted,
+        )
+
+    def __repr__(self) -> str:
+        return f"<kvstream.Model {self.name}>"
+
+
+def _refuse_bm25(method: str | None) -> None:
+    if method == BM25:
+        raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")

@@ -1,0 +1,293 @@
+"""Options of a reading, named as on the command line, and the request that they make."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from kvstream.errors import UsageError
+from kvstream.run.intervals import Intervals
+from kvstream.run.request import CHECKPOINT_EVERY, CommandName
+from kvstream.run.request import PASSAGES as PASSAGES
+from kvstream.run.request import Request as Request
+from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, parse_count
+
+REREADS = ("citations", "words", "both")
+"""What `reread` may be; True means the first."""
+BM25 = "bm25"
+"""In place of a method: answer from the parts of the text that have the question's words."""
+
+
+class ModelOptions(TypedDict, total=False):
+    """How a model is loaded; see `kvstream --help-all` for each."""
+
+    revision: str | None
+    """Branch, tag or commit on the hub."""
+    offline: bool
+    """Use only what is on this machine."""
+    device: str
+    """``auto``, ``cpu``, ``cuda``, ``cuda:1`` or ``mps``."""
+    dtype: str
+    """``auto``, ``float32``, ``bfloat16`` or ``float16``."""
+    attn: str
+    """``auto``, ``split``, ``flash``, ``sdpa`` or ``reference``."""
+    threads: int | None
+    """CPU threads."""
+    quantize: str | None
+    """``8bit`` or ``4bit``."""
+    max_weights: int | str | None
+    """Bytes of weights on the device (``"16GiB"``); the rest stays on disk."""
+    trust_remote_code: bool
+    """Run Python code that comes with the model."""
+    quiet: bool
+    """No progress bars while weights are loaded."""
+
+
+class AnswerOptions(TypedDict, total=False):
+    """How answers are made."""
+
+    max_tokens: int | str
+    """Most tokens of an answer; 256."""
+    temp: float
+    """Temperature; 0 always takes the likeliest token."""
+    top_p: float
+    """Sample from the smallest set of tokens with this probability."""
+    top_k: int
+    """Sample from this many likeliest tokens; 0: from all."""
+    repetition_penalty: float
+    """Divide the logits of tokens that the answer has already by this."""
+
+
+class ShownOptions(TypedDict, total=False):
+    """What an answer shows."""
+
+    extract: bool | None
+    """Answer with the passages that memory holds on to most. None: only for summaries by a model
+    that writes none (pocket)."""
+    passages: int
+    """How many of them; 10."""
+    strict: bool
+    """Withhold an answer that rests on little."""
+
+
+class MemoryOptions(AnswerOptions, total=False):
+    """How a text is read under a budget."""
+
+    budget: int | str | Budget | None
+    """What the KV cache may hold: entries a head (``4096``, ``"4k"``) or bytes (``"512MB"``)."""
+    method: str
+    """What decides which entries stay; `kvstream.available_methods()` lists them."""
+    set: Mapping[str, object]
+    """Settings of the method, as ``{"infinipot.alpha": 0.5}``."""
+    preset: Literal["paper"] | None
+    """Settings and schedule as in the method's paper; what is given beside it stays."""
+    keep: int | str | None
+    """Entries in memory after the last chunk."""
+    start: int | str | None
+    """Entries in memory after the first chunk, or ``"paper"``."""
+    schedule: str
+    """How memory grows: ``linear``, ``fixed``, ``sqrt``, ``square``, ``square-sqrt``,
+    ``adaptive``."""
+    chunk: str
+    """``decremental`` or ``fixed``."""
+    chunk_size: int | str | None
+    """Tokens in a chunk, the average if decremental."""
+    seed: int
+    """Seed of sampling, and of methods that draw."""
+    system: str | None
+    """System text for the model."""
+    checkpoint: str | os.PathLike[str] | None
+    """Save the reading in this file, and go on from it if it is there."""
+    checkpoint_every: int | str
+    """Tokens between two checkpoints; 32768."""
+    command: CommandName
+    """What results say they come from: ``ask``, ``summarize``, ``remember``, ``chat``,
+    ``compare``."""
+    interrupted: Callable[[], bool]
+    """Asked between two chunks: True ends the reading early."""
+
+
+class ReadOptions(MemoryOptions, ShownOptions, total=False):
+    """How a text is read and answered."""
+
+    reread: str | bool | None
+    """Read what an answer rests on again, whole, and answer from that: ``citations`` (or True),
+    ``words`` (BM25) or ``both``."""
+    every: int | str | Intervals | None
+    """Answer during the reading, too: every so many tokens (``"10k"``) or seconds (``"30s"``)."""
+
+
+_SCHEDULE = ("schedule", "chunk", "start")
+_RUN = {
+    "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
+    "chunk_size": "chunk_size", "max_tokens": "max_tokens", "temp": "temperature",
+    "top_p": "top_p", "top_k": "top_k", "repetition_penalty": "repetition_penalty", "seed": "seed",
+}  # fmt: skip
+"""Options of a run, and what `RunSettings` calls them."""
+_COUNTS = ("keep", "start", "chunk_size", "max_tokens")
+_ANSWER = ("max_tokens", "temp", "top_p", "top_k", "repetition_penalty")
+_REQUEST = ("system", "strict", "interrupted", "command")
+_ELSEWHERE = ("extract", "passages", "reread", "every", "checkpoint", "checkpoint_every")
+_KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST, *_ELSEWHERE})
+
+
+def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
+    """The settings of a model. Raises UsageError."""
+    values = dict(options)
+    if isinstance(values.get("max_weights"), str):
+        values["max_weights"] = Budget.parse(values["max_weights"]).bytes
+    try:
+        return ModelSettings(name=name, **values)
+    except TypeError as error:
+        raise UsageError(f"kvstream.load: {error}.") from None
+
+
+def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
+    """The request that questions and options (`ReadOptions`) make. Raises UsageError."""
+    unknown = sorted(options.keys() - _KNOWN)
+    if unknown:
+        from kvstream.errors import meant
+
+        raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], _KNOWN)}")
+    if isinstance(questions, str):
+        raise UsageError("questions= is a list of questions; give a single one as question=.")
+    if any(not question.strip() for question in questions):
+        raise UsageError("A question is empty.")
+    command: CommandName = options.get("command") or ("ask" if questions else "summarize")
+    extract = bool(options.get("extract"))
+    reread = options.get("reread")
+    reread = REREADS[0] if reread is True else reread or None
+    if reread is not None:
+        if reread not in REREADS:
+            raise UsageError(f"reread is one of {', '.join(REREADS)}, not {reread!r}.")
+        if command == "summarize" or extract:
+            raise UsageError(
+                "--reread looks again at what an answer rests on; use it with a question."
+            )
+        if reread in ("words", "both"):
+            need_bm25()
+    checkpoint = options.get("checkpoint")
+    every = options.get("every")
+    if reread is not None and every is not None:
+        raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+    return Request(
+        questions=tuple(questions),
+        run=run_settings(options),
+        command=command,
+        system=options.get("system"),
+        extract=extract,
+        passages=options.get("passages", PASSAGES),
+        strict=options.get("strict", False),
+        reread=reread,
+        every=None if every is None else interval(every),
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
+        interrupted=options.get("interrupted") or _never,
+    )
+
+
+def run_settings(options: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run, with those of its method checked. Raises UsageError."""
+    method = options.get("method", RunSettings.method)
+    settings = method_settings(options.get("set") or {}, (method,))[method]
+    values = {_RUN[name]: options[name] for name in _RUN if name in options}
+    if method == BM25:
+        if settings:
+            raise UsageError(f"{BM25} has no settings.")
+        need_bm25()
+        method = "full"  # of the parts that are found nothing is evicted
+    else:
+        from kvstream.methods.registry import make, preset
+
+        if options.get("preset"):
+            paper = preset(method)
+            settings = {**paper.settings, **settings}
+            values |= {_RUN[k]: v for k, v in paper.run.items() if k not in options}
+        make(method, settings)
+    for name in _COUNTS:
+        if values.get(name) is not None and values[name] != PAPER:
+            values[name] = count_of(values[name])
+    return RunSettings(
+        budget=budget_of(options.get("budget")), method=method, method_settings=settings, **values
+    )
+
+
+def options_of(request: Request) -> dict[str, Any]:
+    """What decides what memory becomes, as `MemoryFile.options` has it."""
+    run = request.run
+    return {
+        "budget": None if run.budget is None else run.budget.tokens,
+        "method": run.method,
+        "set": dict(run.method_settings),
+        "keep": run.keep,
+        "start": run.start,
+        "schedule": run.growth,
+        "chunk": run.chunk,
+        "chunk_size": run.chunk_size,
+        "system": request.system,
+    }
+
+
+def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `AnswerOptions` change of a run, by the names of `RunSettings`. Raises UsageError."""
+    values = {_RUN[name]: options[name] for name in _ANSWER if name in options}
+    if "max_tokens" in values:
+        values["max_tokens"] = count_of(values["max_tokens"])
+    return values
+
+
+def budget_of(budget: int | str | Budget | None) -> Budget | None:
+    """A budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``. Raises UsageError."""
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    return Budget.parse(str(budget))
+
+
+def count_of(count: int | str) -> int:
+    """A number of tokens: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
+    return count if isinstance(count, int) else parse_count(count)
+
+
+def interval(every: int | str | Intervals) -> Intervals:
+    """When to answer during a reading: ``4096``, ``"10k"``, ``"30s"``. Raises UsageError."""
+    return every if isinstance(every, Intervals) else Intervals.parse(str(every))
+
+
+def method_settings(
+    given: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
+) -> dict[str, dict[str, str]]:
+    """The settings of each method among ``{"METHOD.NAME": value}``, as text.
+
+    With `strict` a setting of another method raises UsageError; else it is left out.
+    """
+    settings: dict[str, dict[str, str]] = {method: {} for method in methods}
+    for path, value in given.items():
+        owner, dot, name = path.strip().partition(".")
+        if not (dot and owner and name):
+            raise UsageError(f"--set {path!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")
+        if owner in settings:
+            settings[owner][name.replace("-", "_")] = str(value).strip()
+        elif strict:
+            raise UsageError(
+                f"--set '{path}={value}' is for the method {owner!r}, but this run uses "
+                f"{', '.join(methods)}; add --method {owner} or leave it out."
+            )
+    return settings
+
+
+def need_bm25() -> None:
+    """Raises UsageError where what ranks by words is not installed."""
+    require("rank_bm25", "words", "Ranking by words (BM25)")
+
+
+def require(module: str, extra: str, what: str) -> None:
+    """Raises UsageError where an optional package is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise UsageError(f"{what} needs the extra {extra}: pip install 'kvstream[{extra}]'.")
+
+
+def _never() -> bool:
+    return False

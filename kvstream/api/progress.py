@@ -1,0 +1,53 @@
+"""Progress of a reading: shown in a notebook, elsewhere where somebody asks for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeAlias, TypeVar
+
+from kvstream.events import Event
+
+Progress: TypeAlias = "bool | Callable[[Event], None] | None"
+"""True shows plain lines, False nothing, None lines in a notebook alone; a function gets every
+event."""
+Value = TypeVar("Value")
+
+
+def in_notebook() -> bool:
+    """Whether this is a Jupyter kernel."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
+    """Read events to their end, show them, and return what they leave."""
+    show = _shower(progress)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            value: Value = stop.value
+            return value
+        show(event)
+
+
+def watched(events: Iterator[Event], progress: Progress) -> Iterator[Event]:
+    """The same events, shown on the way."""
+    show = _shower(progress)
+    for event in events:
+        show(event)
+        yield event
+
+
+def _shower(progress: Progress) -> Callable[[Event], None]:
+    if callable(progress):
+        return progress
+    notebook = in_notebook()
+    if progress or (progress is None and notebook):
+        from kvstream.reporters.plain import Plain
+
+        # A notebook shows stderr as an error.
+        return Plain(sys.stdout if notebook else sys.stderr).show
+    return lambda event: None

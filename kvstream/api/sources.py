@@ -1,0 +1,198 @@
+"""What can be read: paths, open files, iterators of text; each as a source with a name.
+
+A ``str`` or ``PathLike`` is always a path. Text is given as ``text=``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from kvstream.errors import UsageError
+from kvstream.settings import Budget
+
+if TYPE_CHECKING:
+    from kvstream.input.sources import NamedPath, NamedStream, SourceSet
+
+TEXT = "text"
+"""What citations call text that has no name."""
+READ = 64 * 1024
+MOST_UNPACKED = 16 * 1000**3
+"""Bytes that a compressed source may unpack to, where nothing else is asked for."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An open file, in binary or text mode, or anything else with its `read`."""
+
+    def read(self, size: int = -1, /) -> str | bytes | None: ...
+
+
+Content: TypeAlias = "str | os.PathLike[str] | Readable | Iterator[str] | Iterator[bytes]"
+"""A path, an open file, or an iterator of pieces; files and iterators are read once, in order."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to read under a name of its own, which citations use."""
+
+    content: Content
+    name: str
+
+
+SourceLike: TypeAlias = (
+    "Content | Source | list[Content | Source] | tuple[Content | Source, ...] | SourceSet"
+)
+"""One source, or a list or tuple of several that are read one after the other."""
+
+
+def open_sources(
+    source: SourceLike | None = None,
+    *,
+    text: str | Iterable[str] | None = None,
+    plain: bool = False,
+    max_unpacked: int | str | None = None,
+    follow: bool = False,
+    due: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> SourceSet:
+    """Look at every source and prepare to read them in order, once.
+
+    `source` is a path, an open file, an iterator of text or bytes, or a list of these; ``-`` is
+    standard input. `text` is text itself, or pieces of it that are read one by one. With `plain`
+    files of any format are read as UTF-8 text. A compressed source that unpacks to more than
+    `max_unpacked` bytes (``"16GB"``, the default) is refused. `follow` waits for more at the end of
+    the last file until `interrupted` returns True, and pauses while `due` does.
+
+    Raises SourceError for what is missing, unreadable or binary, UsageError where nothing or both
+    a source and a text are given.
+    """
+    from kvstream.input.following import Follow
+    from kvstream.input.sources import SourceSet
+    from kvstream.input.sources import open_sources as opened
+
+    if isinstance(source, SourceSet):
+        if text is not None:
+            raise UsageError("Give either a source or text=, not both.")
+        return source
+    given = several(source)
+    if (text is None) == (not given):
+        raise UsageError(
+            "Nothing to read: give a path, an open file, or the text itself as text=."
+            if text is None
+            else "Give either a source or text=, not both."
+        )
+    named = [_named(each) for each in given] if text is None else [_text(text)]
+    return opened(
+        named,
+        text=plain,
+        max_bytes=bytes_of(max_unpacked),
+        follow=Follow(interrupted, due) if follow else None,
+    )
+
+
+def several(source: SourceLike | None) -> list[Any]:
+    """The sources of a list or tuple, or the one there is."""
+    if source is None:
+        return []
+    return list(source) if isinstance(source, list | tuple) else [source]
+
+
+def is_path(source: object) -> bool:
+    """Whether a source is a path, which can be read again, and not standard input."""
+    content = source.content if isinstance(source, Source) else source
+    return isinstance(content, str | os.PathLike) and os.fspath(content) != "-"
+
+
+def bytes_of(size: int | str | None) -> int:
+    """A size in bytes: ``512MB``, ``16GiB``, or a number. Raises UsageError."""
+    if size is None:
+        return MOST_UNPACKED
+    if isinstance(size, int):
+        return size
+    found = Budget.parse(size).bytes
+    if not found:
+        raise UsageError(f"{size!r} is not a size in bytes; write it as 512MB or 16GiB.")
+    return found
+
+
+def _named(given: Content | Source) -> str | NamedPath | NamedStream:
+    from kvstream.input.sources import NamedPath, NamedStream
+
+    name = given.name if isinstance(given, Source) else None
+    content = given.content if isinstance(given, Source) else given
+    if isinstance(content, str | os.PathLike):
+        path = os.fspath(content)
+        if not isinstance(path, str):
+            raise UsageError(f"A path is text, not bytes: {path!r}.")
+        return path if name is None else NamedPath(name, path)
+    if isinstance(content, Readable):
+        own = getattr(content, "name", None)
+        name = name or (own if isinstance(own, str) else "stream")
+        decoded = isinstance(content, io.TextIOBase)
+        return NamedStream(name, _FileReader(content), plain=decoded)
+    if isinstance(content, Iterator):
+        return NamedStream(name or TEXT, _PieceReader(content))
+    raise UsageError(
+        f"A {type(content).__name__} cannot be read. Give a path, an open file, an iterator of "
+        "text or bytes, or the text itself as text=."
+    )
+
+
+def _text(text: str | Iterable[str]) -> NamedStream:
+    from kvstream.input.sources import NamedStream
+
+    if isinstance(text, str):
+        data = _bytes(text)
+        return NamedStream(TEXT, io.BytesIO(data), plain=True, size=len(data))
+    if not isinstance(text, Iterable) or isinstance(text, bytes):
+        raise UsageError(f"text= is a str or an iterable of str, not {type(text).__name__}.")
+    return NamedStream(TEXT, _PieceReader(iter(text)), plain=True)
+
+
+def _bytes(piece: str | bytes) -> bytes:
+    """Text as UTF-8; a lone surrogate, which has none, becomes a question mark."""
+    if isinstance(piece, str):
+        return piece.encode("utf-8", "replace")
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return bytes(piece)
+    raise UsageError(f"A piece of a source is str or bytes, not {type(piece).__name__}.")
+
+
+class _PieceReader:
+    """Reads an iterator of text or bytes as a file."""
+
+    def __init__(self, pieces: Iterator[str] | Iterator[bytes]) -> None:
+        self.pieces = pieces
+        self._left = b""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes of the next piece; empty behind the last one."""
+        while not self._left:
+            piece = next(self.pieces, None)
+            if piece is None:
+                return b""
+            self._left = _bytes(piece)
+        data, self._left = self._left[:size], self._left[size:]
+        return data
+
+
+class _FileReader:
+    """Reads an open file, in binary or text mode, as bytes."""
+
+    def __init__(self, file: Readable) -> None:
+        self._take: Callable[[int], str | bytes | None] = getattr(file, "read1", file.read)
+        self._left = b""
+
+    def read(self, size: int, /) -> bytes | None:
+        """At most `size` bytes; empty at the end, None where there is nothing yet."""
+        if not self._left:
+            found = self._take(size)
+            if found is None or not found:
+                return None if found is None else b""
+            self._left = _bytes(found)
+        data, self._left = self._left[:size], self._left[size:]
+        return data

@@ -1,0 +1,66 @@
+"""What a reading needs of its sources, whatever they are: files, a pipe, excerpts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvstream.input.blocks import TextBlock
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """What is known of a source that was read, or begun."""
+
+    name: str
+    bytes: int
+    """Decoded."""
+    sha256: str
+    """Of the decoded bytes, in hex."""
+
+
+class Source(Protocol):
+    """One or more texts, read once, in order, as blocks."""
+
+    def __iter__(self) -> Iterator[TextBlock]: ...
+
+    def size_hint(self) -> int | None:
+        """Decoded bytes in all, at least roughly; None for a pipe."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Decoded bytes so far."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of each text."""
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """Global byte offset of the beginning of each text that was begun; grows as they are."""
+
+    @property
+    def records(self) -> Sequence[SourceRecord]:
+        """Of every text that was begun."""
+
+    @property
+    def ended_line(self) -> bool:
+        """Whether what was read so far ends with a newline."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the user should know; complete when all has been read."""
+
+
+class RereadableSource(Source, Protocol):
+    """A source that can be opened anew, and can follow on others."""
+
+    def again(self) -> RereadableSource:
+        """The same texts, opened anew. Raises SourceError where they can be read only once."""
+
+    def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
+        """Count from behind texts that were read before.
+
+        `ended_line`: whether they ended with a newline.
+        """

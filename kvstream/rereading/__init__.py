@@ -1,1 +1,0 @@
-"""The second look: what is worth it, and the answer from it."""

@@ -1,0 +1,57 @@
+"""The snippets of the README and of the guide run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from snippets import snippets, write_files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
+def test_the_snippets_of_a_page_run_in_their_order(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session, capsys
+) -> None:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kvstream.session.session.Session.open", lambda settings: session)
+    found = snippets(ROOT / page)
+    assert found
+    names: dict[str, object] = {}
+    for snippet in found:
+        exec(compile(snippet, page, "exec"), names)
+    assert (tmp_path / "book.kvs").exists()
+
+
+def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:
+    """Built from a copy, since a build writes into the folder; no training code is in it."""
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("kvstream", "pyproject.toml", "README.md", "LICENSE"):
+        (source / name).symlink_to(ROOT / name)
+    subprocess.run([*build, "-w", str(tmp_path), str(source)], check=True, timeout=240)
+    (wheel,) = tmp_path.glob("kvstream-*.whl")
+    target = tmp_path / "target"
+    with zipfile.ZipFile(wheel) as file:
+        assert not [n for n in file.namelist() if n.startswith("kvstream/training")]
+        assert "kvstream/py.typed" in file.namelist()
+        file.extractall(target)
+    write_files(tmp_path)
+    (snippet,) = snippets(ROOT / "README.md")
+    code = f"{snippet}\nassert kvstream.__file__.startswith({str(target)!r}), kvstream.__file__"
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
