@@ -30,7 +30,7 @@ class BumbleBee(Method):
     Kumari et al., "BumbleBee: Dynamic KV-Cache Streaming Submodular Summarization for
     Infinite-Context Transformers". For each head the subset A of the n entries present (memory
     and chunk, eqs. 2-4) that maximises ``mixture * f(A) + (1 - mixture) * c(A)``, with
-    ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on un-rotated keys [K, n, D] and
+    ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on unrotated keys [K, n, D] and
     ``c(A) = phi(sum_{a in A} s_a) / phi(sum_v s_v)`` on the attention s [K, n] gathered so far.
     The newest entries always stay; the subset is chosen given that they do.
 

@@ -1,6 +1,6 @@
 """Rotary positions of one layer, applied and taken off with the model's own functions.
 
-Keys are stored un-rotated, because kept entries get new positions after every chunk and rotating
+Keys are stored unrotated, because kept entries get new positions after every chunk and rotating
 by the difference again and again drifts (5-38% after 1,000 times in bf16, against 0.35%).
 """
 

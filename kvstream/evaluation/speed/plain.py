@@ -58,7 +58,7 @@ def read_plain(
 class _Window(CacheLayerMixin):
     """The first tokens and the newest ones, as in the StreamingLLM paper's own code.
 
-    Keys are kept un-rotated and all of them are rotated to their places in the cache at every
+    Keys are kept unrotated and all of them are rotated to their places in the cache at every
     token; before a token that does not fit, the oldest one behind the sinks is cut out.
     """
 
