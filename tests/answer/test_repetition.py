@@ -12,12 +12,12 @@ import torch
 from help_pages import commands
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
+from kvstream.answer import answering
 from kvstream.answer.sampling import LEAST, LONGEST_PERIOD, Repetition, make_sampler
 from kvstream.engine.reader import Reader
 from kvstream.errors import UsageError
 from kvstream.events import Answered, AnswerToken, Notice
 from kvstream.input.sources import open_sources
-from kvstream.memory import base
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
@@ -187,13 +187,13 @@ def test_the_penalty_reaches_the_answer(
     session: Session, note: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[RunSettings] = []
-    made = base.make_sampler
+    made = answering.make_sampler
 
     def noted(run: RunSettings) -> Callable[[torch.Tensor], int]:
         seen.append(run)
         return made(run)
 
-    monkeypatch.setattr(base, "make_sampler", noted)
+    monkeypatch.setattr(answering, "make_sampler", noted)
     asked(session, note, repetition_penalty=1.3, max_tokens=4)
     assert [run.repetition_penalty for run in seen] == [1.3]
 

@@ -157,7 +157,7 @@ def test_an_old_memory_file_knows_the_words_that_it_kept(
     assert "trace.words" not in open_file(old).content.tensors
     before = recall(open_file(old), session.model, session.tokenizer, run)
     assert before.trace.words is None
-    says(before, "555-0199")
+    says(monkeypatch, "555-0199")
     told = result(before, "Who?").warnings[-1]
     assert "of the text that memory kept: 555-0199" in told
 

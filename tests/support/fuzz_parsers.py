@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from kvstream.answer.answering import answer
-from kvstream.answer.reread.excerpts import pieces
+from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
 from kvstream.cli.shared.options import method_settings
@@ -226,7 +226,7 @@ def text(rng: random.Random, _: Path) -> None:
         shown = for_terminal(passage.text)
         assert not any(ord(c) < 32 and c not in "\n\t" for c in shown)
         assert "\x9b" not in shown
-    for piece in pieces(open_sources(["-"], stdin=io.BytesIO(data), text=True)):
+    for piece in excerpts_of(open_sources(["-"], stdin=io.BytesIO(data), text=True)):
         assert piece.start < piece.end <= len(data)
 
 
