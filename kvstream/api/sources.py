@@ -146,8 +146,7 @@ def _text(text: str | Iterable[str]) -> NamedStream:
     from kvstream.input.sources import NamedStream
 
     if isinstance(text, str):
-        data = _bytes(text)
-        return NamedStream(TEXT, io.BytesIO(data), plain=True, size=len(data))
+        return NamedStream(TEXT, _bytes(text), plain=True)
     if not isinstance(text, Iterable) or isinstance(text, bytes):
         raise UsageError(f"text= is a str or an iterable of str, not {type(text).__name__}.")
     return NamedStream(TEXT, _PieceReader(iter(text)), plain=True)

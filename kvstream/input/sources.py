@@ -76,7 +76,7 @@ class _Source:
     """Bytes of text that it gave."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
-    stream: ByteStream | None = None
+    stream: ByteStream | bytes | None = None
     """What is read in place of a path."""
     plain: bool = False
     """Text in UTF-8, whatever its first bytes look like."""
@@ -93,15 +93,13 @@ class ByteStream(Protocol):
 
 @dataclass(frozen=True)
 class NamedStream:
-    """An open file as a source: read once, and left open."""
+    """An open file as a source, which is read once and left open; or text that is here already."""
 
     name: str
     """What citations call it."""
-    stream: ByteStream
+    stream: ByteStream | bytes
     plain: bool = False
     """It holds text in UTF-8, so nothing is unpacked or converted."""
-    size: int | None = None
-    """Bytes of that text, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def open_sources(
     warnings: list[str] = []
     for given in paths:
         if isinstance(given, NamedStream):
-            size = given.size if given.plain else None
+            size = len(given.stream) if isinstance(given.stream, bytes) else None
             sources.append(_Source(given.name, size=size, stream=given.stream, plain=given.plain))
             continue
         name = given if isinstance(given, str) else given.name
@@ -331,11 +329,13 @@ class SourceSet:
         ]
 
     def again(self) -> SourceSet:
-        """The same sources, opened anew. Raises SourceError for standard input."""
-        if any(source.path is None for source in self._sources):
-            raise SourceError(
-                "Standard input can be read only once; write it to a file first, and name that."
-            )
+        """The same sources, opened anew. Raises SourceError for standard input and open files."""
+        for source in self._sources:
+            if source.path is None and not isinstance(source.stream, bytes):
+                raise SourceError(
+                    f"The sources are read a second time, and {_shown(source.name)} can be read "
+                    "only once; write it to a file first, and name that."
+                )
         return self._again()
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
@@ -599,6 +599,8 @@ class SourceSet:
             if self._opener is not None and not source.path.is_file():
                 return self._opener(source.path)
             return source.path.open("rb")
+        if isinstance(source.stream, bytes):
+            return io.BytesIO(source.stream)
         if source.stream is not None:
             return _Borrowed(source.stream)
         if self._stdin is not None:
