@@ -446,7 +446,7 @@ def test_a_broken_plugin_is_named(
 
 
 def test_the_page_on_writing_a_method_shows_this_plugin() -> None:
-    page = (ROOT / "docs" / "write-a-method.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "write-a-method.md").read_text(encoding="utf-8")
     code = (PLUGIN / "kvstream_everyother.py").read_text(encoding="utf-8")
     assert code[code.index("@dataclass") :].strip() in page
     assert (PLUGIN / "pyproject.toml").read_text(encoding="utf-8").strip() in page

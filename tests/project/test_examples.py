@@ -1,7 +1,7 @@
 """Every example that the help and the docs print is run, as it stands there.
 
 Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
-pages, and in the fenced blocks of the README and of docs/*.md that are ``sh`` or without a name. A
+pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name. A
 reading command runs on small files with the names that it mentions, and with the embedded model.
 Commands that measure or train, those that name another model, whose budgets may be larger, and
 those that wait for more text are parsed and go no further. So is an example behind which a comment
@@ -25,7 +25,7 @@ from kvstream.cli.app import cli as program
 from kvstream.methods.names import method_names
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSED = ("bench", "gate", "models")
 STORY = "Ada hid the letter under the third stone of the garden wall. Nobody saw her do it.\n" * 12
 
@@ -52,7 +52,7 @@ def of_docs() -> Iterator[tuple[str, str]]:
             r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
         ):
             for line in joined(block):
-                yield page.name, line.strip().removeprefix("$ ")
+                yield str(page.relative_to(ROOT)), line.strip().removeprefix("$ ")
 
 
 def stages(line: str) -> list[list[list[str]]]:
