@@ -127,6 +127,9 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
                 continue  # the reader of write-a-method.md writes it
             elsewhere = {"-m", "--model", "--follow"} & set(arguments)
             if arguments[0] in PARSED or elsewhere or "# not run:" in line:
+                for option, name in pairwise(arguments):
+                    if option in ("-m", "--model", "--prompts") and not {":", "/"} & set(name):
+                        (folder / name).touch()  # that there is such a file is checked at once
                 parse(arguments)
                 continue
             if arguments[0] == "sample":  # as written, but for its length
@@ -142,7 +145,7 @@ def parse(arguments: list[str]) -> None:
     arguments = [a for a in arguments if a not in ("...", "[...]")]
     with program.make_context("kvstream", list(arguments), resilient_parsing=False) as context:
         command: click.Command = program
-        while isinstance(command, click.Group):
+        while isinstance(command, click.Group) and arguments:
             name, found, arguments = command.resolve_command(context, arguments)
             assert found is not None
             command = found
