@@ -1,8 +1,8 @@
 """Every example that the help and the docs print is run, as it stands there.
 
 Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
-pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name. A
-reading command runs on small files with the names that it mentions, and with the embedded model.
+pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name.
+A reading command runs on small files with the names that it mentions and the embedded model.
 Commands that measure or train, those that name another model, whose budgets may be larger, and
 those that wait for more text are parsed and go no further. So is an example behind which a comment
 says ``# not run: REASON``.
