@@ -68,7 +68,7 @@ def test_a_binary_file(cli, tmp_path) -> None:
 def test_invalid_utf8_is_counted(cli, tmp_path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes("Der Schlüssel lag unter der Brücke. ".encode("latin-1") * 20)
-    ran = cli("ask", str(path), "Q?", "-n", "4", "--json")
+    ran = cli("ask", str(path), "Q?", "-n", "4", "--json", "--text")
     assert ran.code == 0, ran.stderr
     assert any("40 bytes are not UTF-8" in w for w in json.loads(ran.stdout)["warnings"])
     assert "40 bytes are not UTF-8" in ran.stderr

@@ -378,6 +378,9 @@ class Letters:
 
     encode_template = encode
 
+    def controls(self, ids: Sequence[int]) -> int:
+        return 0
+
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(32 + (i - 3 - 32) % 94) for i in ids)
 

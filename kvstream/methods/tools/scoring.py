@@ -77,6 +77,8 @@ def together(scores: Sequence[Tensor], origins: Sequence[Tensor]) -> list[Tensor
 
     Returns the sums in the shapes and on the devices of `scores`.
     """
+    if not any(s.numel() for s in scores):
+        return list(scores)
     device = scores[0].device
     tokens, order = torch.cat([o.flatten().to(device) for o in origins]).sort(stable=True)
     # `unique` would do, but how many tokens there are is nothing that a GPU could tell at once.
