@@ -11,7 +11,7 @@ from kvstream.methods.base import CompressiveMemory, Method, Step
 from kvstream.methods.tools.scoring import together
 from kvstream.model.cache import BoundedCache, LayerStore
 
-SQUEEZE_SHARE = 16
+DECODING_SHARE = 16
 """Share of the budget that compressing memory in the middle of an answer frees."""
 NEWEST = 32
 """Newest answer tokens that stay when memory is compressed in the middle of an answer."""
@@ -20,8 +20,8 @@ NEWEST = 32
 class Evictor:
     """Cuts the layers of `cache` back as `method` chooses.
 
-    Entries lie in order: `prompt` protected ones, the source's sinks, candidates. `folding` is what
-    the method does with those that leave.
+    Entries lie in order: `prompt` protected ones, the source's sinks, candidates.
+    `compressive_memory` is what the method does with those that leave.
     """
 
     def __init__(
@@ -30,10 +30,11 @@ class Evictor:
         method: Method,
         prompt: int,
         generator: torch.Generator,
-        folding: CompressiveMemory | None = None,
+        compressive_memory: CompressiveMemory | None = None,
     ) -> None:
         self.cache, self.method, self.prompt = cache, method, prompt
-        self.generator, self.folding = generator, folding
+        self.generator = generator
+        self.compressive_memory = compressive_memory
         self.layers = [s for s in cache.stores if s.spec.window is None]
         """Those that are compressed; sliding-window layers keep their newest entries."""
         self.seen = 0
@@ -52,7 +53,14 @@ class Evictor:
             min(self.method.sinks, self.seen) if self.sinks is None else self.sinks
         )
 
+    def absorb_chunk(self, new: int, loss: Tensor | None) -> None:
+        """Let the method take in the evidence of a chunk of `new` source tokens."""
+        self.seen += new
+        with self.cache.momentary.metered():
+            self.absorb(new, loss)
+
     def absorb(self, new: int, loss: Tensor | None) -> None:
+        """Let the method take in the evidence of a pass; the newest `new` entries came with it."""
         if not (self.method.tensors() or self.method.head_tensors()):
             return
         for group in self.groups({s: s.used for s in self.layers}):
@@ -61,8 +69,12 @@ class Evictor:
             self.method.absorb(step)
             self._write_back(group, step, slice(self.prompt, group[0].used))
 
-    def compact(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
+    def evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         """Cut each layer back to its target (source entries, sinks included)."""
+        with self.cache.momentary.metered():
+            self._evict(targets, new, loss)
+
+    def _evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         if self.sinks is None:  # for good: a sink that has left cannot come back
             self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
         first = self.first_candidate
@@ -89,8 +101,8 @@ class Evictor:
         self.cache.rebase()
 
     def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
-        """Let the folding have what leaves: all of `part` but `chosen` [K, m]."""
-        if self.folding is None:
+        """Let compressive memory have what leaves: all of `part` but `chosen` [K, m]."""
+        if self.compressive_memory is None:
             return
         step = self.view([store], part, 0, None)
 
@@ -99,16 +111,16 @@ class Evictor:
             return self.cache.as_read(store, entries)[None], store.values[:, entries][None]
 
         step.as_read = as_read
-        self.folding.fold(step, chosen[None])
+        self.compressive_memory.fold(step, chosen[None])
         self._write_back([store], step, None)
-        self.cache.folding = self.folding
+        self.cache.compressive_memory = self.compressive_memory
 
-    def remix(self) -> None:
-        """Attention reads what was folded, be it in a run whose memory was loaded."""
-        if self.folding is not None and self.cache.folding is None:
-            folded = [t.any() for s in self.layers for t in s.heads.values()]
+    def resume_compressive_memory(self) -> None:
+        """Let attention read compressive memory that is not empty, that of a loaded memory too."""
+        if self.compressive_memory is not None and self.cache.compressive_memory is None:
+            folded = [t.any() for s in self.layers for t in s.head_state.values()]
             if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
-                self.cache.folding = self.folding
+                self.cache.compressive_memory = self.compressive_memory
 
     def _slide(self) -> None:
         """Sliding-window layers keep their newest entries, no more than the others hold."""
@@ -155,14 +167,14 @@ class Evictor:
                 t.name: stacked(lambda s, name=t.name: s.state[name])  # type: ignore[misc]
                 for t in self.method.tensors()
             },
-            heads={
-                t.name: torch.stack([s.heads[t.name] for s in group])
+            head_state={
+                t.name: torch.stack([s.head_state[t.name] for s in group])
                 for t in self.method.head_tensors()
             },
             generator=self.generator,
-            keys=lambda: torch.stack([s.raw_keys(part, self.cache.base) for s in group]),
-            rows=stacked(lambda s: s.rows),
-            columns=stacked(lambda s: s.columns),
+            keys=lambda: torch.stack([s.unrotated_keys(part, self.cache.base) for s in group]),
+            window_attention=stacked(lambda s: s.window_attention),
+            accumulated_attention=stacked(lambda s: s.accumulated_attention),
             # Of a first chunk the sinks are no candidates.
             loss=None if loss is None else loss[len(loss) - new :],
         )
@@ -197,24 +209,26 @@ class Evictor:
 
     def _write_back(self, group: list[LayerStore], step: Step, part: slice | None) -> None:
         for i, store in enumerate(group):
-            for name, value in step.heads.items():
-                store.heads[name].copy_(value[i])
+            for name, value in step.head_state.items():
+                store.head_state[name].copy_(value[i])
             if part is not None:
                 for name, value in step.state.items():
                     store.state[name][:, part] = value[i]
 
     # In the middle of an answer
 
-    def squeeze(self, memory_end: list[int], question: int) -> bool:
-        """Make room for more of the answer; False if nothing is left to give.
+    def evict_while_decoding(self, memory_end: list[int], question: int) -> bool:
+        """Make room for more of the answer; False, and nothing changes, where a layer has none.
 
-        Memory is compressed by the method; when little of it is left, the oldest tokens of the
-        answer go. Adjusts `memory_end`, the end of memory in each layer.
+        The method evicts from memory; when little of it is left, the oldest tokens of the answer
+        leave. Adjusts `memory_end`, the end of memory in each layer.
         """
         first = self.first_candidate
-        level = self.cache.capacity - max(NEWEST, self.cache.capacity // SQUEEZE_SHARE)
+        level = self.cache.capacity - max(NEWEST, self.cache.capacity // DECODING_SHARE)
+        if not all(self._can_shrink(s, memory_end, question, level) for s in self.layers):
+            return False
         self.cache.settle()
-        kept = self._squeezed(memory_end, level)
+        kept = self._to_keep(memory_end, level)
         for i, store in enumerate(self.cache.stores):
             end, used, device = memory_end[i], store.used, store.origin.device
             excess = used - level
@@ -232,19 +246,25 @@ class Evictor:
                 memory_end[i] = end - excess
             else:
                 answer = end + question
-                if used - answer - NEWEST < excess:
-                    return False
                 chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
                 tail = torch.cat((tail[:question], tail[question + excess :]))
-                if self.folding is not None and i not in self._aside:
-                    self._aside[i] = {name: t.clone() for name, t in store.heads.items()}
+                if self.compressive_memory is not None and i not in self._aside:
+                    self._aside[i] = {name: t.clone() for name, t in store.head_state.items()}
                 self._fold(store, slice(answer, answer + excess), chosen[:, :0])
             rest = tail.expand(store.spec.heads, -1)
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
         self.cache.rebase()
         return True
 
-    def _squeezed(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
+    def _can_shrink(
+        self, store: LayerStore, memory_end: Sequence[int], question: int, level: int
+    ) -> bool:
+        """Whether a layer can shrink to `level` entries, by its memory or else by the answer."""
+        end, excess = memory_end[self.cache.stores.index(store)], store.used - level
+        memory, answer = end - self.first_candidate, store.used - end - question
+        return excess <= max(0, memory - NEWEST, answer - NEWEST)
+
+    def _to_keep(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
         """Entries of memory [K, m] that stay where a layer is to hold `level` entries in all.
 
         By the layer's place; without those that have little memory left to give, or need not.
@@ -260,8 +280,8 @@ class Evictor:
                 self._write_back([store], step, None)
         return kept
 
-    def unfold(self) -> None:
+    def forget_answer(self) -> None:
         """Let heads forget what was folded of an answer's own tokens."""
-        for i, heads in self._aside.items():
-            self.cache.stores[i].heads.update(heads)
+        for i, before in self._aside.items():
+            self.cache.stores[i].head_state.update(before)
         self._aside.clear()

@@ -1,17 +1,17 @@
 """How much to read next and how much to remember: sizes of chunk and memory, step by step.
 
-The first half is IMDC's equations ("Memorize Step by Step: Incremental Memory and Decremental
-Chunk") as plain functions. The second half, `Schedule`, solves them for a budget and a length
-that is only an estimate. All sizes are entries of the KV cache of one head, or tokens: the same
+`Schedule` solves the equations of IMDC (`kvstream.engine.equations`) for a budget and a length that
+is only an estimate. All sizes are entries of the KV cache of one head, or tokens: the same
 number. Nothing here knows about models, and nothing grows with the length of the source.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvstream.engine.equations import CURVES, Curve, first_true, linear, mean_on_grid
 from kvstream.errors import BudgetError
 
 SMALLEST_CHUNK = 64
@@ -29,125 +29,6 @@ ADAPTIVE_CHUNK = 0.75
 one layer that takes all there is would make the chunks of all tiny, and each of them evicts."""
 
 
-# The paper's equations -------------------------------------------------------------------------
-
-
-def memory_sizes(growth: str, n: int, m_0: int, m_max: int) -> list[int]:
-    """Memory after each of ``n`` steps, rounded down: eq. 1 (linear), 7 (square), 8 (sqrt).
-
-    ``fixed`` is m_max from the first step on; a single step ends at m_max whatever the growth.
-    Raises ValueError for a growth that is not a single curve (square-sqrt, adaptive).
-    """
-    if growth == "fixed" or n == 1:
-        return [m_max] * n
-    rise, last = m_max - m_0, n - 1
-    if growth == "linear":
-        return [m_0 + rise * i // last for i in range(n)]
-    if growth == "square":
-        return [m_0 + rise * i * i // (last * last) for i in range(n)]
-    if growth == "sqrt":
-        return [m_0 + math.isqrt(rise * rise * i // last) for i in range(n)]
-    raise ValueError(f"{growth!r} has no single curve")
-
-
-def mean_memory(memory: Sequence[float]) -> float:
-    """m-hat (below eq. 6): the mean memory that a chunk meets; the last size meets none."""
-    if len(memory) < 2:
-        return 0.0
-    return sum(memory[:-1]) / (len(memory) - 1)
-
-
-def decremental_chunks(c: float, memory: Sequence[float]) -> list[float]:
-    """Chunk sizes of eq. 6 for an average chunk ``c`` (eq. 4) and the memory after each step.
-
-    The first chunk is c, as there is no memory yet; from then on chunk + memory is c + m-hat
-    (eq. 5). A value of zero or less means that this memory is too large for this chunk.
-    """
-    attention = c + mean_memory(memory)
-    return [c, *(attention - m for m in memory[:-1])]
-
-
-def adaptive_sizes(base: float, ratios: Sequence[float]) -> list[float]:
-    """Eq. 3: each layer's memory, its share of the retention ratios (eq. 2) times N x base."""
-    total = sum(ratios)
-    if total <= 0:
-        return [float(base)] * len(ratios)
-    return [len(ratios) * base * p / total for p in ratios]
-
-
-def time_ratio(r: float, c: float, memory: Sequence[float], m_max: float | None = None) -> float:
-    """Eq. 9: how many times faster incremental memory is than memory fixed at ``m_max``.
-
-    ``r`` is the share of the time that attention takes, ``c`` the (average) chunk.
-    """
-    largest = memory[-1] if m_max is None else m_max
-    return r * ((largest + c) / (mean_memory(memory) + c) - 1) + 1
-
-
-# Growth as a curve from 0 to 1 -----------------------------------------------------------------
-
-Curve = Callable[[float], float]
-
-
-def _flat(_: float) -> float:
-    return 1.0
-
-
-def _linear(t: float) -> float:
-    return t
-
-
-def _square(t: float) -> float:
-    return t * t
-
-
-_CURVES: dict[str, tuple[Curve, Curve]] = {
-    # growth: (lower half of the layers, upper half); the upper is never the smaller of the two
-    "fixed": (_flat, _flat),
-    "linear": (_linear, _linear),
-    "adaptive": (_linear, _linear),
-    "square": (_square, _square),
-    "sqrt": (math.sqrt, math.sqrt),
-    "square-sqrt": (_square, math.sqrt),
-}
-
-
-def _mean_on_grid(curve: Curve, t: float, k: int) -> float:
-    """Mean of the curve at t, t+d, ..., 1-d with d = (1-t)/k: no loop over the k points."""
-    d = (1 - t) / k
-    if curve is _flat or d == 0:
-        return curve(t)
-    if curve is _linear:
-        return t + d * (k - 1) / 2
-    if curve is _square:
-        return t * t + t * d * (k - 1) + d * d * (k - 1) * (2 * k - 1) / 6
-    # Square root: the first points one by one, the rest by Euler-Maclaurin (error below 1e-5).
-    head = min(k, 16)
-    total = sum(math.sqrt(t + j * d) for j in range(head))
-    if k > head:
-        a, b = t / d + head, t / d + k
-        rest = (b * math.sqrt(b) - a * math.sqrt(a)) * 2 / 3
-        rest -= (math.sqrt(b) - math.sqrt(a)) / 2
-        rest += (1 / math.sqrt(b) - 1 / math.sqrt(a)) / 24
-        total += rest * math.sqrt(d)
-    return total / k
-
-
-def _first_true(enough: Callable[[int], bool]) -> int:
-    """The smallest whole number from 1 up for which ``enough`` (monotone) holds."""
-    high = 1
-    while not enough(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-# The schedule of a run -------------------------------------------------------------------------
-
-
 class Schedule:
     """Sizes of the next chunk and of the memory after it, for a budget and an expected length.
 
@@ -157,7 +38,7 @@ class Schedule:
     shrinks (except ``adaptive``, layer by layer) and never passes `m_max` (the layers' mean,
     if adaptive), or ``final`` where the source has ended and fits; `chunk()` >= `smallest`.
 
-    growth, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
+    name, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
     layers: number of layers that hold memory.
     free: entries that memory and the chunk in flight may take together, A.
     final: the most that memory may hold when the question comes.
@@ -173,7 +54,7 @@ class Schedule:
     def __init__(
         self,
         *,
-        growth: str,
+        name: str,
         chunk: str,
         layers: int,
         free: int,
@@ -183,7 +64,7 @@ class Schedule:
         chunk_size: int | None = None,
         length: int | None = None,
     ) -> None:
-        self.growth, self.layers, self.free, self.final = growth, layers, free, final
+        self.name, self.layers, self.free, self.final = name, layers, free, final
         self.length = length
         self.seen = 0
         """Tokens that went through so far."""
@@ -192,7 +73,7 @@ class Schedule:
         self.held: tuple[int, ...] = (0,) * layers
         """Entries that each layer holds now."""
 
-        self._lower, self._upper = _CURVES[growth]
+        self._lower, self._upper = CURVES[name]
         self._keep, self._start = keep, start
         decremental = chunk == "decremental"
         # The paper's average chunk; without a length there is nothing to take the average over.
@@ -249,7 +130,7 @@ class Schedule:
         """
         if not 0 <= read <= self.free - max(self.held):
             raise ValueError(f"read {read} tokens, but only {self.free - max(self.held)} fit")
-        planned = read == self.chunk() and self.growth != "adaptive"
+        planned = read == self.chunk() and self.name != "adaptive"
         present = [m + read for m in self.held]
         self._fresh = False
         self.seen += read
@@ -260,8 +141,8 @@ class Schedule:
             self._advance()
         if last and self.seen <= self._room and min(present) == self.seen:
             self.held = tuple(present)  # all of it is there, and may stay
-        elif self.growth == "adaptive":
-            self.held = self._adapt(self._target(_linear), ratios, present, last)
+        elif self.name == "adaptive":
+            self.held = self._adapt(self._target(linear), ratios, present, last)
         else:
             half = self.layers // 2
             lower, upper = self._target(self._lower), self._target(self._upper)
@@ -375,7 +256,7 @@ class Schedule:
         if n == 1:
             return 0.0, 0.0
         m_0 = self._first_memory(m_max, n)
-        mean = m_0 + (m_max - m_0) * _mean_on_grid(self._upper, 0.0, n - 1)
+        mean = m_0 + (m_max - m_0) * mean_on_grid(self._upper, 0.0, n - 1)
         return mean, m_0 + (m_max - m_0) * self._upper((n - 2) / (n - 1))
 
     def _first_memory(self, m_max: int, n: int) -> int:
@@ -389,7 +270,7 @@ class Schedule:
             return c + mean <= self.free and c + mean - last >= least
 
         if self._keep is None:
-            most = _first_true(lambda m: m > self._limit or not fits(m, self.smallest)) - 1
+            most = first_true(lambda m: m > self._limit or not fits(m, self.smallest)) - 1
             self.m_max = max(1, most)
         mean, last = self._met(self.m_max, n)
         if c + mean > self.free:
@@ -401,7 +282,7 @@ class Schedule:
         if c + mean - last < 1:
             raise BudgetError(
                 f"Keeping {self.m_max} entries with an average chunk of {c} leaves the last chunk "
-                f"{c + mean - last:.0f} tokens (eq. 6); with {self.growth} growth keep less than "
+                f"{c + mean - last:.0f} tokens (eq. 6); with {self.name} growth keep less than "
                 f"about {c / (1 - mean / self.m_max):.0f}, use a larger chunk size, or "
                 "--chunk fixed."
             )
@@ -424,7 +305,7 @@ class Schedule:
             self._attention = min(self.free, math.ceil(self._average + self._met(self.m_max, n)[0]))
         else:
             rest = self.length - self.free
-            n = 1 + _first_true(lambda k: k * (self.free - self._met(self.m_max, k + 1)[0]) >= rest)
+            n = 1 + first_true(lambda k: k * (self.free - self._met(self.m_max, k + 1)[0]) >= rest)
         self._m_0 = self._first_memory(self.m_max, n)
         self._left = n
 
@@ -441,11 +322,11 @@ class Schedule:
             return -(-rest // self._fixed)
 
         def reaches(k: int) -> bool:
-            curve = _mean_on_grid(self._upper, self._position, k)
+            curve = mean_on_grid(self._upper, self._position, k)
             mean = (self._m_0 + (self.m_max - self._m_0) * curve) * self._uneven
             return k * max(self.smallest, self._attention - mean) >= rest
 
-        return _first_true(reaches)
+        return first_true(reaches)
 
     def _advance(self) -> None:
         """Moves along the growth curve by one step."""

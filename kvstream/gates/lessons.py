@@ -72,7 +72,7 @@ class Noted:
     counts: Tensor
     """[K, m], logarithms of how much each counts."""
     lse: Tensor
-    """[K, n], normalisers of the attention to what is there."""
+    """[K, n], log-sum-exp of the attention to what is there."""
     wanted: Tensor
     """[K, n, 1 + m], logarithms of the shares of what is there, as one, and of each entry."""
 
@@ -147,7 +147,7 @@ class Keeping:
         kept.extend(self.method.written(step, leave))
 
     def mix(
-        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
         return out
 
@@ -176,7 +176,7 @@ def noted(
     asked = lesson.questions
     longest, together = max(map(len, asked), default=0), sum(map(len, asked))
     sizes = BudgetSplit(budget, len(head), together, longest, ANSWER)
-    through = with_folding(method, lambda *_: keeping)
+    through = with_compressive_memory(method, lambda *_: keeping)
     reader = Reader(model, through, RunSettings(), sizes, head, asked, len(lesson.ids))
     reader.begin()
     for _ in reader.read(IdFeed(lesson.ids)):
@@ -191,7 +191,7 @@ def noted(
         query: Tensor,
         out: Tensor,
         lse: Tensor,
-        heads: Mapping[str, Tensor],
+        head_state: Mapping[str, Tensor],
         shape: Shape,
     ) -> Tensor:
         keys, _, counts = entries[layer]
@@ -226,13 +226,13 @@ def attended(
     return shares, ungrouped(mixed, len(query)).to(out.dtype)
 
 
-def with_folding(
+def with_compressive_memory(
     method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], CompressiveMemory]
 ) -> EdgeInfinite:
-    """The method with a folding that is made of it and of whether questions are known."""
+    """The method with a compressive memory made of it and of whether questions are known."""
 
     class Through(EdgeInfinite):
-        def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
+        def compressive_memory(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
             return make(self, asked) if self.memory else None
 
     return Through(**method.settings())

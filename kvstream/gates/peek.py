@@ -104,8 +104,8 @@ def _attention(
             lse = reference(query[0], keys, values, shape)[1]
     else:
         out, lse = reference(query[0], keys, values, shape)
-    if store.heads and layer == store.spec.index:
-        out = peek.mix(layer, query[0], out, lse, store.heads, shape)
+    if store.head_state and layer == store.spec.index:
+        out = peek.mix(layer, query[0], out, lse, store.head_state, shape)
     return out.transpose(0, 1)[None], None
 
 
@@ -147,9 +147,16 @@ def through(gates: Mapping[int, Gate]) -> Mix:
     """What heads remember, read through `gates` as in use, where no question is known."""
 
     def mix(
-        layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor], _: Shape
+        layer: int,
+        query: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        head_state: Mapping[str, Tensor],
+        _: Shape,
     ) -> Tensor:
-        mixed: Tensor = gates[layer](query, out, lse, heads["memory"], heads["norm"], False)
+        mixed: Tensor = gates[layer](
+            query, out, lse, head_state["memory"], head_state["norm"], False
+        )
         return mixed
 
     return mix

@@ -31,7 +31,7 @@ from kvstream.gates.lessons import (
     divergence,
     noted,
     of_prose,
-    with_folding,
+    with_compressive_memory,
     with_questions,
 )
 from kvstream.gates.peek import chunk_loss
@@ -113,7 +113,7 @@ def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
 def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
     """The method with gates that are in memory, not in a file."""
 
-    return with_folding(method, lambda sized, asked: Gated(sized, gates, asked))
+    return with_compressive_memory(method, lambda sized, asked: Gated(sized, gates, asked))
 
 
 def open_reader(
@@ -272,7 +272,7 @@ class Trainer:
         at = 0
         while at < len(ids):
             part = ids[at : at + reader.schedule.chunk()]
-            if reader.cache.folding is not None and len(part) > 1:
+            if reader.cache.compressive_memory is not None and len(part) > 1:
                 losses.append(self._chunk(reader.cache, part, (at + len(part)) / len(ids)))
             at += len(part)
             reader.step(Chunk(part, at - len(part)), last=at == len(ids))

@@ -97,13 +97,13 @@ def _memories(reader: Reader, ids: Sequence[int]) -> Iterator[list[dict[str, Ten
             part = ids[at : at + reader.schedule.chunk()]
             reader.step(Chunk(part, at), last=False)
             at += len(part)
-        yield [store.heads for store in reader.compressible]
+        yield [store.head_state for store in reader.compressible]
 
 
 def _borrow(reader: Reader, memory: Sequence[Mapping[str, Tensor]]) -> None:
     for store, heads in zip(reader.compressible, memory, strict=True):
         for name, tensor in heads.items():
-            store.heads[name].copy_(tensor)
+            store.head_state[name].copy_(tensor)
 
 
 def method_of(gates: Mapping[int, Gate]) -> EdgeInfinite:

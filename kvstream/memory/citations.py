@@ -60,17 +60,23 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     if not said or room < 0:
         return None
     for store in reader.cache.stores:
-        store.rows = store.columns = None
-    wanted = AttentionRequest((len(said),), columns=True, queries=len(question), reduce="max")
+        store.window_attention = store.accumulated_attention = None
+    wanted = AttentionRequest(
+        (len(said),), accumulated_attention=True, queries=len(question), reduce="max"
+    )
     with reader.cache.passing() as ends:
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)
         losses = reader.model.loss(hidden[len(question) - 1 :], targets)
         found = []
         for store, end in zip(reader.cache.stores, ends, strict=True):
-            if store.rows is not None and store.columns is not None:
+            if store.window_attention is not None and store.accumulated_attention is not None:
                 own = store.origin[:, :end] != PROMPT
-                measured = store.origin, store.rows / len(said), store.columns / len(question)
+                measured = (
+                    store.origin,
+                    store.window_attention / len(said),
+                    store.accumulated_attention / len(question),
+                )
                 found.append([part[:, :end][own].cpu() for part in measured])
     if not found:
         return None

@@ -274,8 +274,8 @@ def _check_sizes(
 
 def _trained(reader: Reader) -> str | None:
     """The fingerprint of what its method has learned for the model."""
-    folding = reader.compactor.folding
-    return None if folding is None else fingerprint(folding.trained)
+    memory = reader.evictor.compressive_memory
+    return None if memory is None else fingerprint(memory.trained)
 
 
 def restored(kind: Kind, memory: Memory) -> None:

@@ -17,6 +17,9 @@ from kvstream.memory.file import ASIDE
 from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore
 
+MEASURED = {"rows": "window_attention", "columns": "accumulated_attention"}
+"""Tensors of a memory file, and where a `LayerStore` has what they hold."""
+
 
 def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Numbers of the cache, and every tensor of it under names such as ``entries.3.keys``.
@@ -32,7 +35,7 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
         layer = store.spec.index
         # A sliding layer may have let go of some of the prompt.
         prefix = int((store.origin[0, : store.used] == PROMPT).sum())
-        layers.append({"used": store.used, "raw": store.raw, "prefix": prefix})
+        layers.append({"used": store.used, "raw": store.unrotated, "prefix": prefix})
         for part, span in _parts(store.used, prefix).items():
             tensors[f"{part}.{layer}.keys"] = store.keys[:, span]
             tensors[f"{part}.{layer}.values"] = store.values[:, span]
@@ -40,11 +43,11 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"entries.{layer}.origin"] = store.origin[:, entries]
         for name, tensor in store.state.items():
             tensors[f"entries.{layer}.state.{name}"] = tensor[:, entries]
-        for name, tensor in store.heads.items():
+        for name, tensor in store.head_state.items():
             tensors[f"heads.{layer}.{name}"] = tensor
         # A catalyst measures anew; without one the ranking rests on what was measured last.
-        for name in ("rows", "columns") if not reader.catalysts else ():
-            measured = getattr(store, name)
+        for name, attribute in MEASURED.items() if not reader.catalysts else ():
+            measured = getattr(store, attribute)
             if measured is not None and measured.shape[-1] == store.used:
                 tensors[f"{ASIDE}{layer}.{name}"] = measured
     for recurrent in cache.recurrent:
@@ -70,7 +73,7 @@ def fill(
     fronts = {int((s.origin[0, : s.used] == PROMPT).sum()) for s in reader.compressible}
     if full != list(reader.schedule.held) or not fronts <= {head}:
         raise ValueError("its layers do not hold what its schedule says")
-    longest = max(s.raw for s in cache.stores)
+    longest = max(s.unrotated for s in cache.stores)
     if numbers["base"] != longest:
         raise ValueError(f"its positions go on from {numbers['base']!r}, not from {longest}")
     cache.base = longest
@@ -118,16 +121,16 @@ def _fill(
     store.origin[:, :prefix] = PROMPT
     for name, tensor in store.state.items():
         take(f"entries.{spec.index}.state.{name}", tensor[:, entries])
-    for name, tensor in store.heads.items():
+    for name, tensor in store.head_state.items():
         take(f"heads.{spec.index}.{name}", tensor)
-    for name in ("rows", "columns"):
+    for name, attribute in MEASURED.items():
         measured = tensors.get(f"{ASIDE}{spec.index}.{name}")
-        setattr(store, name, None)
+        setattr(store, attribute, None)
         if measured is not None:
             if (measured.dtype, measured.shape) != (torch.float32, (heads, used)):
                 raise ValueError(f"what was measured of layer {spec.index} is not of its entries")
-            setattr(store, name, measured.to(spec.device))
-    store.used, store.raw = used, raw
+            setattr(store, attribute, measured.to(spec.device))
+    store.used, store.unrotated = used, raw
 
 
 def _found(

@@ -37,14 +37,14 @@ class Append(Method):
     pool: int = pooling_width(7, "width of the max pooling of the scores, in source tokens")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=self.window)
+        return Evidence(window_attention=self.window)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        assert step.rows is not None
+        assert step.window_attention is not None
         old = step.origin.shape[-1] - step.new
         if keep <= old:
-            return best(step.rows[..., :old], keep)
-        scores = pool(step.rows[..., old:], step.origin[..., old:], self.pool)
+            return best(step.window_attention[..., :old], keep)
+        scores = pool(step.window_attention[..., old:], step.origin[..., old:], self.pool)
         added = best(scores, keep - old, recent=self.recent) + old
         before = torch.arange(old, device=added.device).expand(*added.shape[:-1], old)
         return torch.cat((before, added), dim=-1)

@@ -57,14 +57,14 @@ def in_words(limits: tuple[float, float]) -> str:
 class Evidence:
     """What the forward pass of a chunk has to measure; what is not asked for is not computed."""
 
-    rows: int = 0
-    """Attention that the last `rows` queries pay to every entry, summed over them. With a
+    window_attention: int = 0
+    """Attention that so many of the newest queries pay to every entry, summed over them. With a
     catalyst all of its tokens are the queries. Of several catalysts each is scaled to their mean
     length, and an entry has the highest. A decoding step measures its own query."""
-    columns: bool = False
+    accumulated_attention: bool = False
     """Attention that all queries of the chunk pay to every entry, summed (h2o, cascade)."""
     decay: float = 1.0
-    """Weight ``decay ** age`` of a query in `columns`; 1 is the plain sum."""
+    """Weight ``decay ** age`` of a query in `accumulated_attention`; 1 is the plain sum."""
     loss: bool = False
     """Cross-entropy of every token of the chunk, in nats."""
     reduce: str = "mean"
@@ -109,16 +109,16 @@ class Step:
     """Source tokens so far."""
     state: Mapping[str, Tensor]
     """[G, K, n] for every EntryTensor; `absorb` writes into them."""
-    heads: Mapping[str, Tensor]
+    head_state: Mapping[str, Tensor]
     """[G, K, ...] for every HeadTensor; may be written at any time."""
     generator: torch.Generator
     """Random numbers of the run, seeded."""
     keys: Callable[[], Tensor]
-    """Un-rotated keys [G, K, n, D] of the candidates, gathered when called."""
-    rows: Tensor | None = None
-    """[G, K, n] float32, if asked for by `Evidence.rows`."""
-    columns: Tensor | None = None
-    """[G, K, n] float32, if asked for by `Evidence.columns`."""
+    """Unrotated keys [G, K, n, D] of the candidates, gathered when called."""
+    window_attention: Tensor | None = None
+    """[G, K, n] float32, if asked for by `Evidence.window_attention`."""
+    accumulated_attention: Tensor | None = None
+    """[G, K, n] float32, if asked for by `Evidence.accumulated_attention`."""
     loss: Tensor | None = None
     """[new] float32, if asked for by `Evidence.loss`."""
     votes: Tensor | None = None
@@ -165,18 +165,19 @@ class CompressiveMemory(Protocol):
         """What was learned for the model: what was folded with it can be read by nothing else."""
 
     def fold(self, step: Step, chosen: Tensor) -> None:
-        """Put what is about to leave into `step.heads`; called for one layer at a time.
+        """Put what is about to leave into `step.head_state`; called for one layer at a time.
 
         `chosen` is what `select` returned for it: all other candidates leave.
         """
 
     def mix(
-        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
         """Attention to what is there, mixed with what the layer's heads hold of what has left.
 
-        query [H, T, D], out [H, T, E], lse [H, T] the logarithms of the attention's normalisers;
-        `heads` are the layer's HeadTensors by name, [K, ...]. Called once something was folded.
+        query [H, T, D], out [H, T, E], lse [H, T] the log-sum-exp of the attention's scores;
+        `head_state` has the layer's HeadTensors by name, [K, ...]. Called once something was
+        folded.
         """
 
 
@@ -259,9 +260,9 @@ class Method:
     def absorb(self, step: Step) -> None:
         """Take new evidence into the tensors of `step.state`; called after every chunk.
 
-        Where `Evidence.columns` is asked for and an answer may fill the budget, it is called for
-        the question and for every token of the answer too. Entries that are still held get their
-        state back when the answer ends.
+        Where `Evidence.accumulated_attention` is asked for and an answer may fill the budget, it is
+        called for the question and for every token of the answer too. Entries that are still held
+        get their state back when the answer ends.
 
         The places of the last `step.new` entries still hold what others left there. Evidence is
         None where it was not measured: after the last chunk of a text that nothing has to leave.
@@ -279,7 +280,7 @@ class Method:
         """Candidates that stay: [G, K, keep] int64, each row sorted and unique, ``keep < n``."""
         raise NotImplementedError
 
-    def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
+    def compressive_memory(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         """What is done with entries that leave; None: they are gone.
 
         Called before the first token is read; `asked` says whether there are catalysts. Raises

@@ -87,7 +87,7 @@ class BumbleBee(Method):
     recent: int = setting(32, "newest tokens that always stay")
 
     def evidence(self) -> Evidence:
-        return Evidence(columns=True)
+        return Evidence(accumulated_attention=True)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("attention"),)
@@ -95,8 +95,8 @@ class BumbleBee(Method):
     def absorb(self, step: Step) -> None:
         attention = step.state["attention"]
         attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
-        if step.columns is not None:
-            attention += step.columns
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
 
     @property
     def needs_keys(self) -> bool:

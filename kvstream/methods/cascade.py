@@ -60,7 +60,7 @@ class Cascade(Method):
 
     Departures beside: sinks count in the budget. As long as a sub-cache or one behind it has room
     a token is taken, where algorithm 2 already lets it contest: memory that is not full loses
-    nothing. The normaliser of the attention is exact, where algorithm 3 extrapolates it within its
+    nothing. The log-sum-exp of the attention is exact, where algorithm 3 extrapolates it within its
     kernel. The maximum over the query heads of a group is taken of a chunk's sums, not query by
     query.
     """
@@ -118,7 +118,7 @@ class Cascade(Method):
     def evidence(self) -> Evidence:
         if self._contest != "attention":
             return Evidence()
-        return Evidence(columns=True, decay=self.gamma, reduce=self.reduce)
+        return Evidence(accumulated_attention=True, decay=self.gamma, reduce=self.reduce)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("ema"),) if self._contest == "attention" else ()
@@ -143,13 +143,13 @@ class Cascade(Method):
         old = ema.shape[-1] - step.new
         ema[..., :old] *= self.gamma**step.new
         ema[..., old:] = 0
-        if step.columns is not None:  # already weighted by gamma ** age
-            ema.add_(step.columns, alpha=1 - self.gamma)
+        if step.accumulated_attention is not None:  # already weighted by gamma ** age
+            ema.add_(step.accumulated_attention, alpha=1 - self.gamma)
 
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape
         scores = self._scores(step)
-        inserted, turns, won = (step.heads[name] for name in ("inserted", "turns", "won"))
+        inserted, turns, won = (step.head_state[name] for name in ("inserted", "turns", "won"))
         chosen = torch.empty(layers, heads, keep, dtype=torch.int64, device=scores.device)
         state = torch.cat((inserted[:, :1], turns[:, 0]), dim=-1).tolist()
         # All layers are in the same state unless their sizes differed at some time (adaptive).

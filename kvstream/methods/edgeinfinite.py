@@ -106,7 +106,7 @@ class EdgeInfinite(Method):
         return self.memory and self.form == "learned"
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=32) if self.selects else Evidence()
+        return Evidence(window_attention=32) if self.selects else Evidence()
 
     def catalyst(self, questions: Sequence[str]) -> tuple[str, ...]:
         return tuple(questions) if self.selects else ()
@@ -159,8 +159,8 @@ class EdgeInfinite(Method):
                 keys, values = step.as_read(first, end)
                 yield keys[0], values[0].float(), keys.new_ones(keys.shape[1:3])
             return
-        assert step.rows is not None
-        seen = pool(step.rows, step.origin, POOL)[0, :, :leave]
+        assert step.window_attention is not None
+        seen = pool(step.window_attention, step.origin, POOL)[0, :, :leave]
         seen, place = seen.topk(max(1, leave // LOOKED_AT), dim=-1)
         found: list[Tensor] = []
         for first, end in blocks:  # how many are of this one only a wait for a GPU could tell
@@ -174,7 +174,7 @@ class EdgeInfinite(Method):
             found = [torch.where(here, new, old) for new, old in pairs]
         yield found[0], found[1], WEIGHT * seen.clamp_min(1e-6)
 
-    def folding(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
+    def compressive_memory(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         if not self.memory:
             return None
         gates = load_gates(self.form, self.gate, model, self.features)
@@ -200,13 +200,13 @@ class Gated:
         leave = step.origin.shape[-1] - chosen.shape[-1]  # the oldest
         for keys, values, counts in self.method.written(step, leave):
             features = gate.features(keys) * counts[..., None]
-            step.heads["memory"][0] += features.transpose(1, 2) @ values
-            step.heads["norm"][0] += features.sum(1)
+            step.head_state["memory"][0] += features.transpose(1, 2) @ values
+            step.head_state["norm"][0] += features.sum(1)
 
     def mix(
-        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
-        gate, memory, norm = self.gates[layer], heads["memory"], heads["norm"]
+        gate, memory, norm = self.gates[layer], head_state["memory"], head_state["norm"]
         parts = zip(*(t.split(BLOCK, 1) for t in (query, out, lse)), strict=True)
         mixed = [gate(*part, memory, norm, self.asked) for part in parts]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)

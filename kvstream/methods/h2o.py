@@ -33,7 +33,7 @@ class H2O(Method):
     )
 
     def evidence(self) -> Evidence:
-        return Evidence(columns=True)
+        return Evidence(accumulated_attention=True)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("attention"),)
@@ -41,8 +41,8 @@ class H2O(Method):
     def absorb(self, step: Step) -> None:
         attention = step.state["attention"]
         attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
-        if step.columns is not None:
-            attention += step.columns
+        if step.accumulated_attention is not None:
+            attention += step.accumulated_attention
 
     def select(self, step: Step, keep: int) -> Tensor:
         scores = pool(step.state["attention"], step.origin, self.pool)

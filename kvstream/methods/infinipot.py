@@ -64,7 +64,7 @@ class InfiniPot(Method):
     recent: int = setting(32, "newest tokens that always stay")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=1, loss=self.alpha > 0)
+        return Evidence(window_attention=1, loss=self.alpha > 0)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("novelty"),) if self.alpha > 0 else ()
@@ -88,11 +88,11 @@ class InfiniPot(Method):
             novelty[..., novelty.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
     def votes(self, step: Step) -> Tensor | None:
-        return self._scores(step) if self.shared and step.rows is not None else None
+        return self._scores(step) if self.shared and step.window_attention is not None else None
 
     def _scores(self, step: Step) -> Tensor:
-        assert step.rows is not None
-        return pool(step.rows, step.origin, self.pool)
+        assert step.window_attention is not None
+        return pool(step.window_attention, step.origin, self.pool)
 
     def select(self, step: Step, keep: int) -> Tensor:
         scores = self._scores(step) if step.votes is None else step.votes

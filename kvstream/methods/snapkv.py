@@ -29,9 +29,9 @@ class SnapKV(Method):
     pool: int = pooling_width(7, "width of the max pooling of the scores, in source tokens")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=self.window)
+        return Evidence(window_attention=self.window)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        assert step.rows is not None
-        scores = pool(step.rows, step.origin, self.pool)
+        assert step.window_attention is not None
+        scores = pool(step.window_attention, step.origin, self.pool)
         return best(scores, keep, recent=self.window)

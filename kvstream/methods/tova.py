@@ -36,12 +36,12 @@ class TOVA(Method):
     )
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=1)
+        return Evidence(window_attention=1)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        assert step.rows is not None
+        assert step.window_attention is not None
         if self.heads == "independent":
-            return best(pool(step.rows, step.origin, self.pool), keep, recent=1)
+            return best(pool(step.window_attention, step.origin, self.pool), keep, recent=1)
         # The heads' entries are the same ones as long as they always decided together.
-        scores = pool(step.rows.mean(1, keepdim=True), step.origin[:, :1], self.pool)
+        scores = pool(step.window_attention.mean(1, keepdim=True), step.origin[:, :1], self.pool)
         return best(scores, keep, recent=1).expand(*step.origin.shape[:-1], keep)

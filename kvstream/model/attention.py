@@ -1,8 +1,8 @@
 """Attention of new queries to memory and to themselves, and the evidence that methods ask for.
 
-Every way to attend takes and returns the same shapes: queries [H, T, D] (the newest T positions),
-keys [K, N, D] and values [K, N, E] with N >= T, out [H, T, E] and the log of each query's
-normaliser [H, T] in float32. H is a multiple of K; keys and values are never repeated.
+Every backend takes and returns the same shapes: queries [H, T, D] (the newest T positions),
+keys [K, N, D] and values [K, N, E] with N >= T, out [H, T, E] and the log-sum-exp of each query's
+scores [H, T] in float32. H is a multiple of K; keys and values are never repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
 
-WAYS = ("auto", "split", "flash", "sdpa", "reference")
+BACKENDS = ("auto", "split", "flash", "sdpa", "reference")
 """How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
 PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
 BLOCK = 256
@@ -40,7 +40,7 @@ class Shape:
     softcap: float | None = None
     """Scores are ``softcap * tanh(scores / softcap)`` (Gemma 2)."""
     sinks: Tensor | None = None
-    """[H] learned logits that take part in the normaliser alone (gpt-oss)."""
+    """[H] learned logits that take part in the log-sum-exp alone (gpt-oss)."""
 
     def plain(self, total: int) -> bool:
         """Whether scores are those of a plain softmax over `total` keys, but for sinks."""
@@ -55,7 +55,7 @@ class AttentionRequest:
     """Lengths of groups of queries at the end, in order. A group's attention is summed. Sums of
     several groups are scaled to the mean length, so that no group counts more for being longer,
     and combined by their maximum."""
-    columns: bool = False
+    accumulated_attention: bool = False
     """Attention that each key gets from `queries` queries."""
     queries: int = 0
     decay: float = 1.0
@@ -70,23 +70,24 @@ def attend(
     k: Tensor,
     v: Tensor,
     shape: Shape,
-    way: str = "auto",
+    backend: str = "auto",
     *,
-    normaliser: bool = False,
+    log_sum_exp: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The fastest way that is right for this device and shape; without `normaliser` it may be None.
+    """Attention by the fastest backend that is right for this device and shape: (out, log-sum-exp).
 
-    `way` is one of WAYS, as `resolve` returns it; what a way cannot do is left to the reference.
+    The latter may be None unless `log_sum_exp` asks for it. `backend` is one of BACKENDS, as
+    `resolve` returns it; what a backend cannot do is left to the reference.
     """
     plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]
-    if way == "auto":
-        way = resolve(way, q.device, q.dtype)
-    if way == "split" and plain and same_width:
+    if backend == "auto":
+        backend = resolve(backend, q.device, q.dtype)
+    if backend == "split" and plain and same_width:
         out, lse = _split(q, k, v, shape.scale)
-    elif way == "flash" and same_width:
+    elif backend == "flash" and same_width:
         out, lse = _flash_cuda(q, k, v, shape)
-    elif way == "sdpa" and plain and shape.sinks is None and not normaliser:
+    elif backend == "sdpa" and plain and shape.sinks is None and not log_sum_exp:
         return _sdpa(q, k, v, shape.scale), None
     else:
         out, lse = reference(q, k, v, shape)
@@ -98,22 +99,22 @@ def attend(
     return out, lse
 
 
-def resolve(way: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The way that `way` means on this device. Raises UsageError for one that cannot be had."""
+def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The backend to use on this device. Raises UsageError for one that is not available."""
     half = dtype in (torch.float16, torch.bfloat16)
     flash = device.type == "cuda" and half and find_spec("flash_attn") is not None
-    if way == "auto":
+    if backend == "auto":
         if device.type == "cpu":
             return "split"
         return "flash" if flash else "sdpa" if device.type == "cuda" else "reference"
-    if way == "split" and device.type != "cpu":
+    if backend == "split" and device.type != "cpu":
         raise UsageError("--attn split is for the CPU; use --attn auto.")
-    if way == "flash" and not flash:
+    if backend == "flash" and not flash:
         raise UsageError(
             "--attn flash needs a CUDA device, 16-bit weights and the package flash-attn "
             "(pip install 'kvstream[flash]'); use --attn auto."
         )
-    return way
+    return backend
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
@@ -124,7 +125,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
     for first in range(0, q.shape[1], block):
         rows = slice(first, min(first + block, q.shape[1]))
         scores = _scores(q, k, shape, rows)
-        lse[:, rows] = _normaliser(scores, shape)
+        lse[:, rows] = _log_sum_exp(scores, shape)
         weights = (scores - lse[:, rows, None]).exp_()
         out[:, rows] = ungrouped(grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
     return out, lse
@@ -139,29 +140,32 @@ def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
 
 
 def evidence(
-    q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, wanted: AttentionRequest
+    q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, request: AttentionRequest
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Attention that each key gets: (rows, columns), each [K, N] float32 or None."""
-    rows = columns = None
+    """Attention that each key gets: (window attention, accumulated attention).
+
+    Each is [K, N] float32, or None where it was not requested.
+    """
+    window = accumulated = None
     plain = shape.plain(k.shape[-2])
     known = lse if plain else None
-    if wanted.segments:
+    if request.segments:
         end, parts = q.shape[1], []
-        for length in reversed(wanted.segments):
+        for length in reversed(request.segments):
             parts.append(_attention_to(q, k, known, shape, end - length, end))
             end -= length
         summed = parts[0]
         if len(parts) > 1:
-            mean = sum(wanted.segments) / len(parts)
-            lengths = reversed(wanted.segments)
+            mean = sum(request.segments) / len(parts)
+            lengths = reversed(request.segments)
             summed = torch.stack([p * (mean / n) for p, n in zip(parts, lengths, strict=True)])
             summed = summed.amax(0)
-        rows = _reduce(summed, k.shape[0], wanted.reduce)
-    if wanted.columns:
-        first, end = wanted.first, wanted.first + wanted.queries
-        summed = _attention_to(q, k, known, shape, first, end, wanted.decay)
-        columns = _reduce(summed, k.shape[0], wanted.reduce)
-    return rows, columns
+        window = _reduce(summed, k.shape[0], request.reduce)
+    if request.accumulated_attention:
+        first, end = request.first, request.first + request.queries
+        summed = _attention_to(q, k, known, shape, first, end, request.decay)
+        accumulated = _reduce(summed, k.shape[0], request.reduce)
+    return window, accumulated
 
 
 def _attention_to(
@@ -193,7 +197,7 @@ def _attention_to(
     for start in range(first, last, rows):
         block = slice(start, min(start + rows, last))
         scores = _scores(q, k, shape, block)
-        known = _normaliser(scores, shape) if lse is None else lse[:, block]
+        known = _log_sum_exp(scores, shape) if lse is None else lse[:, block]
         shares = scores.sub_(known[..., None]).exp_()
         summed += weights[block.start - first : block.stop - first] @ shares
     return summed
@@ -202,9 +206,9 @@ def _attention_to(
 def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tensor:
     """[H, N]: ``sum_i exp(scale q_i k_j + plus_i)`` over the queries from `first` that see key j.
 
-    The sum is a normaliser: that of attention in which keys ask and queries are asked, `plus`
-    [H, n] being added to the scores of those n. So the flash kernel hands out its logarithm, and
-    neither scores nor what is made of them are ever written out.
+    Its logarithm is the log-sum-exp of attention in which keys take the place of queries and
+    queries that of keys, `plus` [H, n] added to the scores of those n. The flash kernel returns it,
+    so no scores are ever written out.
     """
     groups, total, count = k.shape[0], k.shape[1], plus.shape[1]
     seen = total - q.shape[1] + first  # keys that all of these queries see
@@ -283,7 +287,7 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
 def _flash_cpu(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """PyTorch's flash kernel for CPUs, which also returns the normaliser.
+    """PyTorch's flash kernel for CPUs, which also returns the log-sum-exp.
 
     With `causal` the last query sees the last key; in float32 there must be as many of both.
     Grouped queries become a batch over the group with keys of stride 0: nothing is copied.
@@ -370,7 +374,7 @@ def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     return scores.masked_fill_(hidden, -torch.inf)
 
 
-def _normaliser(scores: Tensor, shape: Shape) -> Tensor:
+def _log_sum_exp(scores: Tensor, shape: Shape) -> Tensor:
     lse = scores.logsumexp(-1)
     return lse if shape.sinks is None else torch.logaddexp(lse, shape.sinks[:, None].float())
 

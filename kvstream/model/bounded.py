@@ -33,8 +33,8 @@ class BoundedModel:
     """Positions the model was trained for; no budget may pass it."""
     head_is_plain: bool
     """The output layer alone gives the logits (up to a known cap or scale)."""
-    way: str = "auto"
-    """How attention is computed: one of `attention.WAYS`."""
+    backend: str = "auto"
+    """How attention is computed: one of `attention.BACKENDS`."""
     states: tuple[StateSpec, ...] = ()
     """What layers carry from token to token, instead of keys and values or beside them."""
 
@@ -78,17 +78,17 @@ class BoundedModel:
                 f"A budget of {capacity} tokens is past the {self.trained_length} positions that "
                 f"{self.name} was trained for; use --budget {self.trained_length} or less."
             )
-        return BoundedCache(self.layers, capacity, tensors, head_tensors, self.way, self.states)
+        return BoundedCache(self.layers, capacity, tensors, head_tensors, self.backend, self.states)
 
     @torch.inference_mode()
     def forward(
-        self, ids: Sequence[int], cache: BoundedCache, wanted: AttentionRequest | None = None
+        self, ids: Sequence[int], cache: BoundedCache, request: AttentionRequest | None = None
     ) -> Tensor:
         """Run `ids` behind what is in the cache; returns hidden states [n, d] for `logits`.
 
         Where the output layer is not plain, the logits [n, V] themselves are returned.
         """
-        cache.wanted = wanted or AttentionRequest()
+        cache.request = request or AttentionRequest()
         if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered
             cache.momentary.due(len(ids) * (cache.used + len(ids)))
         start = cache.next_position

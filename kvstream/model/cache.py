@@ -1,10 +1,10 @@
 """The bounded KV cache: allocated once, never grown, its entries counted and named.
 
-A layer's entries lie in order of age: the prompt, the source's sinks, memory, then what is in
-flight (chunk and catalyst, or question and answer). The first `raw` of them are stored un-rotated
-and stand at the positions that end at `BoundedCache.base`; those in flight are stored as the model
-rotated them, at `base` and on. Before the first eviction everything is in flight: the cache then
-holds exactly what a plain one would.
+A layer's entries lie in order of age: the prompt, the source's sinks, memory, then what the pass
+adds (chunk and catalyst, or question and answer). The keys of the first `unrotated` entries are
+stored unrotated; these stand at the positions that end at `BoundedCache.base`. The other keys are
+stored as the model rotated them, at `base` and on. Before the first eviction all keys are rotated:
+the cache then holds exactly what a plain one would.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class LayerStore(CacheLayerMixin):
         self.spec = spec
         self.capacity = capacity
         self.used = 0
-        self.raw = 0
+        self.unrotated = 0
         shape, on = (spec.heads, capacity), spec.device
         self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.dtype, device=on)
         self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.dtype, device=on)
         self.origin = torch.full(shape, PROMPT, dtype=torch.int32, device=on)
         self.state = {t.name: torch.zeros(shape, dtype=t.dtype, device=on) for t in tensors}
-        self.heads = {
+        self.head_state = {
             t.name: torch.zeros(
                 (spec.heads, *t.shape(spec.key_dim, spec.value_dim)),
                 dtype=t.dtype,
@@ -92,8 +92,8 @@ class LayerStore(CacheLayerMixin):
         }
         self.aside: dict[str, Tensor] = {}
         """What `state` was before an answer changes it; entries that leave, leave here too."""
-        self.rows: Tensor | None = None
-        self.columns: Tensor | None = None
+        self.window_attention: Tensor | None = None
+        self.accumulated_attention: Tensor | None = None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -124,55 +124,57 @@ class LayerStore(CacheLayerMixin):
         return self.capacity
 
     @property
-    def in_flight(self) -> int:
-        return self.used - self.raw
+    def rotated(self) -> int:
+        return self.used - self.unrotated
 
-    def rotated(self, base: int, scratch: Tensor | None) -> Tensor:
-        """All keys as attention needs them, [K, used, D]; in `scratch` unless nothing is raw."""
-        if self.raw == 0 or self.spec.rotary is None:
+    def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
+        """All keys as attention needs them, [K, used, D]; in `scratch` unless none is unrotated."""
+        if self.unrotated == 0 or self.spec.rotary is None:
             return self.keys[:, : self.used]
         assert scratch is not None
         out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
-        self.spec.rotary.rotate(self.keys[:, : self.raw], base - self.raw, out[:, : self.raw])
-        out[:, self.raw :] = self.keys[:, self.raw : self.used]
+        self.spec.rotary.rotate(
+            self.keys[:, : self.unrotated], base - self.unrotated, out[:, : self.unrotated]
+        )
+        out[:, self.unrotated :] = self.keys[:, self.unrotated : self.used]
         return out
 
-    def raw_keys(self, part: slice, base: int) -> Tensor:
-        """Un-rotated keys [K, n, D] of the entries `part`; a copy where some are in flight."""
+    def unrotated_keys(self, part: slice, base: int) -> Tensor:
+        """Unrotated keys [K, n, D] of the entries `part`; a copy where some are rotated."""
         keys = self.keys[:, part]
-        if part.stop <= self.raw or self.spec.rotary is None:
+        if part.stop <= self.unrotated or self.spec.rotary is None:
             return keys
         keys = keys.clone()
-        first = max(part.start, self.raw)
-        flying = keys[:, first - part.start :]
-        self.spec.rotary.unrotate(flying, base + first - self.raw, flying)
+        first = max(part.start, self.unrotated)
+        turned = keys[:, first - part.start :]
+        self.spec.rotary.unrotate(turned, base + first - self.unrotated, turned)
         return keys
 
-    def measured(self, rows: Tensor | None, columns: Tensor | None, *, by_owner: bool) -> None:
+    def measured(
+        self, window: Tensor | None, accumulated: Tensor | None, *, by_owner: bool
+    ) -> None:
         """Note the attention that entries got in a pass: the mean over the layers that share them.
 
         The owner comes first in every pass, so it is where the mean begins.
         """
         if self.spec.shared_by:
             layers = 1 + len(self.spec.shared_by)
-            rows, columns = (None if t is None else t / layers for t in (rows, columns))
+            window, accumulated = (None if t is None else t / layers for t in (window, accumulated))
         if by_owner:
-            self.rows, self.columns = rows, columns
+            self.window_attention, self.accumulated_attention = window, accumulated
             return
-        if rows is not None and self.rows is not None:
-            self.rows = self.rows + rows.to(self.rows.device)
-        if columns is not None and self.columns is not None:
-            self.columns = self.columns + columns.to(self.columns.device)
+        self.window_attention = _sum(self.window_attention, window)
+        self.accumulated_attention = _sum(self.accumulated_attention, accumulated)
 
     def settle(self, base: int) -> None:
-        """Take the rotation off what is in flight; afterwards everything is raw."""
-        if self.in_flight and self.spec.rotary is not None:
-            flying = self.keys[:, self.raw : self.used]
-            self.spec.rotary.unrotate(flying, base, flying)
-        self.raw = self.used
+        """Take the rotation off all rotated keys; afterwards every entry is unrotated."""
+        if self.rotated and self.spec.rotary is not None:
+            turned = self.keys[:, self.unrotated : self.used]
+            self.spec.rotary.unrotate(turned, base, turned)
+        self.unrotated = self.used
 
     def keep(self, first: int, indices: Tensor) -> None:
-        """Of the raw entries from `first` on keep those at ``first + indices`` [K, m], in order."""
+        """Keep, of the unrotated entries from `first` on, ``first + indices`` [K, m], in order."""
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
         remembered = (*self.state.values(), *self.aside.values())
@@ -186,14 +188,14 @@ class LayerStore(CacheLayerMixin):
                 part = flat[:, at : at + block]
                 kept = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
                 tensor[:, first + at : first + at + part.shape[1]] = kept
-        self.rows, self.columns = (
+        self.window_attention, self.accumulated_attention = (
             # What was measured of these entries goes with them, for whoever ranks them later.
             torch.cat((t[:, :first], t.gather(-1, (indices + first).to(t.device))), -1)
             if t is not None and t.shape[-1] >= self.used
             else None
-            for t in (self.rows, self.columns)
+            for t in (self.window_attention, self.accumulated_attention)
         )
-        self.used = self.raw = first + m
+        self.used = self.unrotated = first + m
 
     def set_state_aside(self) -> None:
         """Keep a copy of `state` for `restore_state`."""
@@ -212,7 +214,12 @@ class LayerStore(CacheLayerMixin):
 
     def head_bytes(self) -> int:
         """Bytes of what is kept of the heads as a whole."""
-        return sum(t.nbytes for t in self.heads.values())
+        return sum(t.nbytes for t in self.head_state.values())
+
+
+def _sum(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """The sum of two, on the device of `mine`; `mine` where one of them is missing."""
+    return mine if mine is None or other is None else mine + other.to(mine.device)
 
 
 class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs differ in this
@@ -251,7 +258,7 @@ class BoundedCache(Cache):
         capacity: int,
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
-        way: str = "auto",
+        backend: str = "auto",
         states: Sequence[StateSpec] = (),
     ) -> None:
         stores = {
@@ -275,11 +282,11 @@ class BoundedCache(Cache):
         """The layers that carry a state."""
         self.capacity = capacity
         self.base = 0
-        """Position of the first entry in flight, the same for all layers."""
-        self.wanted = AttentionRequest()
-        self.folding: CompressiveMemory | None = None
+        """Position of the first rotated entry, the same for all layers."""
+        self.request = AttentionRequest()
+        self.compressive_memory: CompressiveMemory | None = None
         """Mixes what the heads remember into attention; None: nothing was folded yet."""
-        self.way = way
+        self.backend = backend
         self.peak = Peak()
         self.momentary = Scratch()
         """What attention and selection take for a moment."""
@@ -296,7 +303,7 @@ class BoundedCache(Cache):
 
     @property
     def next_position(self) -> int:
-        return self.base + self.stores[0].in_flight
+        return self.base + self.stores[0].rotated
 
     @property
     def bytes(self) -> int:
@@ -330,9 +337,9 @@ class BoundedCache(Cache):
 
     def attended(self, store: LayerStore) -> tuple[Tensor, Tensor]:
         """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
-        scratch = self.scratch(store.spec) if store.raw and store.spec.rotary else None
+        scratch = self.scratch(store.spec) if store.unrotated and store.spec.rotary else None
         with self.momentary.metered():
-            keys = store.rotated(self.base, scratch)
+            keys = store.rotated_keys(self.base, scratch)
         return keys, store.values[:, : store.used]
 
     def free_scratch(self) -> None:
@@ -340,7 +347,7 @@ class BoundedCache(Cache):
         self._scratch.clear()
 
     def as_read(self, store: LayerStore, part: slice) -> Tensor:
-        """Raw keys [K, n, D] at the positions of the pass just done, float32; after `settle`."""
+        """Unrotated keys [K, n, D] at the positions of the last pass, float32; after `settle`."""
         if store.spec.rotary is None:
             return store.keys[:, part].float()
         return store.spec.rotary.rotate(store.keys[:, part], self.base - store.used + part.start)
@@ -356,7 +363,11 @@ class BoundedCache(Cache):
 
     def note_scratch(self) -> None:
         """Count what is there beside the entries: rotated keys, what was measured, copies."""
-        held = [t for s in self.stores for t in (s.rows, s.columns, *s.aside.values())]
+        held = [
+            t
+            for s in self.stores
+            for t in (s.window_attention, s.accumulated_attention, *s.aside.values())
+        ]
         held += self._scratch.values()
         there = sum(t.nbytes for t in held if t is not None)
         self.peak.scratch = max(self.peak.scratch, there + self.momentary.most)
@@ -387,23 +398,23 @@ class BoundedCache(Cache):
             yield ends
 
     def drop_newest(self, count: int) -> None:
-        """Remove the newest `count` entries, which must be in flight (a catalyst, an answer)."""
+        """Remove the newest `count` entries, which must be rotated (a catalyst, an answer)."""
         for store in self.stores:
-            assert store.in_flight >= count
+            assert store.rotated >= count
             store.used -= count
 
     def cut(self, ends: Sequence[int]) -> None:
         """Forget what came after the first ``ends[i]`` entries of each layer."""
         for store, end in zip(self.stores, ends, strict=True):
-            store.used, store.raw = end, min(store.raw, end)
+            store.used, store.unrotated = end, min(store.unrotated, end)
         self.rebase()
 
     def settle(self) -> None:
-        """Make every entry raw; the next ones follow the longest layer."""
+        """Make every entry unrotated; the next ones follow the longest layer."""
         for store in self.stores:
             store.settle(self.base)
         self.rebase()
 
     def rebase(self) -> None:
         """After entries left: what remains is pushed together, and new ones follow it."""
-        self.base = max(store.raw for store in self.stores)
+        self.base = max(store.unrotated for store in self.stores)

@@ -89,19 +89,21 @@ def bounded_attention(
     owner = layer == store.spec.index
     if not owner:  # which may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
-    folding = cache.folding if store.heads and owner else None
+    memory = cache.compressive_memory if store.head_state and owner else None
     with cache.momentary.metered() as results:
-        out, lse = attend(query[0], keys, values, shape, cache.way, normaliser=folding is not None)
+        out, lse = attend(
+            query[0], keys, values, shape, cache.backend, log_sum_exp=memory is not None
+        )
         results.append(out)
-    wanted = cache.wanted
-    if store.spec.window is None and (wanted.segments or wanted.columns):
+    request = cache.request
+    if store.spec.window is None and (request.segments or request.accumulated_attention):
         with cache.momentary.metered():
-            measured = evidence(query[0], keys, lse, shape, wanted)
+            measured = evidence(query[0], keys, lse, shape, request)
         store.measured(*measured, by_owner=owner)
-    if folding is not None:
+    if memory is not None:
         assert lse is not None
         with cache.momentary.metered() as results:
-            out = folding.mix(layer, query[0], out, lse, store.heads)
+            out = memory.mix(layer, query[0], out, lse, store.head_state)
             results.append(out)
     # Contiguous, since some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None

@@ -147,7 +147,7 @@ def load(settings: ModelSettings) -> BoundedModel:
         _check_complete(settings.name, found)
     model.requires_grad_(False)
     bounded = bound(model, settings.name)
-    bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    bounded.backend = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
     return bounded
 
 

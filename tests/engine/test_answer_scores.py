@@ -114,6 +114,23 @@ def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
             assert now[head, PROMPT:].tolist() == [old[o] for o in held[PROMPT:]]
 
 
+def test_layers_make_room_for_an_answer_all_or_none() -> None:
+    """The second layer has neither memory nor answer to give, so that the first keeps its own."""
+    reader = read(H2O())
+    evictor, cache, first = reader.evictor, reader.cache, reader.first_candidate
+    with cache.passing() as ends:
+        reader.model.forward(tokens(BUDGET - cache.used, 3), cache)
+        before = [(s.used, s.unrotated, s.keys.clone(), s.origin.clone()) for s in cache.stores]
+        given = [ends[0], first]
+        assert not evictor.evict_while_decoding(given, BUDGET - first)
+        assert given == [ends[0], first]
+        for store, (used, unrotated, keys, origin) in zip(cache.stores, before, strict=True):
+            assert (store.used, store.unrotated) == (used, unrotated)
+            assert torch.equal(store.keys, keys)
+            assert torch.equal(store.origin, origin)
+        assert evictor.evict_while_decoding(ends, QUESTION)
+
+
 def test_an_answer_that_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = read(H2O())
     room = BUDGET - reader.cache.used - QUESTION

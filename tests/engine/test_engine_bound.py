@@ -109,12 +109,12 @@ def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> N
     cache, prompt = reader.cache, sizes.prompt
     assert cache.used <= sizes.budget
     assert cache.bytes <= cache.capacity_bytes
-    assert cache.base == max(store.raw for store in cache.stores)
+    assert cache.base == max(store.unrotated for store in cache.stores)
     found: set[int] = set()
     for i, store in enumerate(reader.compressible):
         if memory is not None:
             assert store.used == prompt + memory[i]
-        assert 0 <= store.raw <= store.used
+        assert 0 <= store.unrotated <= store.used
         origins = store.origin[:, : store.used]
         assert (origins[:, :prompt] == -1).all()
         source = origins[:, prompt:]

@@ -84,7 +84,7 @@ def check(
     assert wrong < tolerance
     assert said == want
     assert reader.retained().tolist() == list(range(sum(cuts)))
-    assert all(store.raw == 0 for store in reader.cache.stores), "something was un-rotated"
+    assert all(store.unrotated == 0 for store in reader.cache.stores), "something was un-rotated"
 
 
 @pytest.mark.parametrize("cuts", [CHUNKS, (sum(CHUNKS),)], ids=["several chunks", "one chunk"])
@@ -163,7 +163,7 @@ def test_answers_leave_memory_bit_for_bit_as_it_was() -> None:
     head, chunks, question = problem(CHUNKS, 97)
     first, _, reader = ours(bounded("gemma3"), InfiniPot(), head, chunks, question, ANSWER)
     before = [
-        (s.used, s.raw, s.keys[:, : s.used].clone(), s.values[:, : s.used].clone())
+        (s.used, s.unrotated, s.keys[:, : s.used].clone(), s.values[:, : s.used].clone())
         for s in reader.cache.stores
     ]
     base = reader.cache.base
@@ -171,7 +171,7 @@ def test_answers_leave_memory_bit_for_bit_as_it_was() -> None:
         again = list(reader.answer(question, lambda x: int(x.argmax()), frozenset(), ANSWER))
         assert again == first
         for store, (used, raw, keys, values) in zip(reader.cache.stores, before, strict=True):
-            assert (store.used, store.raw) == (used, raw)
+            assert (store.used, store.unrotated) == (used, raw)
             assert torch.equal(store.keys[:, :used], keys)
             assert torch.equal(store.values[:, :used], values)
         assert reader.cache.base == base

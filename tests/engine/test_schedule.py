@@ -20,7 +20,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     free = draw(st.integers(96, 40_000))
     final = draw(st.integers(1, free + 300))
     return {
-        "growth": draw(st.sampled_from(GROWTHS)),
+        "name": draw(st.sampled_from(GROWTHS)),
         "chunk": draw(st.sampled_from(CHUNKS)),
         "layers": draw(st.integers(1, 7)),
         "free": free,
@@ -35,7 +35,7 @@ def run(schedule: Schedule, length: int, draw: Any, corrections: bool = False) -
     """Feeds a source of ``length`` tokens, checks every promise on the way; the chunks read."""
     chunks: list[int] = []
     seen = 0
-    adaptive = schedule.growth == "adaptive"
+    adaptive = schedule.name == "adaptive"
     while seen < length and len(chunks) < 300:
         before = schedule.held
         asked = schedule.chunk()
@@ -88,7 +88,7 @@ def test_every_promise_when_the_length_is_known(
     if whole:
         assert chunks == [length]
         assert schedule.held == (length,) * wish["layers"]
-    if sum(chunks) < length or wish["growth"] == "adaptive":
+    if sum(chunks) < length or wish["name"] == "adaptive":
         return
     assert expected is not None
     # Never more steps than planned; fewer, as what n steps hold beyond the length is left out at
@@ -123,11 +123,11 @@ def test_every_promise_of_an_open_ended_stream(
     run(schedule, length, data.draw, corrections)
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("schedule", GROWTHS)
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_a_stream_settles(growth: str, chunk: str) -> None:
+def test_a_stream_settles(schedule: str, chunk: str) -> None:
     schedule = Schedule(
-        growth=growth, chunk=chunk, layers=4, free=1000, final=990, length=None
+        name=schedule, chunk=chunk, layers=4, free=1000, final=990, length=None
     )  # fmt: skip
     sizes = []
     for _ in range(5000):
@@ -144,7 +144,7 @@ def test_a_corrected_estimate_ends_full_and_reads_no_more_steps(wrong: float) ->
     length, results = 100_000, []
     for estimate in (length, int(length * wrong)):
         schedule = Schedule(
-            growth="linear", chunk="decremental", layers=1, free=1000, final=700, length=estimate
+            name="linear", chunk="decremental", layers=1, free=1000, final=700, length=estimate
         )
         seen = 0
         while seen < length:
@@ -160,7 +160,7 @@ def test_a_corrected_estimate_ends_full_and_reads_no_more_steps(wrong: float) ->
 
 def test_a_file_that_is_shorter_than_thought_stays_whole_where_it_fits() -> None:
     schedule = Schedule(
-        growth="linear", chunk="decremental", layers=2, free=1000, final=800, length=5000
+        name="linear", chunk="decremental", layers=2, free=1000, final=800, length=5000
     )
     assert schedule.chunk() == 1000
     assert schedule.memory(800, last=True) == (800, 800)
@@ -168,7 +168,7 @@ def test_a_file_that_is_shorter_than_thought_stays_whole_where_it_fits() -> None
 
 def test_keep_is_obeyed_by_a_source_that_would_fit() -> None:
     schedule = Schedule(
-        growth="linear", chunk="decremental", layers=2, free=1000, final=800, keep=100, length=300
+        name="linear", chunk="decremental", layers=2, free=1000, final=800, keep=100, length=300
     )
     assert not schedule.whole
     assert schedule.memory(300, last=True) == (100, 100)
@@ -176,7 +176,7 @@ def test_keep_is_obeyed_by_a_source_that_would_fit() -> None:
 
 def test_square_sqrt_gives_the_upper_half_more() -> None:
     schedule = Schedule(
-        growth="square-sqrt", chunk="decremental", layers=5, free=1000, final=600, length=50_000
+        name="square-sqrt", chunk="decremental", layers=5, free=1000, final=600, length=50_000
     )
     for _ in range(12):
         held = schedule.memory(schedule.chunk())
@@ -186,11 +186,11 @@ def test_square_sqrt_gives_the_upper_half_more() -> None:
 
 def test_adaptive_follows_eq_3_and_keeps_the_mean() -> None:
     schedule = Schedule(
-        growth="adaptive", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
+        name="adaptive", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
         length=100_000,
     )  # fmt: skip
     linear = Schedule(
-        growth="linear", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
+        name="linear", chunk="decremental", layers=3, free=4000, final=3000, keep=600,
         length=100_000,
     )  # fmt: skip
     first = schedule.memory(schedule.chunk(), [0.9, 0.1, 0.1][:0] or None)
@@ -205,7 +205,7 @@ def test_adaptive_follows_eq_3_and_keeps_the_mean() -> None:
 
 def test_adaptive_hands_on_what_a_full_layer_cannot_take() -> None:
     schedule = Schedule(
-        growth="adaptive", chunk="decremental", layers=2, free=1000, final=400, length=20_000
+        name="adaptive", chunk="decremental", layers=2, free=1000, final=400, length=20_000
     )
     while schedule.seen < 17_000:
         held = schedule.memory(schedule.chunk(), [0.9, 0.3])
@@ -222,7 +222,7 @@ def test_no_layer_of_adaptive_makes_chunks_much_smaller_than_the_mean_does(
     ratios: list[float],
 ) -> None:
     schedule = Schedule(
-        growth="adaptive", chunk="decremental", layers=4, free=1000, final=900, length=20_000
+        name="adaptive", chunk="decremental", layers=4, free=1000, final=900, length=20_000
     )
     while schedule.seen < 19_000:
         held = schedule.memory(min(schedule.chunk(), 20_000 - schedule.seen), ratios)
@@ -232,7 +232,7 @@ def test_no_layer_of_adaptive_makes_chunks_much_smaller_than_the_mean_does(
 
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> None:
-    size = {"growth": "linear", "chunk": chunk, "layers": 1, "free": 250, "final": 200}
+    size = {"name": "linear", "chunk": chunk, "layers": 1, "free": 250, "final": 200}
     with pytest.raises(BudgetError, match=r"250 .*chunk size of 5000 .*use one below 250, or"):
         Schedule(**size, chunk_size=5000, length=9999)  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match=r"smallest chunk of 64 leaves no memory; raise"):
@@ -240,17 +240,17 @@ def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> N
 
 
 def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
-    schedule = Schedule(growth="fixed", chunk="fixed", layers=1, free=1000, final=500, length=9999)
+    schedule = Schedule(name="fixed", chunk="fixed", layers=1, free=1000, final=500, length=9999)
     with pytest.raises(ValueError, match="only 1000 fit"):
         schedule.memory(1001)
 
 
-@pytest.mark.parametrize("growth", GROWTHS)
-def test_a_hundred_million_tokens_cost_nothing(growth: str) -> None:
+@pytest.mark.parametrize("schedule", GROWTHS)
+def test_a_hundred_million_tokens_cost_nothing(schedule: str) -> None:
     tracemalloc.start()
     began = time.process_time()
     schedule = Schedule(
-        growth=growth, chunk="decremental", layers=32, free=100, final=90, length=10**8
+        name=schedule, chunk="decremental", layers=32, free=100, final=90, length=10**8
     )
     for _ in range(50):
         schedule.memory(schedule.chunk(), [0.5, 0.1] * 16)

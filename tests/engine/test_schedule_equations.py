@@ -8,15 +8,15 @@ import pytest
 from models import bounded, tokens
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.reader import Chunk, Reader
-from kvstream.engine.schedule import (
-    Schedule,
+from kvstream.engine.equations import (
     adaptive_sizes,
     decremental_chunks,
     mean_memory,
     memory_sizes,
     time_ratio,
 )
+from kvstream.engine.reader import Chunk, Reader
+from kvstream.engine.schedule import Schedule
 from kvstream.errors import BudgetError
 from kvstream.methods.snapkv import SnapKV
 from kvstream.settings import RunSettings
@@ -75,41 +75,41 @@ def test_time_ratio_by_hand() -> None:
     assert time_ratio(0.5, 1000, memory_sizes("fixed", 5, 0, 1000)) == 1.0
 
 
-@pytest.mark.parametrize("growth", ["linear", "sqrt", "square", "fixed"])
-def test_average_chunk_is_the_papers(growth: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "sqrt", "square", "fixed"])
+def test_average_chunk_is_the_papers(name: str) -> None:
     n, c, m_max = 32, 1024, 1024
     schedule = Schedule(
-        growth=growth, chunk="decremental", layers=1, free=4096, final=2048, keep=m_max,
+        name=name, chunk="decremental", layers=1, free=4096, final=2048, keep=m_max,
         chunk_size=c, length=n * c,
     )  # fmt: skip
     assert schedule.steps == n
     chunks, sizes = follow(schedule, n * c)
-    memory = memory_sizes(growth, n, m_max // n, m_max)
+    memory = memory_sizes(name, n, m_max // n, m_max)
     assert sizes == memory
     for got, want in zip(chunks[:-1], decremental_chunks(c, memory), strict=False):
         assert got == pytest.approx(want, abs=2)
 
 
-@pytest.mark.parametrize("growth", ["linear", "sqrt", "square", "fixed"])
-def test_solved_for_a_budget_is_eq_5_with_all_that_is_free(growth: str) -> None:
+@pytest.mark.parametrize("name", ["linear", "sqrt", "square", "fixed"])
+def test_solved_for_a_budget_is_eq_5_with_all_that_is_free(name: str) -> None:
     schedule = Schedule(
-        growth=growth, chunk="decremental", layers=1, free=1000, final=700, length=32_768
+        name=name, chunk="decremental", layers=1, free=1000, final=700, length=32_768
     )
     n = schedule.steps
     assert n is not None
     chunks, sizes = follow(schedule, 32_768)
     assert chunks[0] == 1000
     assert {c + m for c, m in zip(chunks[1:-1], sizes, strict=False)} == {1000}
-    assert sizes[: len(sizes) - 2] == memory_sizes(growth, n, 700 // n, 700)[: len(sizes) - 2]
+    assert sizes[: len(sizes) - 2] == memory_sizes(name, n, 700 // n, 700)[: len(sizes) - 2]
     assert sizes[-1] == 700
     # The fewest steps: with one less, the chunks of the equations do not reach the length.
-    fewer = memory_sizes(growth, n - 1, max(1, 700 // (n - 1)), 700)
+    fewer = memory_sizes(name, n - 1, max(1, 700 // (n - 1)), 700)
     assert sum(1000 - m for m in [0, *fewer[:-1]]) < 32_768 + n
     assert len(chunks) in (n - 1, n)
 
 
 def test_fixed_chunks() -> None:
-    schedule = Schedule(growth="linear", chunk="fixed", layers=2, free=1000, final=600, length=9000)
+    schedule = Schedule(name="linear", chunk="fixed", layers=2, free=1000, final=600, length=9000)
     chunks, sizes = follow(schedule, 9000)
     assert chunks == [400] * 22 + [200]
     assert schedule.steps == math.ceil(9000 / 400)
@@ -120,7 +120,7 @@ def test_peak_falls_as_the_paper_says() -> None:
     # Against c + m_max: 25% less for linear growth at m_max = c.
     c = 1024
     schedule = Schedule(
-        growth="linear", chunk="decremental", layers=1, free=8192, final=4096, keep=c,
+        name="linear", chunk="decremental", layers=1, free=8192, final=4096, keep=c,
         chunk_size=c, length=64 * c,
     )  # fmt: skip
     chunks, sizes = follow(schedule, 64 * c)
@@ -130,7 +130,7 @@ def test_peak_falls_as_the_paper_says() -> None:
 
 def refused(message: str, **changes: object) -> None:
     settings: dict[str, object] = {
-        "growth": "linear", "chunk": "decremental", "layers": 2, "free": 1000, "final": 800,
+        "name": "linear", "chunk": "decremental", "layers": 2, "free": 1000, "final": 800,
         "length": 50_000,
     }  # fmt: skip
     settings.update(changes)
@@ -151,8 +151,8 @@ def test_what_cannot_be_had_is_refused_with_the_number() -> None:
     refused("cannot keep 300 .* at most 200", chunk="fixed", chunk_size=800, keep=300)
 
 
-@pytest.mark.parametrize("growth", ["linear", "sqrt", "square"])
-def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> None:
+@pytest.mark.parametrize("schedule", ["linear", "sqrt", "square"])
+def test_peaks_in_the_engine_differ_by_what_the_equations_say(schedule: str) -> None:
     """Entries that a head holds at most, the prompt and the chunk in flight counted.
 
     Fixed memory: c + m_max. Growing memory with a fixed chunk: c + m_(n-2), as the last chunk
@@ -163,8 +163,8 @@ def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> No
     peaks = {}
     for name, settings in {
         "FM": {"growth": "fixed", "chunk": "fixed"},
-        "IM": {"growth": growth, "chunk": "fixed"},
-        "IMDC": {"growth": growth, "chunk": "decremental"},
+        "IM": {"growth": schedule, "chunk": "fixed"},
+        "IMDC": {"growth": schedule, "chunk": "decremental"},
     }.items():
         run = RunSettings(**settings, keep=m_max, chunk_size=c, start=start)
         sizes = BudgetSplit(300, prompt, 0, 4, 4)
@@ -174,7 +174,7 @@ def test_peaks_in_the_engine_differ_by_what_the_equations_say(growth: str) -> No
             piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
             reader.step(piece, last=reader.seen + len(piece.ids) == n * c)
         peaks[name] = reader.cache.peak.tokens - prompt
-    power = {"linear": 1, "sqrt": 0.5, "square": 2}[growth]
+    power = {"linear": 1, "sqrt": 0.5, "square": 2}[schedule]
     met = [start + (m_max - start) * (i / (n - 1)) ** power for i in range(n - 1)]
     m_hat = sum(met) / len(met)
     assert peaks == {"FM": c + m_max, "IM": c + int(met[-1]), "IMDC": math.ceil(c + m_hat)}

@@ -81,7 +81,7 @@ def test_a_memory_that_lost_nothing_is_the_same_to_the_bit(
     short = tmp_path / "short.txt"
     short.write_text(story.read_text()[:900])
     memory = read(session, short, run_of(800))
-    assert all(s.raw == 0 for s in memory.reader.cache.stores)
+    assert all(s.unrotated == 0 for s in memory.reader.cache.stores)
     saving.save(memory, tmp_path / "m.kvs")
     again = session.recall(saving.look(tmp_path / "m.kvs"), run_of(800))
     ids = memory.prompt.tail(QUESTION)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from models import bounded, tokens
 from torch import Tensor
 
-from kvstream.engine.reader import BudgetSplit, Chunk, Reader
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.h2o import H2O
@@ -217,8 +218,8 @@ class Noting(BumbleBee):
     passes: ClassVar[list[tuple[int, Tensor, Tensor, Tensor]]] = []
 
     def absorb(self, step: Step) -> None:
-        assert step.columns is not None
-        note = step.origin[0].clone(), step.keys()[0].clone(), step.columns[0].clone()
+        assert step.accumulated_attention is not None
+        note = step.origin[0].clone(), step.keys()[0].clone(), step.accumulated_attention[0].clone()
         self.passes.append((step.layers[0], *note))
         super().absorb(step)
 
@@ -268,7 +269,7 @@ def step(layers: int, heads: int, n: int, seed: int = 0) -> Step:
         new=n // 2,
         seen=n,
         state={"attention": weights.view(layers, heads, n).clone()},
-        heads={},
+        head_state={},
         generator=torch.Generator().manual_seed(0),
         keys=lambda: keys.view(layers, heads, n, -1),
     )
@@ -320,7 +321,7 @@ def test_mixture_decides_between_importance_and_diversity() -> None:
 def test_attention_is_summed_over_chunks_and_starts_anew() -> None:
     one = step(1, 2, 10)
     before = one.state["attention"].clone()
-    BumbleBee().absorb(replace(one, new=4, columns=torch.ones(1, 2, 10)))
+    BumbleBee().absorb(replace(one, new=4, accumulated_attention=torch.ones(1, 2, 10)))
     after = one.state["attention"]
     assert torch.equal(after[..., :6], before[..., :6] + 1)
     assert (after[..., 6:] == 1).all()

@@ -24,7 +24,8 @@ from models import bounded, plain, tokens
 from torch import Tensor
 
 from kvstream.engine.budget import BudgetSplit
-from kvstream.engine.reader import NEWEST, Chunk, Reader
+from kvstream.engine.eviction import NEWEST
+from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step, in_words, limits
@@ -86,10 +87,12 @@ def watched(kind: type[Method], calls: list[int]) -> Method:
         asked = self.evidence()
         assert 0 < keep < n
         assert len(step.layers) == layers
-        assert asked.rows == 0 or (step.rows is not None and step.rows.shape == step.origin.shape)
+        assert asked.window_attention == 0 or (
+            step.window_attention is not None and step.window_attention.shape == step.origin.shape
+        )
         assert set(step.state) == {t.name for t in self.tensors()}
         assert all(t.shape == step.origin.shape for t in step.state.values())
-        assert set(step.heads) == {t.name for t in self.head_tensors()}
+        assert set(step.head_state) == {t.name for t in self.head_tensors()}
         before = step.origin.clone()
         chosen = kind.select(self, step, keep)
         assert torch.equal(step.origin, before), "select changed what it was shown"
@@ -198,7 +201,7 @@ def test_a_long_answer_and_the_same_again(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*(held for _, held in runs), strict=True))
     for read, held in runs:
         assert read.retained().numel() <= held[-1].numel()
-        check_squeezed(read)
+        check_evicted_while_decoding(read)
 
 
 def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Reader, list[Tensor]]:
@@ -219,7 +222,7 @@ def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Rea
     return read, held
 
 
-def check_squeezed(read: Reader) -> None:
+def check_evicted_while_decoding(read: Reader) -> None:
     """Memory that gave way to an answer is smaller, and still in order."""
     for store in read.compressible:
         source = store.origin[:, HEAD : store.used]

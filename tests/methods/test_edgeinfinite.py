@@ -184,7 +184,7 @@ def test_short_inputs_take_the_untouched_model_bit_for_bit(kind: str) -> None:
 
         answers.append(list(one.answer(question, choose, frozenset(), 8)))
         logits.append(torch.stack(seen))
-        assert one.cache.folding is None
+        assert one.cache.compressive_memory is None
     assert answers[0] == answers[1] == answers[2]
     assert torch.equal(logits[0], logits[2])
     assert torch.equal(logits[1], logits[2])
@@ -201,8 +201,8 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
     monkeypatch.setattr(hook, "attend", recording)
     one = reader(PAPER, length=400)
     one.begin()
-    sums = [torch.zeros_like(s.heads["memory"]) for s in one.cache.stores]
-    norms = [torch.zeros_like(s.heads["norm"]) for s in one.cache.stores]
+    sums = [torch.zeros_like(s.head_state["memory"]) for s in one.cache.stores]
+    norms = [torch.zeros_like(s.head_state["norm"]) for s in one.cache.stores]
     ids = tokens(400, 5)
     at, left = 0, 0
     while at < len(ids):
@@ -218,8 +218,8 @@ def test_memory_is_the_sum_over_what_left_with_keys_as_they_were_read(monkeypatc
             keys, values = (x[:, first : first + gone] for x in attended[layer])
             sums[layer] += torch.einsum("knd,kne->kde", sigma(keys), values)
             norms[layer] += sigma(keys).sum(1)
-            assert torch.allclose(store.heads["memory"], sums[layer], rtol=1e-3, atol=1e-3)
-            assert torch.allclose(store.heads["norm"], norms[layer], rtol=1e-3, atol=1e-3)
+            assert torch.allclose(store.head_state["memory"], sums[layer], rtol=1e-3, atol=1e-3)
+            assert torch.allclose(store.head_state["norm"], norms[layer], rtol=1e-3, atol=1e-3)
     assert left == 400 - one.schedule.held[0]
     assert one.schedule.held[0] >= METHOD.sinks + METHOD.window
 
@@ -235,9 +235,9 @@ def test_a_question_chooses_what_goes_into_a_learned_memory(monkeypatch: Any) ->
         assert self.asked
         leave = step.origin.shape[-1] - chosen.shape[-1]
         keys, values = (t[0] for t in step.as_read(0, leave))
-        sums = wanted.setdefault(layer, torch.zeros_like(step.heads["memory"][0]))
+        sums = wanted.setdefault(layer, torch.zeros_like(step.head_state["memory"][0]))
         for head in range(len(keys)):
-            rows, origin = step.rows[0, head].tolist(), step.origin[0, head].tolist()
+            rows, origin = step.window_attention[0, head].tolist(), step.origin[0, head].tolist()
             pooled = [
                 max(r for r, o in zip(rows, origin, strict=True) if abs(o - at) <= POOL // 2)
                 for at in origin[:leave]
@@ -247,7 +247,7 @@ def test_a_question_chooses_what_goes_into_a_learned_memory(monkeypatch: Any) ->
                 count = WEIGHT * max(pooled[i], 1e-6)
                 features = (keys[head, i] @ gate.w_key[head] + gate.b_key[head, 0]).exp()
                 sums[head] += count * torch.outer(features, values[head, i])
-        assert torch.allclose(step.heads["memory"][0], sums, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(step.head_state["memory"][0], sums, rtol=1e-3, atol=1e-4)
 
     monkeypatch.setattr(Gated, "fold", checking)
     one = reader(length=400, catalysts=[tokens(6, 9), tokens(4, 10)])
@@ -304,7 +304,7 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
         fold(self, step, chosen)
         if step.layers[0] == 0:
             first = int(step.origin[0, 0, 0])
-            folded.append((first, float(step.heads["norm"].sum())))
+            folded.append((first, float(step.head_state["norm"].sum())))
 
     monkeypatch.setattr(Gated, "fold", counting)
     answered = 0
@@ -317,7 +317,7 @@ def test_decoding_folds_where_the_budget_is_full(method: EdgeInfinite, monkeypat
     assert folded[0][0] >= 0 > folded[-1][0]  # memory first, then the answer's own tokens
     # What the answer said is not remembered after it; what left memory is.
     of_memory = [norm for origin, norm in folded if origin >= 0]
-    assert float(one.cache.stores[0].heads["norm"].sum()) == pytest.approx(of_memory[-1])
+    assert float(one.cache.stores[0].head_state["norm"].sum()) == pytest.approx(of_memory[-1])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -361,8 +361,8 @@ def test_a_memory_has_as_many_rows_as_the_gate_has_features(
     gates = training.new_gates(facts, training.GateRecipe(features=6))
     training.save_gates(gates, tmp_path / LearnedGate.file, {})
     with pytest.raises(UsageError, match=r"--set edgeinfinite.features=6"):
-        METHOD.folding(facts, asked=False)
-    assert replace(METHOD, features=6).folding(facts, asked=False) is not None
+        METHOD.compressive_memory(facts, asked=False)
+    assert replace(METHOD, features=6).compressive_memory(facts, asked=False) is not None
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ def test_the_loss_in_training_is_the_loss_in_use(kind: str, form: str) -> None:
     while at < 400:
         part = ids[at : at + one.schedule.chunk()]
         trained = None
-        if one.cache.folding is not None:
+        if one.cache.compressive_memory is not None:
             trained = chunk_loss(model, one.cache, part, gates)
         at += len(part)
         report = one.step(Chunk(part, at - len(part)), last=at == 400)
@@ -752,9 +752,9 @@ def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
             answer = session.tokenizer.encode(f" {number}", continuing=True)
             losses[memory] = float(one.score(tail, answer).mean())
             if memory == "true":
-                mine = [{n: t.clone() for n, t in s.heads.items()} for s in one.compressible]
+                mine = [{n: t.clone() for n, t in s.head_state.items()} for s in one.compressible]
                 for store, other in zip(one.compressible, lent or mine, strict=True):
-                    for name, tensor in store.heads.items():
+                    for name, tensor in store.head_state.items():
                         tensor.copy_(other[name])
                 losses["other"] = float(one.score(tail, answer).mean())
         gained.append(losses["false"] - losses["true"])

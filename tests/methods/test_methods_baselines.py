@@ -51,7 +51,7 @@ def test_h2o_adds_up_attention_over_all_chunks() -> None:
     for count, size in ((30, 20), (13, 22), (1, 22), (40, 22)):
         columns = draw(memory, count)
         total = torch.cat((total, torch.zeros(*memory.shape, count)), -1) + columns
-        chosen = memory.cut(memory.read(count, columns=columns), size)
+        chosen = memory.cut(memory.read(count, accumulated_attention=columns), size)
         assert chosen.flatten(0, 1).tolist() == top(total, size, recent=int(0.25 * size))
         total = total.gather(-1, chosen)
         torch.testing.assert_close(memory.state["attention"], total)
@@ -69,10 +69,10 @@ def test_tova_keeps_what_the_last_token_attends_to_in_all_heads_alike() -> None:
     for count, size in ((30, 20), (13, 22)):
         rows = draw(together, count)
         shared = rows.mean(1, keepdim=True).expand_as(rows)
-        chosen = together.cut(together.read(count, rows=rows), size)
+        chosen = together.cut(together.read(count, window_attention=rows), size)
         assert chosen.flatten(0, 1).tolist() == top(shared, size, recent=1)
         assert (together.origin == together.origin[:, :1]).all()
-        chosen = alone.cut(alone.read(count, rows=rows), size)
+        chosen = alone.cut(alone.read(count, window_attention=rows), size)
         assert chosen.flatten(0, 1).tolist() == top(rows, size, recent=1)
 
 
@@ -106,16 +106,16 @@ def test_append_never_touches_what_it_holds() -> None:
         rows = draw(memory, count)
         new = top(rows[..., -count:], size - len(held[0]))
         first = memory.seen
-        memory.cut(memory.read(count, rows=rows), size)
+        memory.cut(memory.read(count, window_attention=rows), size)
         held = [old + [first + i for i in added] for old, added in zip(held, new, strict=True)]
         assert names(memory) == held
 
 
 def test_append_gives_way_where_it_must() -> None:
     memory = Memory(Append(pool=1))
-    memory.cut(memory.read(30, rows=draw(memory, 30)), 20)
+    memory.cut(memory.read(30, window_attention=draw(memory, 30)), 20)
     rows = draw(memory, 0)
-    chosen = memory.cut(memory.step(0, rows=rows), 12)
+    chosen = memory.cut(memory.step(0, window_attention=rows), 12)
     assert chosen.flatten(0, 1).tolist() == top(rows, 12)
 
 
@@ -183,7 +183,7 @@ def test_pyramid_chooses_as_snapkv_does() -> None:
     for count, size in ((60, 40), (13, 42)):
         rows = draw(snap, count)
         for memory in (pyramid, snap):
-            memory.cut(memory.read(count, rows=rows), size)
+            memory.cut(memory.read(count, window_attention=rows), size)
         assert torch.equal(pyramid.origin, snap.origin)
 
 
@@ -199,7 +199,7 @@ def test_pooling_keeps_the_neighbours_of_what_stands_out(name: str) -> None:
         memory = Memory(available()[name](pool=width), layers=1, heads=1)
         peak = torch.full((1, 1, n), 0.1)
         peak[..., at] = 5.0
-        step = memory.read(n, rows=peak, columns=peak, loss=peak[0, 0])
+        step = memory.read(n, window_attention=peak, accumulated_attention=peak, loss=peak[0, 0])
         memory.keys = torch.ones(1, 1, n, memory.width)
         memory.keys[:, :, at] *= -1
         memory.cut(step, keep)

@@ -76,7 +76,7 @@ def run(method: Cascade, chunks: list[int], sizes: list[int], *, levels: int, se
     slow = [Slow(method.cascades, method.run) for _ in range(4)]
     draw = torch.Generator().manual_seed(seed)
     for chunk, size in zip(chunks, sizes, strict=True):
-        step = memory.read(chunk, columns=None)
+        step = memory.read(chunk, accumulated_attention=None)
         # Few levels: ties are frequent. Scores change from chunk to chunk, as averages do.
         score = torch.randint(levels, (2, 2, memory.seen), generator=draw).float()
         memory.state["ema"] = score.gather(-1, memory.origin.long())
@@ -193,7 +193,9 @@ def test_span_is_that_of_equation_4() -> None:
         memory = Memory(paper(cascades), layers=1, heads=1)
         expected = size / cascades * sum(2**i for i in range(cascades))
         while memory.seen < 2 * expected + 2 * size:
-            memory.cut(memory.read(37, columns=torch.rand(1, 1, memory.size + 37)), size)
+            memory.cut(
+                memory.read(37, accumulated_attention=torch.rand(1, 1, memory.size + 37)), size
+            )
         span = memory.seen - int(memory.origin.min())
         # A winner may be the younger of a pair, and a pair may still be open, in every sub-cache.
         assert abs(span - expected) <= 2**cascades
@@ -214,7 +216,7 @@ def test_average_of_attention_is_that_of_every_query() -> None:
             average = gamma * average + (1 - gamma) * row
         ages = gamma ** torch.arange(chunk - 1, -1, -1, dtype=torch.float64)
         columns = (attention * ages[:, None]).sum(0).float()[None, None]
-        step = memory.read(chunk, columns=columns)
+        step = memory.read(chunk, accumulated_attention=columns)
         torch.testing.assert_close(memory.state["ema"][0, 0].double(), average)
         chosen = memory.cut(step, min(size, memory.size))
         average = average[chosen[0, 0]]
@@ -228,14 +230,14 @@ def test_heads_may_decide_together() -> None:
         for _ in range(12):
             columns = torch.rand(2, 3, memory.size + 11, generator=draw)
             for each in (memory, alone):
-                each.cut(each.read(11, columns=columns.clone()), min(30, each.size))
+                each.cut(each.read(11, accumulated_attention=columns.clone()), min(30, each.size))
         assert (memory.origin == memory.origin[:, :1]).all()
         assert not (alone.origin == alone.origin[:, :1]).all()
 
 
 def test_without_contests_a_fixed_pattern_remains() -> None:
     memory = Memory(Cascade(cascades=3, run=1, contest="none"))
-    assert not memory.method.evidence().columns
+    assert not memory.method.evidence().accumulated_attention
     for _ in range(20):
         memory.cut(memory.read(12), min(24, memory.size))
     assert (memory.origin == memory.origin[:1, :1]).all()
@@ -253,7 +255,7 @@ def test_sinks_take_a_sixteenth_of_a_small_budget() -> None:
 def test_runs_stay_whole() -> None:
     memory = Memory(Cascade(cascades=3, run=4))
     assert memory.method.needs_keys
-    assert not memory.method.evidence().columns
+    assert not memory.method.evidence().accumulated_attention
     for _ in range(40):
         memory.cut(memory.read(12), min(96, memory.size))
     deeper = memory.origin[..., :64].unflatten(-1, (16, 4))
@@ -289,4 +291,6 @@ def test_any_size_is_kept(
     memory = Memory(Cascade(cascades=cascades, run=length, contest=contest, heads=heads))
     for chunk, size in steps:
         columns = torch.rand(2, 3, memory.size + chunk) if memory.state else None
-        memory.cut(memory.read(chunk, columns=columns), min(size, memory.size + chunk))
+        memory.cut(
+            memory.read(chunk, accumulated_attention=columns), min(size, memory.size + chunk)
+        )

@@ -44,7 +44,9 @@ def test_columns_of_a_chunk(
         _, lse = attend(q, k, k, shape)
         exact = written_out(q, k, shape, queries, decay)
         for how in ("mean", "max"):
-            wanted = AttentionRequest(columns=True, queries=queries, decay=decay, reduce=how)
+            wanted = AttentionRequest(
+                accumulated_attention=True, queries=queries, decay=decay, reduce=how
+            )
             _, columns = evidence(q, k, lse, shape, wanted)
             grouped = exact.unflatten(0, (groups, -1))
             reduced = grouped.mean(1) if how == "mean" else grouped.amax(1)

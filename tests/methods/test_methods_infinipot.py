@@ -30,7 +30,7 @@ def test_all_heads_hold_what_one_of_them_sees() -> None:
     held = {}
     for shared in (0.0, 0.25):
         memory = Memory(InfiniPot(shared=shared, pool=7), layers=2, heads=3)
-        memory.cut(memory.read(400, rows=rows), 120)
+        memory.cut(memory.read(400, window_attention=rows), 120)
         held[shared] = [
             set(range(100, 110)) <= set(head.tolist()) for head in memory.origin.flatten(0, 1)
         ]
@@ -46,7 +46,7 @@ def test_each_share_has_its_entries(alpha: float, shared: float) -> None:
     rows, loss = torch.rand(2, 3, 300, generator=rng), torch.rand(300, generator=rng)
     method = InfiniPot(alpha=alpha, shared=shared, pool=3, recent=20)
     memory = Memory(method, layers=2, heads=3)
-    memory.cut(memory.read(300, rows=rows, loss=loss if alpha else None), 120)
+    memory.cut(memory.read(300, window_attention=rows, loss=loss if alpha else None), 120)
     held = [set(head.tolist()) for head in memory.origin.flatten(0, 1)]
     assert all(len(h) == 120 and set(range(280, 300)) <= h for h in held)
     ordinals = torch.arange(300).int().expand(2, 3, 300)
@@ -63,7 +63,7 @@ def test_novelty_alone_takes_all_of_memory(shared: float) -> None:
     rows, loss = torch.rand(2, 3, 300, generator=rng), torch.rand(300, generator=rng)
     method = InfiniPot(alpha=1.0, shared=shared, pool_novelty=1, recent=0)
     memory = Memory(method, layers=2, heads=3)
-    memory.cut(memory.read(300, rows=rows, loss=loss), 100)
+    memory.cut(memory.read(300, window_attention=rows, loss=loss), 100)
     most_novel = loss.topk(100).indices.sort().values
     assert (memory.origin == most_novel.int()).all()
 
@@ -186,15 +186,15 @@ def test_every_step_is_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows.unflatten(1, (2, -1)).mean(2)  # a KV head has the mean of its query heads
     loss = cross_entropy(out.logits[0, :75], ids[0, 1:76], reduction="none")
     step = Recorded.seen[0][0]
-    assert step.rows is not None
-    assert torch.allclose(step.rows, rows, atol=1e-5)
+    assert step.window_attention is not None
+    assert torch.allclose(step.window_attention, rows, atol=1e-5)
     assert torch.allclose(step.state["novelty"], loss.expand(2, 2, -1), atol=1e-4)
 
     for step, chosen in Recorded.seen:
-        assert step.rows is not None
+        assert step.window_attention is not None
         for layer, head_ in product(range(2), range(2)):
             novelty = step.state["novelty"][layer, head_]
-            want = code_1(step.rows[layer, head_], novelty, size, size // 2)
+            want = code_1(step.window_attention[layer, head_], novelty, size, size // 2)
             assert set(chosen[layer, head_].tolist()) == want
 
 

@@ -116,7 +116,7 @@ def test_long_inputs_go_through_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(out.double(), want, **TIGHT)
             assert lse is not None
             torch.testing.assert_close(lse.double(), want_lse, **TIGHT)
-        wanted = AttentionRequest(columns=True, queries=33, decay=0.9)
+        wanted = AttentionRequest(accumulated_attention=True, queries=33, decay=0.9)
         for known in (lse, None):
             _, columns = evidence(q, k, known, shape, wanted)
             torch.testing.assert_close(columns.double(), summed(weights, 33, 0.9, 2), **TIGHT)
@@ -209,7 +209,11 @@ def test_decay_over_a_long_chunk_does_not_vanish_wrongly() -> None:
     """Factors are computed in double precision: 0.9999 to the power of thousands is not 1."""
     q, k = torch.zeros(1, 3000, 2), torch.zeros(1, 3000, 2)
     _, columns = evidence(
-        q, k, None, Shape(1.0), AttentionRequest(columns=True, queries=3000, decay=0.9999)
+        q,
+        k,
+        None,
+        Shape(1.0),
+        AttentionRequest(accumulated_attention=True, queries=3000, decay=0.9999),
     )
     assert columns is not None
     want = sum(0.9999 ** (2999 - t) / (t + 1) for t in range(3000))

@@ -55,7 +55,7 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
     at_once = data.draw(st.sampled_from((0, MOVED_BYTES)), label="0: blocks of sixteen entries")
     with patch("kvstream.model.cache.MOVED_BYTES", at_once):
         store.keep(first, chosen)
-    assert (store.used, store.raw) == (first + size, first + size)
+    assert (store.used, store.unrotated) == (first + size, first + size)
     for head in range(2):
         rows = [*range(first), *(first + i for i in chosen[head].tolist())]
         assert torch.equal(store.keys[head, : store.used], old["keys"][head, rows])
@@ -66,7 +66,7 @@ def test_keep_gathers_everything_alike(data: st.DataObject) -> None:
 
 def test_counters_stay_on_the_host() -> None:
     tensors = [HeadTensor("count", on_host=True), HeadTensor("memory")]
-    heads = LayerStore(spec(device=torch.device("meta")), 8, (), tensors).heads
+    heads = LayerStore(spec(device=torch.device("meta")), 8, (), tensors).head_state
     assert [t.device.type for t in heads.values()] == ["cpu", "meta"]
 
 
@@ -82,8 +82,10 @@ def test_bytes_are_those_of_the_tensors() -> None:
     cache = filled(10, capacity=32)
     store = cache.stores[0]
     tensors = [store.keys, store.values, store.origin, *store.state.values()]
-    assert cache.capacity_bytes == sum(t.nbytes for t in (*tensors, *store.heads.values()))
-    assert cache.bytes == sum(t.nbytes for t in tensors) * 10 // 32 + store.heads["count"].nbytes
+    assert cache.capacity_bytes == sum(t.nbytes for t in (*tensors, *store.head_state.values()))
+    assert (
+        cache.bytes == sum(t.nbytes for t in tensors) * 10 // 32 + store.head_state["count"].nbytes
+    )
     cache.note_peak()
     assert cache.peak.tokens == 10
     assert cache.peak.bytes == cache.bytes
@@ -93,7 +95,7 @@ def test_sliding_layers_carry_no_tensors_of_the_method() -> None:
     cache = filled(5, specs=(spec(), spec(index=1, window=4)))
     assert set(cache.stores[0].state) == {"score"}
     assert not cache.stores[1].state
-    assert not cache.stores[1].heads
+    assert not cache.stores[1].head_state
 
 
 def test_tags_name_the_newest() -> None:
@@ -154,7 +156,7 @@ def test_cutting_back_restores_what_was_there() -> None:
     model.forward(tokens(6, seed=1), cache)
     cache.settle()  # as happens when an answer makes memory shrink
     cache.cut(ends)
-    assert [(s.used, s.raw) for s in cache.stores] == [(20, 20)] * 3
+    assert [(s.used, s.unrotated) for s in cache.stores] == [(20, 20)] * 3
     assert cache.base == 20
 
 
@@ -174,7 +176,7 @@ def test_methods_see_raw_keys_of_what_is_still_in_flight(part: slice) -> None:
     model.forward(tokens(6, seed=1), cache)
     store = cache.stores[1]
     before = store.keys[:, : store.used].clone()  # beyond that lies anything, NaN too
-    seen = store.raw_keys(part, cache.base).clone()
+    seen = store.unrotated_keys(part, cache.base).clone()
     assert torch.equal(store.keys[:, : store.used], before)
     cache.settle()
     torch.testing.assert_close(seen, store.keys[:, part])
@@ -190,14 +192,18 @@ def test_what_layers_share_is_measured_as_their_mean(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(hook, "evidence", noting)
     cache = model.new_cache(64)
-    model.forward(tokens(20), cache, AttentionRequest((3,), columns=True, queries=17))
+    model.forward(tokens(20), cache, AttentionRequest((3,), accumulated_attention=True, queries=17))
     store = cache.store(4)
     assert store is cache.store(3) is cache.store(1)
     assert len(measured) == 1 + len(store.spec.shared_by)  # the sliding layers' are not asked for
-    for mine, parts in zip((store.rows, store.columns), zip(*measured, strict=True), strict=True):
+    for mine, parts in zip(
+        (store.window_attention, store.accumulated_attention),
+        zip(*measured, strict=True),
+        strict=True,
+    ):
         assert torch.allclose(mine, torch.stack(parts).mean(0))
     assert not torch.allclose(measured[0][0], measured[1][0])
     model.forward(tokens(4), cache, AttentionRequest((2,)))  # a new pass begins anew
-    assert store.columns is None
-    assert store.rows is not None
-    assert float(store.rows.sum()) == pytest.approx(2 * store.spec.heads, rel=0.5)
+    assert store.accumulated_attention is None
+    assert store.window_attention is not None
+    assert float(store.window_attention.sum()) == pytest.approx(2 * store.spec.heads, rel=0.5)

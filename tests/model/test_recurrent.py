@@ -181,7 +181,7 @@ def test_chunks_are_rounded_for_a_catalyst_in_a_pass_of_its_own() -> None:
         one = Reader(model, InfiniPot(), RunSettings(), sizes, [], [tokens(6)], estimate=4000)
         text, catalyst = tokens(4000, seed=4), 0 if one.cache.recurrent else 6
         while one.seen < 2000:
-            ids = text[one.seen :][: one._room()]
+            ids = text[one.seen :][: one.prefill.room(round_down=one._shrinking)]
             one.step(Chunk(ids, one.seen), last=False)
             widths += [(len(ids) + catalyst) % model.round_width] * (one.steps > 1)
     assert not any(widths)

@@ -71,7 +71,7 @@ def test_scratch_is_counted_and_bounded(
     metered(hook, "attend", kept=1)
     metered(hook, "evidence")
     metered(Evictor, "absorb")
-    metered(Evictor, "compact")
+    metered(Evictor, "evict")
     method = make(name, settings)
     reader = read(wide("llama", dtype), method)
     reported = reader.cache.peak.scratch
@@ -79,7 +79,7 @@ def test_scratch_is_counted_and_bounded(
     assert most["taken"] <= 1.1 * reported
     rotated = sum(t.nbytes for t in reader.cache._scratch.values())
     assert 0 < rotated < reported, "nothing but rotated keys was counted"
-    plain = dtype == torch.float32 and not method.evidence().columns
+    plain = dtype == torch.float32 and not method.evidence().accumulated_attention
     layers = 2 if plain and not method.head_tensors() else 4
     assert reported <= layers * 512 * reader.compressible[0].spec.entry_bytes
 

@@ -136,7 +136,7 @@ def waits(name: str, settings: dict[str, str], growth: str, layers: int) -> Coun
     read, piece = before_the_last(model(layers), name, settings, growth)
     for store, tensor in itertools.product(read.cache.stores, read.method.head_tensors()):
         if tensor.on_host:
-            store.heads[tensor.name].on_host = True  # type: ignore[attr-defined]
+            store.head_state[tensor.name].on_host = True  # type: ignore[attr-defined]
     with Waits() as counted:
         report = read.step(piece, last=False)
     assert sum(report.memory) < layers * (report.in_flight - HEAD), "nothing has left"

@@ -25,7 +25,7 @@ class EveryOther(Method):
     window: int = setting(16, "newest tokens whose attention counts, and which always stay")
 
     def evidence(self) -> Evidence:
-        return Evidence(rows=self.window)
+        return Evidence(window_attention=self.window)
 
     def tensors(self) -> tuple[EntryTensor, ...]:
         return (EntryTensor("gathered"),)
@@ -33,8 +33,8 @@ class EveryOther(Method):
     def absorb(self, step: Step) -> None:
         gathered = step.state["gathered"]
         gathered[..., gathered.shape[-1] - step.new :] = 0
-        if step.rows is not None:
-            gathered += step.rows
+        if step.window_attention is not None:
+            gathered += step.window_attention
 
     def select(self, step: Step, keep: int) -> Tensor:
         odd = step.origin % 2 == 1

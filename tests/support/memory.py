@@ -22,7 +22,7 @@ class Memory:
         self.state = {
             t.name: torch.zeros(layers, heads, 0, dtype=t.dtype) for t in method.tensors()
         }
-        self.heads = {
+        self.head_state = {
             t.name: torch.zeros(layers, heads, *t.shape(width, width), dtype=t.dtype)
             for t in method.head_tensors()
         }
@@ -34,7 +34,7 @@ class Memory:
         return self.origin.shape[-1]
 
     def read(self, count: int, **evidence: Tensor | None) -> Step:
-        """Append `count` tokens; the evidence (rows, columns, loss) is over all candidates."""
+        """Append `count` tokens; the evidence (as in `Step`) is over all candidates."""
         ordinals = torch.arange(self.seen, self.seen + count, dtype=torch.int32)
         self.seen += count
         self.origin = torch.cat((self.origin, ordinals.expand(*self.shape, count)), -1)
@@ -54,7 +54,7 @@ class Memory:
             new=new,
             seen=self.seen,
             state=self.state,
-            heads=self.heads,
+            head_state=self.head_state,
             generator=self.generator,
             keys=lambda: self.keys,
             **evidence,  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import time
 
 import torch
 
-from kvstream.engine.schedule import mean_memory, memory_sizes, time_ratio
+from kvstream.engine.equations import mean_memory, memory_sizes, time_ratio
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings

@@ -21,9 +21,9 @@ from kvstream.model.rotary import Rotary
 
 def places(store: LayerStore) -> Tensor:
     """[K, raw] position in the whole text: the prompt's own, then behind it the source's."""
-    origin = store.origin[:, : store.raw]
+    origin = store.origin[:, : store.unrotated]
     prompt = int((origin[0] < 0).sum())
-    own = torch.arange(store.raw, device=origin.device).expand_as(origin)
+    own = torch.arange(store.unrotated, device=origin.device).expand_as(origin)
     return torch.where(origin < 0, own, origin + prompt).long()
 
 
@@ -37,14 +37,14 @@ def turned(rotary: Rotary, keys: Tensor, where: Tensor) -> Tensor:
 
 def rotated(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
     keys = self.keys[:, : self.used]
-    if self.raw == 0 or self.spec.rotary is None:
+    if self.unrotated == 0 or self.spec.rotary is None:
         return keys
-    old = turned(self.spec.rotary, keys[:, : self.raw], places(self))
-    return torch.cat((old, keys[:, self.raw :]), dim=1)
+    old = turned(self.spec.rotary, keys[:, : self.unrotated], places(self))
+    return torch.cat((old, keys[:, self.unrotated :]), dim=1)
 
 
 def rebase(self: BoundedCache) -> None:
-    self.base = max(int(places(s).max()) + 1 if s.raw else 0 for s in self.stores)
+    self.base = max(int(places(s).max()) + 1 if s.unrotated else 0 for s in self.stores)
 
 
 LayerStore.rotated = rotated  # type: ignore[method-assign]

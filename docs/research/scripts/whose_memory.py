@@ -86,7 +86,7 @@ class Entries(Keeping):
     """Keeps what would be written, and attends to it."""
 
     def mix(
-        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, heads: Mapping[str, Tensor]
+        self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
         shape = Shape(query.shape[-1] ** -0.5)
         return attended(query, out, lse, self.entries()[layer], shape)[1]
@@ -94,16 +94,16 @@ class Entries(Keeping):
 
 @contextmanager
 def kept_as_they_are() -> Iterator[None]:
-    folding = EdgeInfinite.folding
+    folding = EdgeInfinite.compressive_memory
 
     def entries(self: EdgeInfinite, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
         return Entries(self)
 
-    EdgeInfinite.folding = entries  # type: ignore[method-assign]
+    EdgeInfinite.compressive_memory = entries  # type: ignore[method-assign]
     try:
         yield
     finally:
-        EdgeInfinite.folding = folding  # type: ignore[method-assign]
+        EdgeInfinite.compressive_memory = folding  # type: ignore[method-assign]
 
 
 def read(session: Session, doc: Document, run: RunSettings) -> tuple[Reader, Prompt]:
@@ -152,7 +152,7 @@ def main() -> None:
         else:
             doc = document(session, filler, asked.kind, asked.tokens, [depth], 1, 4, trial)
         reader, prompt = read(session, doc, run)
-        heads = [store.heads for store in reader.compressible]
+        heads = [store.head_state for store in reader.compressible]
         mine = [{name: tensor.clone() for name, tensor in each.items()} for each in heads]
         if lent is not None:
             found[OWN].append(ask(session, reader, prompt, doc))

@@ -97,7 +97,7 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     whole = config(name).num_hidden_layers
     label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
     bounded = bound(model, label)
-    bounded.way = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    bounded.backend = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
     return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
 
 

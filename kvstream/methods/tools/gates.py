@@ -58,7 +58,7 @@ class Gate(nn.Module):
     ) -> Tensor:
         """out [H, T, E] mixed with what rotated queries [H, T, D] find in memory.
 
-        lse [H, T] are the logarithms of the normalisers of the attention that gave `out`; `asked`
+        lse [H, T] are the log-sum-exp of the attention that gave `out`; `asked`
         says whether a question chose what is in memory. H is a multiple of K.
         """
         raise NotImplementedError
@@ -81,7 +81,7 @@ class PaperGate(Gate):
 
 
 class LearnedGate(Gate):
-    """Features that learn to be the softmax, and a share for each query, by the normalisers.
+    """Features that learn to be the softmax, and a share for each query, by log-sum-exp.
 
     With ``f(k) = exp(k W_k + b_k)`` and ``f(q) = exp(q W_q + b_q)``, ``f(q) f(k)`` stands for
     ``exp(scale q k)``. So ``f(q) z`` is the mass that the entries in memory would have in the

@@ -1,0 +1,95 @@
+"""Decoding: a question over what remains, and the answer token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kvstream.engine.eviction import Evictor
+from kvstream.model.attention import AttentionRequest
+from kvstream.model.bounded import BoundedModel
+
+
+class Decoder:
+    """Answers over the cache of `evictor`, and leaves memory as it was."""
+
+    def __init__(self, model: BoundedModel, evictor: Evictor) -> None:
+        self.model, self.evictor, self.cache = model, evictor, evictor.cache
+        self.evidence = evictor.method.evidence()
+        self.stopped = "end"
+        """Why the last answer ended: end, length, budget or interrupted."""
+        self._accumulates = False
+        """Whether the scores of entries follow the answer that is being given."""
+
+    def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
+        """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
+        with self.cache.passing():
+            hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
+            targets = torch.tensor(list(continuation), device=hidden.device)
+            return self.model.loss(hidden[len(question) - 1 :], targets)
+
+    def answer(
+        self,
+        question: Sequence[int],
+        choose: Callable[[Tensor], int],
+        stop: frozenset[int],
+        max_tokens: int,
+        *,
+        may_compress: bool,
+    ) -> Iterator[int]:
+        """Tokens of the answer, one by one; see `Reader.answer`."""
+        evictor, budget = self.evictor, self.cache.capacity
+        evictor.resume_compressive_memory()
+        self.stopped = "interrupted"
+        may_compress = may_compress and evictor.method.evicts
+        # Only an answer that may fill the budget needs scores that follow it.
+        longest = self.cache.used + len(question) + max_tokens - 1
+        follows = may_compress and self.evidence.accumulated_attention
+        self._accumulates = follows and longest > budget
+        if self._accumulates:
+            for store in evictor.layers:
+                store.set_state_aside()
+        try:
+            with self.cache.passing() as ends:
+                hidden = self._forward(question)
+                for count in range(max_tokens):
+                    token = choose(self.model.logits(hidden[-1:])[0])
+                    if token in stop:
+                        self.stopped = "end"
+                        return
+                    yield token
+                    if count + 1 == max_tokens:
+                        self.stopped = "length"
+                        return
+                    full = self.cache.used == budget
+                    if full and not (may_compress and self._made_room(ends, len(question))):
+                        self.stopped = "budget"
+                        return
+                    hidden = self._forward([token])
+        finally:
+            evictor.forget_answer()
+            for store in evictor.layers:
+                store.restore_state()
+
+    def _made_room(self, ends: list[int], question: int) -> bool:
+        with self.cache.momentary.metered():
+            return self.evictor.evict_while_decoding(ends, question)
+
+    def _forward(self, ids: Sequence[int]) -> Tensor:
+        """Hidden states [n, d] of tokens of a question or an answer, and evidence of this pass.
+
+        Attention is measured for an eviction that comes right after the pass. Where an answer may
+        fill the budget, methods that add up attention go on adding.
+        """
+        n, evidence = len(ids), self.evidence
+        full = self.cache.used + n == self.cache.capacity
+        request = AttentionRequest(
+            (1,) if full else (), self._accumulates, n, evidence.decay, evidence.reduce
+        )
+        hidden = self.model.forward(ids, self.cache, request)
+        self.cache.tag(n, None)
+        if self._accumulates:
+            self.evictor.absorb(n, None)
+        return hidden

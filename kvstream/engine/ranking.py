@@ -1,0 +1,54 @@
+"""What remains: which tokens memory holds, and which of them it would hold on to most."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kvstream.engine.prefill import Prefill
+from kvstream.errors import BudgetError
+from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
+
+
+def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
+    """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
+    held = [s.origin[:, : s.used].flatten() for s in compressible or cache.stores]
+    # All layers at once: reporters ask after every chunk, and a GPU should be asked once.
+    every = torch.cat([t.to(held[0].device) for t in held]).unique().cpu().long()
+    return every[every != PROMPT]
+
+
+def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
+    """(ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
+    model, evictor, cache = prefill.model, prefill.evictor, prefill.cache
+    catalyst = prefill.catalyst
+    if cache.used + len(catalyst) > cache.capacity:
+        raise BudgetError(
+            f"Ranking takes {len(catalyst)} entries beside the {cache.used} that are held "
+            f"under a budget of {cache.capacity}; memory was made without room for it."
+        )
+    if catalyst:
+        with cache.passing():
+            model.forward(catalyst, cache, prefill.request(0, True))
+    first = evictor.first_candidate
+    chosen = []
+    drawn = evictor.generator.get_state()
+    groups = evictor.groups({s: s.used for s in evictor.layers})
+    parts = [(group, slice(first, group[0].used)) for group in groups]
+    for group, part, step in evictor.views(parts, 0, None):
+        candidates = part.stop - first
+        keep = max(1, int(share * candidates))
+        if evictor.method.evicts and keep < candidates:
+            kept = evictor.method.select(step, keep).to(step.origin.device)
+            chosen.append(step.origin.gather(-1, kept).flatten().cpu())
+        else:
+            chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
+    evictor.generator.set_state(drawn)  # ranking leaves everything as it was
+    ordinals, counts = torch.cat(chosen).unique(return_counts=True)
+    weights = counts.float() / sum(s.spec.heads for s in evictor.layers)
+    # The newest tokens stay by rule and not for what they say: they count as the others do.
+    behind = torch.arange(len(ordinals) - 1, -1, -1)
+    newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # sinks alone: none
+    newest = newest.flip(0).cumprod(0).flip(0).bool()
+    weights[newest] = weights[~newest].mean() if not newest.all() else 1.0
+    return ordinals.long(), weights
