@@ -98,6 +98,17 @@ def test_a_page_with_measured_figures_in_a_table_links_to_where_they_were_measur
             assert "](../research/" in prose(page), f"{page.name}: {rows[0]}"
 
 
+def test_the_glossary_has_the_names_of_the_code() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "kvstream").rglob("*.py"))
+    rows = re.findall(
+        r"^\| .*\| (.*) \|$", prose(ROOT / "docs/reference/glossary.md"), re.MULTILINE
+    )
+    names = [name for cell in rows for name in re.findall(r"`([A-Za-z_][\w.]*)`", cell)]
+    assert len(names) > 20
+    for name in names:
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name} in the code"
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
