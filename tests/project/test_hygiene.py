@@ -98,6 +98,14 @@ def test_a_page_with_measured_figures_in_a_table_links_to_where_they_were_measur
             assert "](../research/" in prose(page), f"{page.name}: {rows[0]}"
 
 
+def test_the_pages_are_in_american_spelling() -> None:
+    british = r"(?i)\w*(?:(?:summar|normal|recogn|optim|vector)is(?:e|ing)|neighbour|colour)"
+    for page in PAGES:
+        if page.name != "help.md":
+            found = re.search(british, re.sub(r"`[^`]*`", "", prose(page)))
+            assert not found, f"{page.name}: {found and found[0]}"
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
