@@ -109,6 +109,14 @@ def test_the_glossary_has_the_names_of_the_code() -> None:
         assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name} in the code"
 
 
+def test_the_pages_are_in_american_spelling() -> None:
+    british = r"(?i)\w*(?:(?:summar|normal|recogn|optim|vector)is(?:e|ing)|neighbour|colour)"
+    for page in PAGES:
+        if page.name != "help.md":
+            found = re.search(british, re.sub(r"`[^`]*`", "", prose(page)))
+            assert not found, f"{page.name}: {found and found[0]}"
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
