@@ -1,8 +1,9 @@
 # Two commands, each of which sets itself up in .venv:
 #   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
 #   make test    everything that has to hold: ruff, mypy, pytest
-# And two that fetch more:
+# And three that fetch more:
 #   make real    fetches a small pretrained model (93 MB) and runs the tests that need one
+#   make docs    the help pages and the documentation site, in build/docs
 #   make kvpress a Python with kvpress in .venv-kvpress, for `kvstream bench speed --against kvpress`
 
 VENV := .venv
@@ -42,9 +43,11 @@ real: $(VENV)/.installed-test
 	$(BIN)/kvstream models get smollm2
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m real
 
-# Pages that are made from the program; a test compares them.
-docs: $(VENV)/.installed-test
+# The help pages, which a test compares with the program, and a site of all pages. Broken links fail.
+docs: $(VENV)/.installed-docs
 	$(BIN)/python tests/support/help_pages.py docs/reference/help.md
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
 
 build/reference.txt: $(VENV)/.installed
 	@mkdir -p build
@@ -69,6 +72,10 @@ $(VENV)/.installed-test: pyproject.toml
 	$(call make_venv)
 	$(BIN)/pip install $(QUIET) -e '.[test]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: $(VENV)/.installed-test
+	$(BIN)/pip install $(QUIET) -e '.[docs]'
+	@touch $@
 
 define make_venv
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi

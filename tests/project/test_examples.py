@@ -1,8 +1,8 @@
 """Every example that the help and the docs print is run, as it stands there.
 
 Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
-pages, and in the fenced blocks of the README and of docs/*.md that are ``sh`` or without a name. A
-reading command runs on small files with the names that it mentions, and with the embedded model.
+pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name.
+A reading command runs on small files with the names that it mentions and the embedded model.
 Commands that measure or train, those that name another model, whose budgets may be larger, and
 those that wait for more text are parsed and go no further. So is an example behind which a comment
 says ``# not run: REASON``.
@@ -25,7 +25,7 @@ from kvstream.cli.app import cli as program
 from kvstream.methods.names import method_names
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PARSED = ("bench", "models")
 LEARNING = (["train"], ["measure"])
 STORY = "Ada hid the letter under the third stone of the garden wall. Nobody saw her do it.\n" * 12
@@ -53,7 +53,7 @@ def of_docs() -> Iterator[tuple[str, str]]:
             r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
         ):
             for line in joined(block):
-                yield page.name, line.strip().removeprefix("$ ")
+                yield str(page.relative_to(ROOT)), line.strip().removeprefix("$ ")
 
 
 def stages(line: str) -> list[list[list[str]]]:
@@ -137,10 +137,10 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
                 continue  # the reader of write-a-method.md writes it
             elsewhere = {"-m", "--model", "--follow"} & set(arguments)
             learns = arguments[0] == "methods" and arguments[1:2] in LEARNING
-            for word in arguments:
-                if word.endswith(".json"):  # options that name a file find it when they are parsed
-                    (folder / word).touch()
             if arguments[0] in PARSED or learns or elsewhere or "# not run:" in line:
+                for option, name in pairwise(arguments):
+                    if option in ("-m", "--model", "--prompts") and not {":", "/"} & set(name):
+                        (folder / name).touch()  # that there is such a file is checked at once
                 parse(arguments)
                 continue
             if arguments[0] == "sample":  # as written, but for its length
@@ -154,10 +154,9 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
 def parse(arguments: list[str]) -> None:
     """Raises what a wrong command line raises; nothing is run."""
     arguments = [a for a in arguments if a not in ("...", "[...]")]
-    arguments = ["pocket" if a == "MODEL" else a for a in arguments]
     with program.make_context("kvstream", list(arguments), resilient_parsing=False) as context:
         command: click.Command = program
-        while isinstance(command, click.Group):
+        while isinstance(command, click.Group) and arguments:
             name, found, arguments = command.resolve_command(context, arguments)
             assert found is not None
             command = found

@@ -14,6 +14,8 @@ from help_pages import commands, pages
 from kvstream import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")), *DOCS]
 
 
 def tracked() -> list[Path]:
@@ -38,9 +40,7 @@ def test_help_pages_are_those_of_the_program() -> None:
 
 
 def test_every_option_is_told_in_the_docs() -> None:
-    written = {
-        page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")
-    }
+    written = {page.name: page.read_text(encoding="utf-8") for page in DOCS}
     del written["help.md"]
     for name, command in commands().items():
         text = "".join(written.values()) if name.startswith("bench") else written["cli.md"]
@@ -58,18 +58,74 @@ def test_every_method_is_told_in_the_readme() -> None:
         assert f"`{name}`" in text
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def prose(page: Path) -> str:
+    """The text of a page without what stands in fences."""
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the documentation site make them."""
+    titles = re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", prose(page)):
+        if "://" in target:
+            continue
+        found = page.parent / target if target else page
+        assert found.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_page_of_the_docs_is_in_the_index_of_the_site_and_of_the_readme() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in DOCS:
+        name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        assert name == "index" or f"\n{name}\n" in index, f"docs/index.md lacks {name}"
+        if name.startswith(("guide/", "reference/")):
+            assert f"(docs/{name}.md)" in readme, f"README.md lacks {name}"
+
+
+def test_a_page_with_measured_figures_in_a_table_links_to_where_they_were_measured() -> None:
+    for page in DOCS:
+        shelf = page.relative_to(ROOT / "docs").parts[0]
+        rows = re.findall(r"^ *\|.*(?:\d%|\d of \d).*$", prose(page), re.MULTILINE)
+        if rows and shelf in ("guide", "reference"):
+            assert "](../research/" in prose(page), f"{page.name}: {rows[0]}"
+
+
+def test_the_glossary_has_the_names_of_the_code() -> None:
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "kvstream").rglob("*.py"))
+    rows = re.findall(
+        r"^\| .*\| (.*) \|$", prose(ROOT / "docs/reference/glossary.md"), re.MULTILINE
+    )
+    names = [name for cell in rows for name in re.findall(r"`([A-Za-z_][\w.]*)`", cell)]
+    assert len(names) > 20
+    for name in names:
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name} in the code"
+
+
+def test_the_pages_are_in_american_spelling() -> None:
+    british = r"(?i)\w*(?:(?:summar|normal|recogn|optim|vector)is(?:e|ing)|neighbour|colour)"
+    for page in PAGES:
+        if page.name != "help.md":
+            found = re.search(british, re.sub(r"`[^`]*`", "", prose(page)))
+            assert not found, f"{page.name}: {found and found[0]}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_licence_and_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text()
-    assert {"flash", "documents", "test"} <= set(project["optional-dependencies"])
+    assert {"flash", "documents", "docs", "test"} <= set(project["optional-dependencies"])
 
 
 def test_ci_runs_the_readmes_second_command() -> None:

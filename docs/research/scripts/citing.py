@@ -1,4 +1,4 @@
-"""Which attention finds the sentence that an answer came from (docs/guide/citations.md).
+"""Which attention finds the sentence that an answer came from (docs/research/citations.md).
 
     python docs/research/scripts/citing.py --documents 50 --tokens 8192 --text BOOKS...
 

@@ -1,4 +1,4 @@
-"""What growing memory saves, beside what IMDC's equations say (docs/reference/methods.md).
+"""What growing memory saves, beside what IMDC's equations say (docs/research/schedules.md).
 
     python docs/research/scripts/imdc.py --method snapkv --chunk-size 512 --keep 256,512,768
 

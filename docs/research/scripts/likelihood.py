@@ -1,6 +1,6 @@
 """How likely memory makes the right words, where exact answers are all wrong.
 
-See docs/reference/methods.md.
+See docs/research/methods.md.
 
     python docs/research/scripts/likelihood.py streaming cascade:cascades=2 cascade:cascades=4 \\
         --text ../shared/data/books/*.gz --heldout --kind passage --depths 0.7,0.75

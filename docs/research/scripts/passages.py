@@ -1,4 +1,4 @@
-"""What keeping the text around retained tokens costs while reading (docs/guide/citations.md).
+"""What keeping the text around retained tokens costs while reading (docs/research/citations.md).
 
     python docs/research/scripts/passages.py BOOKS...
 

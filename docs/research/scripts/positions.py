@@ -1,6 +1,6 @@
 """``kvstream bench`` with kept entries at the positions where they were read.
 
-See docs/reference/methods.md.
+See docs/research/methods.md.
 
     python docs/research/scripts/positions.py bench needle --lengths 4k,8k --budget 1k
 

@@ -1,6 +1,6 @@
 """How much of memory was there one step before: IMDC's eq. 2, its figure 7.
 
-See docs/reference/methods.md.
+See docs/research/schedules.md.
 
     python docs/research/scripts/retention.py ../shared/data/books/*.txt.gz --heldout
 

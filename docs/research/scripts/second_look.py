@@ -1,4 +1,4 @@
-"""Regions by citation, by words and by both, and how much to read again (docs/guide/citations.md).
+"""Excerpts by citation, by words and by both, and how many to read (docs/research/citations.md).
 
     python docs/research/scripts/second_look.py --kind fact --tokens 32768 --documents 4 \\
         --text BOOKS

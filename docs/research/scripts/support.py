@@ -1,4 +1,4 @@
-"""Which signals tell a right answer from a wrong one, and how well (docs/guide/citations.md).
+"""Which signals tell a right answer from a wrong one, and how well (docs/research/citations.md).
 
     python docs/research/scripts/support.py collect answers.jsonl --data ../shared/data
     python docs/research/scripts/support.py fit answers.jsonl --write kvstream/pocket/support.json
@@ -299,7 +299,7 @@ def fit(asked: argparse.Namespace) -> None:
                   f"of {part.sum()} right")  # fmt: skip
     if asked.write:
         content = {
-            "about": "docs/guide/citations.md, An answer that rests on little; "
+            "about": "docs/research/citations.md, How the probability is made; "
             "docs/research/scripts/support.py",
             "fingerprints": fingerprints(asked.model),
             "bias": round(bias, 4),

@@ -1,6 +1,6 @@
 """Whether a long question hides a short one that is asked of the same text.
 
-See docs/reference/methods.md.
+See docs/research/methods.md.
 
     python docs/research/scripts/two_questions.py --text ../shared/data/books/*.gz --budgets 440,512
 

@@ -1,6 +1,6 @@
 """Whether it is the text's own memory that helps `edgeinfinite` to answer.
 
-See docs/reference/methods.md.
+See docs/research/methods.md.
 
     python docs/research/scripts/whose_memory.py --kind fact --text ../shared/data/books/*.gz
 
