@@ -472,7 +472,9 @@ class SourceSet:
                     for part in documents.page_parts(head, name):
                         yield part or b""
                     return
-                yield from self._plain(head, kind, name)
+                file = source.path is not None and Path(source.path).is_file()
+                whole = file and not source.followed
+                yield from self._plain(head, kind, name, fill=whole and kind == "plain")
                 self._given_up(source)
         except OSError as error:
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
@@ -494,8 +496,12 @@ class SourceSet:
             f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
         )
 
-    def _plain(self, head: Head, kind: str, name: str) -> Iterator[bytes]:
-        """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
+    def _plain(self, head: Head, kind: str, name: str, *, fill: bool) -> Iterator[bytes]:
+        """Unpack ``head``; what ends early is told, what is damaged or binary refused.
+
+        ``fill``: the first piece is a whole one, since the encoding is guessed by it. What a pipe
+        has not written yet is not waited for.
+        """
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
         position, marked = 0, False
@@ -513,6 +519,9 @@ class SourceSet:
                 return
             except damage as error:
                 raise SourceError(_damaged(name, kind, position, error)) from error
+            if fill and not position:
+                while len(data) < BLOCK and (more := read(BLOCK - len(data))):
+                    data += more
             if not data:
                 return
             marked = marked or (not position and by_mark(data) is not None)
