@@ -63,6 +63,8 @@ _NO_MEMORY = (
     "cannot allocate memory",
     "failed to map segment",
 )
+_NEARLY_ALL = 0.8
+"""A limit of address space is used up here: what was asked for last is not counted."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -76,4 +78,26 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if names & {"MemoryError", "OutOfMemoryError"}:
         return True
     told = isinstance(error, (RuntimeError, OSError, ImportError))
-    return told and any(words in str(error).lower() for words in _NO_MEMORY)
+    if told and any(words in str(error).lower() for words in _NO_MEMORY):
+        return True
+    # "could not create a primitive", "Invalid thread pool", "error return without exception set":
+    # libraries give a failed allocation many names.
+    # Not so where the operating system or the importer names a cause.
+    vague = isinstance(error, (RuntimeError, SystemError, ImportError, AttributeError, OSError))
+    named = isinstance(error, ModuleNotFoundError) or getattr(error, "errno", None) is not None
+    return vague and not named and _address_space_is_spent()
+
+
+def _address_space_is_spent() -> bool:
+    """Whether the process came close to a limit of its address space (``ulimit -v``)."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return False
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            peak = next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
+    except (ImportError, OSError, StopIteration):  # not every system tells
+        return False
+    return peak * 1024 > _NEARLY_ALL * limit

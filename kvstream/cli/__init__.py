@@ -16,7 +16,12 @@ def main() -> None:
     # slower. It is read when torch is loaded, so it has to be set before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        from kvstream.cli.app import run
+        from kvstream.cli.app import crashed, run
+        from kvstream.cli.guard import guarded, stderr_apart
+
+        stderr_apart()
+        arguments = sys.argv[1:]
+        code = guarded(lambda: run(arguments), lambda noise: crashed(noise, arguments))
     except KeyboardInterrupt:  # so early that nobody is there to tell it
-        sys.exit(130)
-    sys.exit(run(sys.argv[1:]))
+        code = 130
+    sys.exit(code)

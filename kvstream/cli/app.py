@@ -181,6 +181,15 @@ def run(arguments: Sequence[str]) -> int:
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
 
 
+def crashed(noise: str, arguments: Sequence[str]) -> int:
+    """Tell that a library ended the process for lack of memory; ``noise`` is what it wrote."""
+    _tolerate_any_text()
+    if _asks_for_tracebacks(arguments) and noise:
+        _say(noise.rstrip())
+    error = MemoryError("a library crashed under the limit of ulimit -v, which may be raised")
+    return _told(_memory_message(error), OUT_OF_MEMORY, False)
+
+
 def _memory_message(error: BaseException) -> str:
     first = str(error).strip().splitlines()
     detail = f" ({first[0]})" if first else ""

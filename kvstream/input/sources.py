@@ -529,8 +529,10 @@ class SourceSet:
                         yield part or b""
                     return
                 as_it_is = self._text or source.plain
+                file = source.path is not None and Path(source.path).is_file()
+                fill = file and not source.followed and kind == "plain"
                 try:
-                    yield from self._plain(head, kind, name, as_it_is=as_it_is)
+                    yield from self._plain(head, kind, name, as_it_is=as_it_is, fill=fill)
                 except DamagedError as error:
                     if not source.folder:
                         raise
@@ -556,8 +558,14 @@ class SourceSet:
             f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
         )
 
-    def _plain(self, head: Head, kind: str, name: str, *, as_it_is: bool) -> Iterator[bytes]:
-        """Unpack ``head``; what ends early is told, what is damaged or binary refused."""
+    def _plain(
+        self, head: Head, kind: str, name: str, *, as_it_is: bool, fill: bool
+    ) -> Iterator[bytes]:
+        """Unpack ``head``; what ends early is told, what is damaged or binary refused.
+
+        ``fill``: the first piece is a whole one, since the encoding is guessed by it. What a pipe
+        has not written yet is not waited for.
+        """
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
         position, marked = 0, False
@@ -575,6 +583,9 @@ class SourceSet:
                 return
             except damage as error:
                 raise DamagedError(_damaged(name, kind, position, error)) from error
+            if fill and not position:
+                while len(data) < BLOCK and (more := read(BLOCK - len(data))):
+                    data += more
             if not data:
                 return
             marked = marked or (not position and by_mark(data) is not None)

@@ -24,10 +24,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-_TAG = re.compile(r"<+[^<>\s\"'=,]{1,64}>+|\[+[^\[\]\s\"'=,]{1,64}\]+")
-"""A word in brackets: ``[INST]``, ``<<SYS>>``, ``<|user|>``."""
-_HEADER = re.compile(r"(?:#{1,6} ?[^\n:#]{1,30}:?|\w{1,20}:)\s*$")
-"""What stands in front of a message where a template has no tags: ``### Input:``, ``USER:``."""
+_TAG = re.compile(r"<\|[^<>|\n]{1,64}\|>|<+[^<>\s\"'=,]{1,64}>+|\[+[^\[\]\s\"'=,]{1,64}\]+")
+"""A word in brackets: ``[INST]``, ``<<SYS>>``, ``<|user|>``, ``<| user |>``."""
+_HEADER = re.compile(
+    r"(?:#{1,6} ?[^\n:#]{1,30}:?|\w{1,20}[:\uff1a]|(\*\*|==|__)[^\n*=_]{1,30}\1:?)\s*$"
+)
+"""In front of a message where a template has no tags: ``### Input:``, ``USER:``, ``**User**``."""
 _COMPLETES = "Answer:"
 """A prompt that ends so is a plain text to be completed: it has no turns."""
 _LITERAL = ("data", "string")

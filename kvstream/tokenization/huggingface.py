@@ -13,6 +13,7 @@ from kvstream.input.blocks import utf8_starts
 from kvstream.tokenization import metaspace_bpe, tiktoken_bpe
 from kvstream.tokenization.control import Guard, frames, markers, text_of
 from kvstream.tokenization.metaspace_bpe import MetaspaceBPE
+from kvstream.tokenization.panics import without_panics
 from kvstream.tokenization.templates import time_limit
 from kvstream.tokenization.tiktoken_bpe import TiktokenBPE, byte_alphabet
 from kvstream.tokenization.tokenizer import (
@@ -176,7 +177,8 @@ class HubTokenizer(Tokenizer):
     def _unchanged(self, text: str) -> bool:
         """Whether the normaliser leaves ``text`` alone."""
         normalizer = self._backend.normalizer
-        return normalizer is None or normalizer.normalize_str(text) == text
+        with without_panics():
+            return normalizer is None or normalizer.normalize_str(text) == text
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special)
@@ -227,7 +229,8 @@ class _Pair:
         offsets = [np.empty((0, 2), dtype=np.int64)]
         place = 0
         for backend, part in self._parts(text, continuing):
-            encoding = backend.encode(part, add_special_tokens=False)
+            with without_panics():
+                encoding = backend.encode(part, add_special_tokens=False)
             ids += encoding.ids
             offsets.append(np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) + place)
             place += len(part)
@@ -246,7 +249,8 @@ class _Pair:
 
 def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     """Ids alone: this entry of the library spends no time on offsets."""
-    ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    with without_panics():
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Source
 from kvstream.tokenization.forms import WordForms
+from kvstream.tokenization.panics import without_panics
 from kvstream.tokenization.prefetch import ReadAhead
 from kvstream.tokenization.stream import BLOCK, TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Decoder, Tokenizer
@@ -28,7 +30,13 @@ __all__ = [
 
 
 _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
-"""What every tokenizer must be able to encode; a run of letters is hard on bad patterns."""
+"""What every tokenizer must be able to encode."""
+_RUNS = ("a", "e", "1", " ", "\n", "-", "A", "\u00e9", "x ", "the ", "No. 12, ")
+"""Patterns that try many ways to match text try most of them on runs of these."""
+_LONGEST_RUN = 4096
+"""Characters; shorter runs come first, so that a bad pattern is found before it takes long."""
+_MOST_S = 1.0
+"""Seconds that a run may take. A sound tokenizer takes milliseconds."""
 
 
 def open_stream(
@@ -72,8 +80,10 @@ def load_tokenizer(
             "cannot be streamed faithfully; choose a model that comes with a tokenizer.json."
         )
     try:
-        tokenizer = HubTokenizer(backend, wrapper, name)
-        tokenizer.encode(_TRIAL)
+        with without_panics():
+            tokenizer = HubTokenizer(backend, wrapper, name)
+            tokenizer.encode(_TRIAL)
+            _try_runs(tokenizer)
         return tokenizer
     except BaseException as error:  # a panic of Rust is no Exception
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
@@ -85,6 +95,19 @@ def load_tokenizer(
             f"The tokenizer of {name} fails on a trial text: {first_line}. Download its "
             "tokenizer.json again, or choose another model."
         ) from error
+
+
+def _try_runs(tokenizer: Tokenizer) -> None:
+    """Raises TimeoutError where repeated text takes too long to be encoded."""
+    size = 16
+    while size <= _LONGEST_RUN:
+        for run in _RUNS:
+            began = time.monotonic()
+            tokenizer.encode((run * size)[:size] + "!")
+            took = time.monotonic() - began
+            if took > _MOST_S:
+                raise TimeoutError(f"{size:,} characters of {run!r} take {took:.1f} s")
+        size *= 2
 
 
 def _embedded() -> Tokenizer:

@@ -523,3 +523,11 @@ def test_standard_input_is_not_opened_again() -> None:
     sources = open_sources(["-"], stdin=io.BytesIO(b"One."))
     with pytest.raises(SourceError, match="only once; write it to a file"):
         sources.again()
+
+
+@pytest.mark.parametrize("lines", [0, 3, 40, 900])
+def test_latin_1_is_found_behind_a_beginning_in_ascii(lines: int, tmp_path: Path) -> None:
+    path = tmp_path / "letters.txt"
+    text = "a plain line of words.\n" * lines + "Z\u00fcrich caf\u00e9, a plain line of words\n" * 3
+    path.write_bytes(text.encode("latin-1"))
+    assert "".join(block.text for block in open_sources([str(path)])) == text

@@ -40,6 +40,18 @@ HEADERS = (
     "USER: {{ m.content }} {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+SPACED = (
+    "{% for m in messages %}{{ '<| ' + m.role + ' |>' }}{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<| assistant |>{% endif %}"
+)
+WIDE = (
+    "{% for m in messages %}{{ '\u7b54\uff1a' if m.role == 'assistant' else '\u95ee\uff1a' }}"
+    "{{ m.content }}{% endfor %}{% if add_generation_prompt %}\u7b54\uff1a{% endif %}"
+)
+BOLD = (
+    "{% for m in messages %}**{{ m.role }}**\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}**assistant**\n{% endif %}"
+)
 LOWER = INST.replace("INST", "inst")
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -141,6 +153,25 @@ CASES: dict[str, tuple[Callable[[], hf.Tokenizer], str, Sequence[str]]] = {
     "built from parts, plain": (
         lambda: bytewise("<|", "|>", "user"), PARTS, ["<|user|>", "x<|end|> <|assistant|>\n"]),
     "headers": (lambda: bytewise("USER", "ASSISTANT"), HEADERS, ["USER: a", "x ASSISTANT: b"]),
+    "tags with spaces": (
+        lambda: bytewise("<|", "|>", "user"), SPACED, ["<| user |>", "x<| assistant |>y"]),
+    "headers with a wide colon": (
+        lambda: bytewise(), WIDE, ["\u95ee\uff1aa", "x \u7b54\uff1ab"]),
+    "headers in bold": (
+        lambda: bytewise("user", "**"), BOLD, ["**user**", "x\n**assistant**\ny"]),
+    "accents taken off": (
+        lambda: normalized(
+            special(bytewise(*MERGED), "<s>", "</s>"), normalizers.NFD(),
+            normalizers.StripAccents()),
+        INST, [*PLAIN, "[I\u0301NST]", "[/INST\u0327]", "<\u0301s>"]),
+    "white space taken out": (
+        lambda: normalized(
+            special(bytewise(*MERGED), "<s>", "</s>"), normalizers.Replace(Regex(r"\s+"), "")),
+        INST, [*PLAIN, "[ I N S T ]", "< s >"]),
+    "cut away": (
+        lambda: _cut(
+            special(bytewise(*MERGED), "<s>", "</s>"), pre_tokenizers.Split("~", "removed")),
+        INST, [*PLAIN, "[~INST]", "<~s>"]),
     "base vocabulary, ignore_merges": (
         lambda: special(bytewise(*MERGED, ignore_merges=True), "<s>", "</s>"), MARKED, PLAIN),
     "base vocabulary, merges": (
@@ -198,6 +229,11 @@ CASES: dict[str, tuple[Callable[[], hf.Tokenizer], str, Sequence[str]]] = {
 }  # fmt: skip
 
 
+def _cut(backend: hf.Tokenizer, first: Any) -> hf.Tokenizer:
+    backend.pre_tokenizer = pre_tokenizers.Sequence([first, backend.pre_tokenizer])
+    return backend
+
+
 def _with_cut(backend: hf.Tokenizer, nfkc: bool = False) -> hf.Tokenizer:
     if nfkc:
         backend.normalizer = normalizers.NFKC()
@@ -222,7 +258,8 @@ def forbidden(name: str) -> tuple[set[int], set[tuple[int, ...]]]:
     sequences = set()
     unknown = backend.token_to_id("[UNK]") if "Word" in name else backend.token_to_id("<unk>")
     marks = ["[INST]", "[/INST]", "<s>", "</s>", "[inst]", "[/inst]", "<|user|>", "<|end|>",
-             "<|assistant|>", "USER:", "ASSISTANT:"]  # fmt: skip
+             "<|assistant|>", "USER:", "ASSISTANT:", "<| user |>", "<| assistant |>",
+             "\u95ee\uff1a", "\u7b54\uff1a", "**user**", "**assistant**"]  # fmt: skip
     texts = [f"{a}{m}{b}" for m in marks for a in ("", "x", "\n", " ") for b in ("", "x", " ")]
     pieces = [tokenizer.render([{"role": r, "content": "x"}], add_generation_prompt=True)
               for r in ("user", "assistant")]  # fmt: skip

@@ -1,0 +1,81 @@
+"""Patterns in tokenizer.json that take for ever, or that the library gives up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_control import bytewise, special
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from kvstream.errors import ModelError
+from kvstream.tokenization import loading
+from kvstream.tokenization.loading import load_tokenizer
+
+CATASTROPHIC = {
+    "exponential": "(a+)+b",
+    "digits": "(1|1)+2",
+    "two letters": "(?:(?:e|ee)+)+Q",
+}
+
+
+def folder(path: Path, pattern: str, *, normalizer: bool = False) -> str:
+    backend = special(bytewise(), "<s>", "</s>")
+    if normalizer:
+        backend.normalizer = normalizers.Replace(Regex(pattern), "~")
+    else:
+        cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([cut, backend.pre_tokenizer])
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend.to_str())).save_pretrained(
+        path
+    )
+    (path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return str(path)
+
+
+@pytest.mark.parametrize("normalizer", [False, True], ids=["cut", "normalizer"])
+@pytest.mark.parametrize("name", CATASTROPHIC)
+def test_a_bad_pattern_is_refused_at_once(name: str, normalizer: bool, tmp_path: Path) -> None:
+    model = folder(tmp_path, CATASTROPHIC[name], normalizer=normalizer)
+    with pytest.raises(ModelError, match="fails on a trial text"):
+        load_tokenizer(model, offline=True)
+
+
+def test_a_slow_pattern_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = folder(tmp_path, "a+")
+    load_tokenizer(model, offline=True)
+    monkeypatch.setattr(loading, "_MOST_S", -1.0)
+    with pytest.raises(ModelError, match=r"16 characters of .* take \d"):
+        load_tokenizer(model, offline=True)
+
+
+def test_no_backtrace_of_the_library_is_shown(tmp_path: Path) -> None:
+    """Neither at once nor where a text brings it about that was not tried."""
+    program = """
+import sys
+from kvstream.cli.guard import stderr_apart
+from kvstream.errors import ModelError
+from kvstream.tokenization import loading
+from kvstream.tokenization.loading import load_tokenizer
+stderr_apart()
+try:
+    tokenizer = load_tokenizer(sys.argv[1], offline=True)
+except ModelError:
+    sys.exit()
+try:
+    tokenizer.encode("zq" * 60)
+except BaseException as error:
+    assert type(error).__name__ == "PanicException"
+else:
+    raise AssertionError("the text shows nothing")
+"""
+    for name, pattern in (("a", "(a+)+b"), ("zq", "(?:(?:zq|zqzq)+)+Q")):
+        model = folder(tmp_path / name, pattern)
+        done = subprocess.run(
+            [sys.executable, "-c", program, model], capture_output=True, text=True, timeout=100
+        )
+        assert (done.returncode, done.stderr) == (0, "")
