@@ -1,15 +1,19 @@
-"""Templates of log lines: a fixed-depth tree in bounded memory.
+"""Templates of log lines: which lines have one shape, in bounded memory.
 
-He et al., "Drain: An Online Log Parsing Approach with Fixed Depth Tree", ICWS 2017. A line is cut
-into words; the tree is descended by the number of words and by the first words, and among the
-templates of the leaf the most similar one takes the line or a new one is made. Differences:
+Three steps, each cheaper than the next:
 
-- Values that look like values (numbers, addresses, paths, identifiers) become ``<*>`` before the
-  tree sees them, by one pattern for all logs.
-- Words are cut at ``=``, ``:``, ``,`` and brackets as well, so that ``size=12`` and ``size=9`` are
-  alike without a rule for each log.
-- The tree holds at most `capacity` templates. The least recently seen one leaves, and what it had
-  counted goes to `TemplateTree.forgotten`: the sum of all counts is the number of lines.
+1. A line whose digits are deleted is looked up. Most lines equal an earlier one in this form.
+2. Values (numbers, addresses, host names, paths, identifiers) become ``<*>``, by one pattern for
+   all logs, and the words are looked up.
+3. A fixed-depth tree finds the group of similar lines: He et al., "Drain: An Online Log Parsing
+   Approach with Fixed Depth Tree", ICWS 2017. The tree is descended by the number of words and by
+   the first words; the most similar group of the leaf takes the line, or a new group is made.
+
+Drain makes one template of a group, which joins ``VM started`` and ``VM stopped``. Here a group
+holds several templates: a place is a variable only when `variants` different words were seen
+there, and the templates that differ in this place alone then become one. Groups hold at most
+`capacity` templates together. The least recently seen one leaves, and its lines go to
+`TemplateTree.forgotten`: the sum of all counts is the number of lines.
 """
 
 from __future__ import annotations
@@ -17,60 +21,110 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from typing import Any
 
 WILDCARD = "<*>"
+_MARK = "\0"  # stands for a value until the words are cut
+_UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_TOP = (
+    "com|net|org|edu|gov|mil|int|arpa|info|biz|local|lan|internal|localdomain|"
+    "[a-z]{2}"  # countries
+)
 _VALUE = re.compile(
-    r"""
-      \b[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
+    rf"""
+      \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
+    | \b(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
+      (?:\ \d\d:\d\d:\d\d)?(?:\ [A-Z]{{3,4}})?(?:\ \d{{4}})?\b  # a date
+    | \b[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
     | \b[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
-    | (?<![\w])/(?:[\w.@+~-]+/)*[\w.@+~-]*(?=[\s,:;)\]"'>]|$)    # a path
+    | (?<![\w/<])/(?:[\w.@+~%$:-]+/)*[\w.@+~%$-]*(?:\?[^\s"']*)?(?=[\s,:;)\]"'>]|$)  # a path
     | \b[A-Za-z]:\\[^\s"']+                                   # a path of Windows
-    | \b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b  # a UUID
-    | \b(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\b          # IPv6, MAC
-    | \b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b                    # IPv4 and a port
+    | \b[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}\b  # a UUID
+    | (?<![\w:])(?:[0-9a-fA-F]{{1,4}}:){{2,7}}:?[0-9a-fA-F]{{1,4}}\b    # IPv6, MAC, a time
+    | \b(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?::\d+)?\b(?!\.[a-zA-Z])     # IPv4 and a port
+    | \b[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\.[a-zA-Z0-9-]+:\d+\b       # a host and a port
+    | \b(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
     | \b0[xX][0-9a-fA-F]+\b
-    | \b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b                   # a digest
-    | [-+]?\b\d+(?:[.,:]\d+)*(?:%|\b|(?=[a-zA-Z]{1,3}\b))     # a number, a time, with a unit
+    | <?[-+]?(?<![\w])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
+    | \b(?=[a-fA-F]*\d)[0-9a-fA-F]{{8,}}\b                    # a digest
     """,
     re.VERBOSE,
 )
+_EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
 _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
 _DIGIT = re.compile(r"\d")
+_DIGITS = b"0123456789"
+_LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
+LONGEST = 4096
+"""Characters of a line that are looked at."""
+MOST_WORDS = 256
+"""Words of a line that are looked at."""
 
 
-@dataclass
 class Template:
     """Lines of one shape."""
 
-    words: list[str]
-    """Words of the shape; ``<*>`` where lines differ."""
-    number: int
-    """Order in which templates were first seen, from 0."""
-    count: int = 0
-    data: dict[str, object] = field(default_factory=dict)
-    """What callers hold on to with it."""
+    __slots__ = ("count", "data", "group", "joined", "key", "number", "words")
 
-    def similarity(self, words: list[str]) -> tuple[float, int]:
-        """Share of the words that are the same, and the number of wildcards."""
-        same = wild = 0
+    def __init__(self, number: int, group: _Group, key: tuple[str, ...]) -> None:
+        self.number = number
+        """Order in which templates were first seen, from 0."""
+        self.group = group
+        self.key = key
+        self.words = key
+        """Words of the shape; ``<*>`` where lines differ."""
+        self.count = 0
+        self.joined: Template | None = None
+        """The template that has taken this one's lines."""
+        self.data: Any = None
+        """What callers hold on to with it."""
+
+    @property
+    def text(self) -> str:
+        """The words with a space in between."""
+        return " ".join(self.words)
+
+
+class _Group:
+    """Similar lines: the words that were seen in each place, and the templates."""
+
+    __slots__ = ("path", "seen", "templates", "words")
+
+    def __init__(self, path: tuple[str, ...], words: list[str]) -> None:
+        self.path = path
+        self.words = list(words)
+        self.seen: list[set[str] | None] = [None if w == WILDCARD else {w} for w in words]
+        """Words of each place; None where it is a variable."""
+        self.templates: dict[tuple[str, ...], Template] = {}
+
+    def key(self, words: list[str]) -> tuple[str, ...]:
+        """The words with ``<*>`` in the places of variables."""
+        return tuple(
+            WILDCARD if seen is None else w for w, seen in zip(words, self.seen, strict=True)
+        )
+
+    def similarity(self, words: list[str]) -> float:
+        """Share of the words that fit, from 0 to 1."""
+        same = 0
         for mine, theirs in zip(self.words, words, strict=True):
-            if mine == WILDCARD:
-                wild += 1
-            elif mine == theirs:
+            if mine == theirs or mine == WILDCARD:
                 same += 1
-        return (same + wild) / len(words) if words else 1.0, wild
+        return same / len(words) if words else 1.0
 
 
 class TemplateTree:
     """Finds the template of each line.
 
     Args:
-        similarity: share of equal words from which a line belongs to a template.
+        similarity: share of equal words from which a line belongs to a group.
         depth: words that are looked at on the way down.
+        variants: different words that make a place of a group a variable.
         children: most branches of a node; further words share the branch ``<*>``.
         capacity: most templates held.
         on_evict: called with a template that leaves.
+        on_join: called with a template and one whose lines it takes.
     """
 
     def __init__(
@@ -78,59 +132,100 @@ class TemplateTree:
         *,
         similarity: float = 0.5,
         depth: int = 2,
+        variants: int = 6,
         children: int = 100,
         capacity: int = 4096,
         on_evict: Callable[[Template], None] = lambda template: None,
+        on_join: Callable[[Template, Template], None] = lambda into, gone: None,
     ) -> None:
-        self.similarity, self.depth, self.children = similarity, depth, children
-        self.capacity, self.on_evict = capacity, on_evict
+        self.similarity, self.depth, self.variants = similarity, depth, variants
+        self.children, self.capacity = children, capacity
+        self.on_evict, self.on_join = on_evict, on_join
         self.forgotten = 0
         """Lines of templates that have left."""
         self._made = 0
-        self._leaves: dict[tuple[str, ...], list[Template]] = {}
+        self._leaves: dict[tuple[str, ...], list[_Group]] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
-        self._recent: OrderedDict[int, tuple[Template, tuple[str, ...]]] = OrderedDict()
-        # Most lines equal an earlier one once their values are gone.
-        self._known: OrderedDict[str, Template] = OrderedDict()
+        self._recent: OrderedDict[Template, None] = OrderedDict()
+        self._known: OrderedDict[bytes, Template] = OrderedDict()
+        self._masked: OrderedDict[str, Template] = OrderedDict()
 
     def __iter__(self) -> Iterator[Template]:
-        return (template for template, _ in self._recent.values())
+        return iter(self._recent)
 
     def __len__(self) -> int:
         return len(self._recent)
 
     def add(self, message: str) -> Template:
-        """Count a message (a line without its time and level) and return its template."""
-        masked = mask(message)
-        template = self._known.get(masked)
-        if template is None:
-            template = self._find(words_of(masked))
-            self._known[masked] = template
-            if len(self._known) > 4 * self.capacity:
+        """Count a message (a line without its time) and return its template."""
+        key = digitless(message)
+        template = self._known.get(key)
+        if template is None or template.joined is not None:
+            template = self._known[key] = self._look_up(message)
+            if len(self._known) > 8 * self.capacity:
                 self._known.popitem(last=False)
         template.count += 1
-        self._recent.move_to_end(template.number)
+        self._recent.move_to_end(template)
+        return template
+
+    def _look_up(self, message: str) -> Template:
+        masked = mask(message)
+        template = self._masked.get(masked)
+        if template is None or template.joined is not None:
+            template = self._masked[masked] = self._find(words_of(masked))
+            if len(self._masked) > 8 * self.capacity:
+                self._masked.popitem(last=False)
         return template
 
     def _find(self, words: list[str]) -> Template:
         path = self._descend(words)
         leaf = self._leaves.setdefault(path, [])
-        best, rank = None, (self.similarity, -1)
-        for template in leaf:
-            found = template.similarity(words)
-            if found > rank or (best is None and found[0] >= self.similarity):
-                best, rank = template, found
-        if best is None:
-            best = Template(words, self._made)
+        group, rank = None, self.similarity
+        for candidate in leaf:
+            found = candidate.similarity(words)
+            if found > rank or (group is None and found == rank):
+                group, rank = candidate, found
+        if group is None:
+            group = _Group(path, words)
+            leaf.append(group)
+        else:
+            self._widen(group, words)
+        key = group.key(words)
+        template = group.templates.get(key)
+        if template is None:
+            template = group.templates[key] = Template(self._made, group, key)
             self._made += 1
-            leaf.append(best)
-            self._recent[best.number] = (best, path)
+            self._recent[template] = None
             if len(self._recent) > self.capacity:
                 self._evict()
-        else:
-            pairs = zip(best.words, words, strict=True)
-            best.words = [a if a == b else WILDCARD for a, b in pairs]
-        return best
+        return template
+
+    def _widen(self, group: _Group, words: list[str]) -> None:
+        """Note new words of a group; join templates where a place has become a variable."""
+        became = False
+        for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
+            if seen is None or word in seen:
+                continue
+            seen.add(word)
+            if len(seen) >= self.variants or word == WILDCARD:
+                group.seen[place] = None
+                group.words[place] = WILDCARD
+                became = True
+        if became:
+            self._join(group)
+
+    def _join(self, group: _Group) -> None:
+        """Make one of the templates of a group that differ no more."""
+        old, group.templates = group.templates, {}
+        for template in old.values():
+            template.key = template.words = group.key(list(template.key))
+            into = group.templates.setdefault(template.key, template)
+            if into is not template:
+                into.count += template.count
+                self.on_join(into, template)
+                template.joined = into
+                template.data = None
+                del self._recent[template]
 
     def _descend(self, words: list[str]) -> tuple[str, ...]:
         path: tuple[str, ...] = (str(len(words)),)
@@ -147,20 +242,41 @@ class TemplateTree:
         return path
 
     def _evict(self) -> None:
-        _, (old, path) = self._recent.popitem(last=False)
-        self._leaves[path].remove(old)
-        if not self._leaves[path]:
-            del self._leaves[path]
-        self._known = OrderedDict((k, t) for k, t in self._known.items() if t is not old)
+        """Let the least recently seen template go."""
+        old, _ = self._recent.popitem(last=False)
+        group = old.group
+        del group.templates[old.key]
+        if not group.templates:
+            leaf = self._leaves[group.path]
+            leaf.remove(group)
+            if not leaf:
+                del self._leaves[group.path]
+        old.joined = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
 
 
+def digitless(message: str) -> bytes:
+    """The message without its digits: the key of the fast lookup."""
+    return message[:LONGEST].encode("utf-8", "replace").translate(None, _DIGITS)
+
+
 def mask(message: str) -> str:
-    """The message with ``<*>`` in the place of everything that looks like a value."""
-    return _VALUE.sub(WILDCARD, message)
+    """The message with a NUL in the place of everything that looks like a value."""
+    masked = _VALUE.sub(_MARK, message[:LONGEST].replace(_MARK, " "))
+    return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
 
 
 def words_of(masked: str) -> list[str]:
-    """The words of a masked message."""
-    return _CUT.sub(" ", masked.replace(WILDCARD, "\0")).replace("\0", WILDCARD).split()
+    """The words of a masked message, at most MOST_WORDS; values in a row are one word."""
+    words: list[str] = []
+    for word in _CUT.split(masked, maxsplit=MOST_WORDS):
+        if not word:
+            continue
+        word = word.replace(_MARK, WILDCARD)
+        if _DIGIT.search(word):
+            word = WILDCARD
+        if word == WILDCARD and words and words[-1] == WILDCARD:
+            continue
+        words.append(word)
+    return words[:MOST_WORDS]
