@@ -57,6 +57,9 @@ _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
+_KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
+_KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
+_KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
 LONGEST = 4096
 """Characters of a line that are looked at."""
 MOST_WORDS = 256
@@ -267,15 +270,42 @@ def mask(message: str) -> str:
     return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
 
 
+def values_of(message: str) -> list[str]:
+    """What the message holds in the place of each of its words: values as they were written."""
+    found: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        found.append(match.group().strip())
+        return chr(_KEPT + len(found) - 1) if len(found) <= _MOST_KEPT else _MARK
+
+    text = _VALUE.sub(keep, message[:LONGEST].replace(_MARK, " "))
+    masked = _KEPT_LIST.sub(lambda m: m.group().replace(",", "").replace(" ", ""), text)
+    words: list[str] = []
+    wild = False
+    for word in _CUT.split(_EMPTY.sub(_MARK, masked), maxsplit=MOST_WORDS):
+        if not word:
+            continue
+        plain = _KEPT_MARK.sub(_MARK, word)
+        is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
+        raw = _KEPT_MARK.sub(lambda m: found[ord(m.group()) - _KEPT] + " ", word).strip(" \0")
+        if is_value and wild:
+            words[-1] = f"{words[-1]} {raw}".strip()
+        else:
+            words.append(raw)
+        wild = is_value
+    return words[:MOST_WORDS]
+
+
 def words_of(masked: str) -> list[str]:
     """The words of a masked message, at most MOST_WORDS; values in a row are one word."""
     words: list[str] = []
     for word in _CUT.split(masked, maxsplit=MOST_WORDS):
         if not word:
             continue
-        word = word.replace(_MARK, WILDCARD)
-        if _DIGIT.search(word):
+        if not word.strip(_MARK) or _DIGIT.search(word):
             word = WILDCARD
+        else:
+            word = word.replace(_MARK, WILDCARD)
         if word == WILDCARD and words and words[-1] == WILDCARD:
             continue
         words.append(word)
