@@ -18,7 +18,9 @@ LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
 """From the least severe. ``suspect`` names no level, but has words of failure."""
 SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
-_MONTHS = {m: i + 1 for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())}
+_MONTHS = {
+    m: i + 1 for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
 _ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
@@ -74,7 +76,9 @@ _LEVEL = re.compile(
 _OF_LEVEL = ("debug", "info", "notice", "warning", "error", "fatal")
 _NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
 _LETTER = re.compile(r"^\s*(?:\d+\s+){0,2}([VDIWEF])[ /]")
-_OF_LETTER = dict(zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True))
+_OF_LETTER = dict(
+    zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
+)
 _FAILURE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
     r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
@@ -82,12 +86,18 @@ _FAILURE = re.compile(
     r"|lost connection|broken pipe|deadlock|invalid|illegal|warn(?:ing)?)\b",
     re.IGNORECASE,
 )
-_NO_FAILURE = re.compile(r"\b(?:0|no|without) (?:errors?|failures?)\b|\berrors?[=:] ?0\b", re.IGNORECASE)
+_NO_FAILURE = re.compile(
+    r"\b(?:0|no|without) (?:errors?|failures?)\b|\berrors?[=:] ?0\b", re.IGNORECASE
+)
 _HEAD = 100
 """Characters behind the time in which the level stands."""
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+)
+_LEVEL_FIRST = re.compile(
+    r"[\s|\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?[\s:|\-]*",
+    re.IGNORECASE,
 )
 _CONTINUED = re.compile(
     r"\s+\S|\}|\]|\)|Caused by:|\.\.\. \d+ (?:more|common)|at [\w.$]+\(|Traceback \(|"
@@ -103,7 +113,8 @@ _JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level",
 _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app")
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?:\"(?:[^\"\\]|\\.)*\"|\S*)\s*){2,}$")
-_LOGFMT_TIME = re.compile(r"\b(?:time|ts|timestamp|t)=(?:\"([^\"]+)\"|(\S+))\s*")
+_KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
+_PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
 
 
 class LineParser:
@@ -125,12 +136,20 @@ class LineParser:
     def parse(self, line: str) -> tuple[float | None, str]:
         """The time of a line, None without one, and the line without it."""
         if line[:1] == "{":
-            found = self._json(line)
+            found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
+                return found
+        elif _KEY_FIRST.match(line) is not None:
+            found = self._logfmt(line)
+            if found[0] is not None:
                 return found
         match = self._pattern.match(line) if self._pattern is not None else None
         if match is None:
-            if line[:1] in " \t" and self._pattern is not None and self._pattern is not _PATTERNS[10]:
+            if (
+                line[:1] in " \t"
+                and self._pattern is not None
+                and self._pattern is not _PATTERNS[10]
+            ):
                 return None, line
             for pattern in _PATTERNS:
                 match = pattern.match(line)
@@ -138,7 +157,7 @@ class LineParser:
                     self._pattern = pattern
                     break
             else:
-                return self._logfmt(line) if "=" in line else (None, line)
+                return None, line
         stamp, fraction, zone, before = match.group("stamp", "f", "zone", "p")
         key = stamp + zone if zone else stamp
         seconds = self._seconds.get(key)
@@ -207,7 +226,10 @@ class LineParser:
             return None
         if not isinstance(record, dict):
             return None
-        low = {str(key): value for key, value in record.items()}
+        return self._record({str(key): value for key, value in record.items()})
+
+    def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
+        """The time of a record with keys, and its level, name and message."""
         time = next((self._time_of(low[k]) for k in _JSON_TIME if k in low), None)
         text = next((str(low[k]) for k in _JSON_TEXT if k in low), None)
         level = next((low[k] for k in _JSON_LEVEL if k in low), "")
@@ -217,15 +239,19 @@ class LineParser:
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
             text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
-        trace = next((low[k] for k in ("exception", "stack", "stack_trace", "exc_info") if low.get(k)), "")
-        return time, f"{str(level).upper()} {name + ': ' if name else ''}{text}{' ' if trace else ''}{trace}"
+        trace = next(
+            (low[k] for k in ("exception", "stack", "stack_trace", "exc_info") if low.get(k)), ""
+        )
+        return (
+            time,
+            f"{str(level).upper()} {name + ': ' if name else ''}{text}{' ' if trace else ''}{trace}",
+        )
 
     def _logfmt(self, line: str) -> tuple[float | None, str]:
-        found = _LOGFMT_TIME.search(line[:400])
-        if found is None or not _LOGFMT.match(line[:4000]):
+        if not _LOGFMT.match(line[:4000]):
             return None, line
-        time = self._time_of(found.group(1) or found.group(2))
-        return time, line[: found.start()] + line[found.end() :]
+        record = {k: v.strip('"') for k, v in _PAIR.findall(line[:4000])}
+        return self._record(record)
 
 
 def _number_level(level: int) -> str:
@@ -260,6 +286,12 @@ def component_of(rest: str) -> str | None:
     """The program, service or class that wrote a line without its time, where it says so."""
     found = _COMPONENT.match(rest)
     return found.group(1) if found is not None else None
+
+
+def message_of(rest: str) -> str:
+    """A line without its time, its level and the name of its component."""
+    found = _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
+    return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
 
 
 def continues(line: str) -> bool:
@@ -300,7 +332,12 @@ def looks_like_log(lines: Iterable[str]) -> bool:
 
 
 def _begins_with_level(line: str) -> bool:
-    return re.match(r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]", line) is not None
+    return (
+        re.match(
+            r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]", line
+        )
+        is not None
+    )
 
 
 class LineSplitter:
@@ -332,4 +369,3 @@ class LineSplitter:
         self.shortened += bool(self._cut)
         self._cut = 0
         return [last] if last else []
-

@@ -1,7 +1,7 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 64 of a template, then each 16th); reports name how many were looked at. Time is
+lines (the first 32 of a template, then each 32nd); reports name how many were looked at. Time is
 cut into buckets of one width for all templates; the width doubles when there are too many.
 """
 
@@ -20,12 +20,13 @@ from kvstream.logs.lines import (
     continues,
     is_trace,
     level_of,
+    message_of,
 )
 from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, VALUE_STEP = 64, 16
+ALL_VALUES, VALUE_STEP = 32, 32
 """Lines of a template whose values are looked at, and the step behind them."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
@@ -42,6 +43,10 @@ UNTIMED = 1000
 """Lines without any time behind which line numbers serve as the clock."""
 
 _QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
+
+
+def _split(rest: str) -> tuple[str, str]:
+    return level_of(rest), message_of(rest)
 
 
 class Series:
@@ -119,18 +124,22 @@ class Variable:
 class Shape(Series):
     """The lines of one template."""
 
-    __slots__ = ("continued", "example", "level", "reported", "since_line", "since_time", "template",
+    __slots__ = ("components", "continued", "example", "level", "message", "reported", "since_line", "since_time", "template",
                  "trace", "variables")  # fmt: skip
 
-    def __init__(self, template: Template, level: str, example: str) -> None:
+    def __init__(self, template: Template, level: str, example: str, message: str) -> None:
         super().__init__()
         self.template = template
         self.level = level
         self.example = example[:EXAMPLE]
+        self.message = message[:EXAMPLE].strip()
+        """The example without its time."""
         self.trace: list[str] = []
         """Lines that went on from the example."""
         self.continued = 0
         """Lines that went on from lines of this template."""
+        self.components: Counter[str] = Counter()
+        """Lines of the first MOST_VALUES components that wrote such lines."""
         self.variables: dict[int, Variable] = {}
         """By their place among the words."""
         self.reported = 0
@@ -142,7 +151,7 @@ class Shape(Series):
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
         words = self.template.words
-        values = values_of(rest)
+        values = values_of(message_of(rest))
         if len(values) != len(words):
             return
         for place, word in enumerate(words):
@@ -158,10 +167,13 @@ class Shape(Series):
     def take_over(self, other: Shape) -> None:
         """Take in a template that has joined this one."""
         if other.first_line < self.first_line:
-            self.example, self.trace = other.example, other.trace
+            self.example, self.message, self.trace = other.example, other.message, other.trace
         super().merge(other)
         self.continued += other.continued
         self.reported += other.reported
+        for name, count in other.components.items():
+            if name in self.components or len(self.components) < MOST_VALUES:
+                self.components[name] += count
         if other.since_line and (not self.since_line or other.since_line < self.since_line):
             self.since_line, self.since_time = other.since_line, other.since_time
         if LEVELS.index(other.level) > LEVELS.index(self.level):
@@ -184,7 +196,9 @@ class LogSummary:
     """
 
     def __init__(self, *, capacity: int = 4096) -> None:
-        self.tree = TemplateTree(capacity=capacity, on_join=self._on_join, on_evict=self._on_evict)
+        self.tree = TemplateTree(
+            capacity=capacity, on_join=self._on_join, on_evict=self._on_evict, split=_split
+        )
         self.total = Series()
         """All lines but those that continue others."""
         self.lines = 0
@@ -276,7 +290,7 @@ class LogSummary:
         template = self.tree.add(rest)
         shape: Shape = template.data
         if shape is None:
-            shape = template.data = Shape(template, level_of(rest), line)
+            shape = template.data = Shape(template, level_of(rest), line, rest)
             shape.first_line, shape.first_time = number, time
         shape.count += 1
         shape.last_line, shape.last_time = number, time
@@ -297,6 +311,8 @@ class LogSummary:
         component = component_of(rest)
         if component is not None:
             self._component(component, number, time, bucket)
+            if component in shape.components or len(shape.components) < MOST_VALUES:
+                shape.components[component] += 1
         if shape.count <= ALL_VALUES or shape.count % VALUE_STEP == 0:
             shape.look(rest, bucket)
 

@@ -2,7 +2,8 @@
 
 Three steps, each cheaper than the next:
 
-1. A line whose digits are deleted is looked up. Most lines equal an earlier one in this form.
+1. A line is looked up without its digits, then without long hexadecimal numbers. Most lines equal
+   an earlier one in this form.
 2. Values (numbers, addresses, host names, paths, identifiers) become ``<*>``, by one pattern for
    all logs, and the words are looked up.
 3. A fixed-depth tree finds the group of similar lines: He et al., "Drain: An Online Log Parsing
@@ -37,17 +38,17 @@ _VALUE = re.compile(
       \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
     | \b(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
       (?:\ \d\d:\d\d:\d\d)?(?:\ [A-Z]{{3,4}})?(?:\ \d{{4}})?\b  # a date
-    | \b[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
-    | \b[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
+    | (?<![\w+.-])[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
+    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
     | (?<![\w/<])/(?:[\w.@+~%$:-]+/)*[\w.@+~%$-]*(?:\?[^\s"']*)?(?=[\s,:;)\]"'>]|$)  # a path
     | \b[A-Za-z]:\\[^\s"']+                                   # a path of Windows
     | \b[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}\b  # a UUID
     | (?<![\w:])(?:[0-9a-fA-F]{{1,4}}:){{2,7}}:?[0-9a-fA-F]{{1,4}}\b    # IPv6, MAC, a time
     | \b(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?::\d+)?\b(?!\.[a-zA-Z])     # IPv4 and a port
-    | \b[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)*\.[a-zA-Z0-9-]+:\d+\b       # a host and a port
-    | \b(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
+    | (?<![\w.-])[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)+:\d+\b       # a host and a port
+    | (?<![\w.-])(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
     | \b0[xX][0-9a-fA-F]+\b
-    | <?[-+]?(?<![\w])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
+    | <?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
     | \b(?=[a-fA-F]*\d)[0-9a-fA-F]{{8,}}\b                    # a digest
     """,
     re.VERBOSE,
@@ -56,6 +57,7 @@ _EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in bracket
 _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
+_LONG_HEX = re.compile(rb"[0-9a-f-]{12,}")
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
 _KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
@@ -128,6 +130,7 @@ class TemplateTree:
         capacity: most templates held.
         on_evict: called with a template that leaves.
         on_join: called with a template and one whose lines it takes.
+        split: what of a line keeps templates apart (such as its level), and the message.
     """
 
     def __init__(
@@ -140,10 +143,11 @@ class TemplateTree:
         capacity: int = 4096,
         on_evict: Callable[[Template], None] = lambda template: None,
         on_join: Callable[[Template, Template], None] = lambda into, gone: None,
+        split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
     ) -> None:
         self.similarity, self.depth, self.variants = similarity, depth, variants
         self.children, self.capacity = children, capacity
-        self.on_evict, self.on_join = on_evict, on_join
+        self.on_evict, self.on_join, self.split = on_evict, on_join, split
         self.forgotten = 0
         """Lines of templates that have left."""
         self._made = 0
@@ -151,7 +155,7 @@ class TemplateTree:
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
         self._known: OrderedDict[bytes, Template] = OrderedDict()
-        self._masked: OrderedDict[str, Template] = OrderedDict()
+        self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
 
     def __iter__(self) -> Iterator[Template]:
         return iter(self._recent)
@@ -159,29 +163,37 @@ class TemplateTree:
     def __len__(self) -> int:
         return len(self._recent)
 
-    def add(self, message: str) -> Template:
-        """Count a message (a line without its time) and return its template."""
-        key = digitless(message)
+    def add(self, line: str) -> Template:
+        """Count a line (without its time) and return its template."""
+        raw = line[:LONGEST].encode("utf-8", "replace")
+        key = raw.translate(None, _DIGITS)
         template = self._known.get(key)
         if template is None or template.joined is not None:
-            template = self._known[key] = self._look_up(message)
+            short = _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
+            template = self._known.get(short)
+            if template is None or template.joined is not None:
+                template = self._known[short] = self._look_up(line)
+            if len(key) == len(short):
+                self._known[key] = template
             if len(self._known) > 8 * self.capacity:
                 self._known.popitem(last=False)
         template.count += 1
         self._recent.move_to_end(template)
         return template
 
-    def _look_up(self, message: str) -> Template:
+    def _look_up(self, line: str) -> Template:
+        apart, message = self.split(line)
         masked = mask(message)
-        template = self._masked.get(masked)
+        key = (apart, masked)
+        template = self._masked.get(key)
         if template is None or template.joined is not None:
-            template = self._masked[masked] = self._find(words_of(masked))
+            template = self._masked[key] = self._find(apart, words_of(masked))
             if len(self._masked) > 8 * self.capacity:
                 self._masked.popitem(last=False)
         return template
 
-    def _find(self, words: list[str]) -> Template:
-        path = self._descend(words)
+    def _find(self, apart: str, words: list[str]) -> Template:
+        path = self._descend(apart, words)
         leaf = self._leaves.setdefault(path, [])
         group, rank = None, self.similarity
         for candidate in leaf:
@@ -230,8 +242,8 @@ class TemplateTree:
                 template.data = None
                 del self._recent[template]
 
-    def _descend(self, words: list[str]) -> tuple[str, ...]:
-        path: tuple[str, ...] = (str(len(words)),)
+    def _descend(self, apart: str, words: list[str]) -> tuple[str, ...]:
+        path: tuple[str, ...] = (apart, str(len(words)))
         for word in words[: self.depth]:
             if WILDCARD in word or _DIGIT.search(word):
                 word = WILDCARD
@@ -257,11 +269,6 @@ class TemplateTree:
         old.joined = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
-
-
-def digitless(message: str) -> bytes:
-    """The message without its digits: the key of the fast lookup."""
-    return message[:LONGEST].encode("utf-8", "replace").translate(None, _DIGITS)
 
 
 def mask(message: str) -> str:
