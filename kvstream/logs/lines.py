@@ -18,9 +18,8 @@ LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
 """From the least severe. ``suspect`` names no level, but has words of failure."""
 SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 
-_MONTHS = {
-    m: i + 1 for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
-}
+_MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
 _ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
@@ -38,7 +37,8 @@ _STAMPS = [
     rf"(?: (?P<y>\d{{4}})\b)?)(?P<f>)(?P<zone>)\]?"
     r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
     # Fri, 01 May 2024 10:00:00
-    rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})"
+    rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?"
+    rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})"
     rf"{_FRACTION}{_ZONE}\]?",
     # 03-17 16:13:38.811; [10.30 16:49:06]
     rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)\]?",
@@ -101,11 +101,13 @@ _LEVEL_FIRST = re.compile(
 )
 _CONTINUED = re.compile(
     r"\s+\S|\}|\]|\)|Caused by:|\.\.\. \d+ (?:more|common)|at [\w.$]+\(|Traceback \(|"
-    r"During handling of|The above exception|(?:[\w$]+\.)*[\w$]*(?:Exception|Error|Exit|Interrupt)(?:: |$)|"
+    r"During handling of|The above exception|"
+    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error|Exit|Interrupt)(?:: |$)|"
     r"goroutine \d+|Suppressed: "
 )
 _TRACE = re.compile(
-    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
+    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
+    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
 )
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t")
 _JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
@@ -244,7 +246,7 @@ class LineParser:
         )
         return (
             time,
-            f"{str(level).upper()} {name + ': ' if name else ''}{text}{' ' if trace else ''}{trace}",
+            f"{str(level).upper()} {name + ': ' if name else ''}{text} {trace}".rstrip(),
         )
 
     def _logfmt(self, line: str) -> tuple[float | None, str]:

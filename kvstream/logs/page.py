@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from kvstream.logs.lines import SEVERE
+from kvstream.logs.lines import LONGEST_LINE, SEVERE
 from kvstream.logs.summary import LogSummary, Series, Shape, Variable
 from kvstream.logs.templates import WILDCARD
 
@@ -173,16 +173,17 @@ def _finding(
         together = "burst", start
         until = "" if end == start else f" to {when.bucket(end + 1)}"
         notes.append(
-            f"burst of {lines:,} lines from {when.bucket(start)}{until} ({factor:.0f} times its rate)"
+            f"burst of {lines:,} lines from {when.bucket(start)}{until} "
+            f"({factor:.0f} times its rate)"
         )
         score += 2 + min(math.log10(lines), 4)
         changed = True
     silence = None if rare else _silence(shape, log, order)
     if silence is not None:
-        start, end, expected = silence
+        start, gap_end, expected = silence
         together = together or ("silence", start)
-        until = "since" if end is None else "from"
-        to = "" if end is None else f" to {when.bucket(end)}"
+        until = "since" if gap_end is None else "from"
+        to = "" if gap_end is None else f" to {when.bucket(gap_end)}"
         notes.append(
             f"silent {until} {when.bucket(start)}{to} (about {expected:,.0f} lines expected)"
         )
@@ -461,11 +462,13 @@ def head(log: LogSummary) -> str:
         notes.append(f"the clock goes back {log.jumped:,} times, first at line {log.jumps[0]:,}")
     if log.left:
         notes.append(
-            f"{log.left:,} templates with {log.tree.forgotten:,} lines were let go, the least recent ones"
+            f"{log.left:,} templates with {log.tree.forgotten:,} lines were let go, "
+            "the least recent ones"
         )
     if log.splitter.shortened:
         notes.append(
-            f"{log.splitter.shortened:,} lines are longer than 65,536 characters; their beginning counts"
+            f"{log.splitter.shortened:,} lines are longer than {LONGEST_LINE:,} characters; "
+            "their beginning counts"
         )
     return text + (f"\n{'; '.join(notes)}" if notes else "")
 
@@ -508,7 +511,8 @@ def page(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> str:
     shown = sum(1 for f in made.findings if f.example)
     if made.templates > shown:
         lines.append(
-            f"\n{made.templates - shown:,} more templates with {made.lines - made.lines_told:,} lines"
+            f"\n{made.templates - shown:,} more templates "
+            f"with {made.lines - made.lines_told:,} lines"
         )
     return "\n".join(lines) + "\n"
 

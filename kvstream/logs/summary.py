@@ -115,17 +115,28 @@ class Variable:
                 self.values[value] += count
             else:
                 self.other += count
-        for bucket, (count, total) in other.means.items():
+        for bucket, (numbers, total) in other.means.items():
             held = self.means.setdefault(bucket, [0.0, 0.0])
-            held[0] += count
+            held[0] += numbers
             held[1] += total
 
 
 class Shape(Series):
     """The lines of one template."""
 
-    __slots__ = ("components", "continued", "example", "level", "message", "reported", "since_line", "since_time", "template",
-                 "trace", "variables")  # fmt: skip
+    __slots__ = (
+        "components",
+        "continued",
+        "example",
+        "level",
+        "message",
+        "reported",
+        "since_line",
+        "since_time",
+        "template",
+        "trace",
+        "variables",
+    )
 
     def __init__(self, template: Template, level: str, example: str, message: str) -> None:
         super().__init__()
@@ -351,9 +362,9 @@ class LogSummary:
             for shape in self.shapes:
                 for variable in shape.variables.values():
                     means: dict[int, list[float]] = {}
-                    for bucket, (count, total) in variable.means.items():
+                    for bucket, (numbers, total) in variable.means.items():
                         held = means.setdefault(bucket // 2, [0.0, 0.0])
-                        held[0] += count
+                        held[0] += numbers
                         held[1] += total
                     variable.means = means
 

@@ -114,7 +114,7 @@ class _Group:
         """Share of the words that fit, from 0 to 1."""
         same = 0
         for mine, theirs in zip(self.words, words, strict=True):
-            if mine == theirs or mine == WILDCARD:
+            if mine in (theirs, WILDCARD):
                 same += 1
         return same / len(words) if words else 1.0
 
@@ -271,9 +271,15 @@ class TemplateTree:
         self.on_evict(old)
 
 
+def _plain(message: str) -> str:
+    """What is looked at of a message, without the characters that stand for values here."""
+    text = message[:LONGEST].replace(_MARK, " ")
+    return text if text.isascii() else _KEPT_MARK.sub(" ", text)
+
+
 def mask(message: str) -> str:
     """The message with a NUL in the place of everything that looks like a value."""
-    masked = _VALUE.sub(_MARK, message[:LONGEST].replace(_MARK, " "))
+    masked = _VALUE.sub(_MARK, _plain(message))
     return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
 
 
@@ -285,7 +291,7 @@ def values_of(message: str) -> list[str]:
         found.append(match.group().strip())
         return chr(_KEPT + len(found) - 1) if len(found) <= _MOST_KEPT else _MARK
 
-    text = _VALUE.sub(keep, message[:LONGEST].replace(_MARK, " "))
+    text = _VALUE.sub(keep, _plain(message))
     masked = _KEPT_LIST.sub(lambda m: m.group().replace(",", "").replace(" ", ""), text)
     words: list[str] = []
     wild = False

@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings", "events"),
     ("input", "methods", "pocket", "store", "synthetic"),
     ("tokenization",),
-    ("passages",),
+    ("passages", "logs"),
     ("model", "decoding"),
     ("engine",),
     ("run",),

@@ -23,7 +23,10 @@ from collections import Counter
 from kvstream.logs.page import ROWS, page
 from kvstream.logs.summary import LogSummary
 
-SYLLABLES = "ba ke lo mi nu ra so ti ve zu dor fen gal hin jor kel lan mor nil pas".split()
+SYLLABLES = [
+    "ba", "ke", "lo", "mi", "nu", "ra", "so", "ti", "ve", "zu",
+    "dor", "fen", "gal", "hin", "jor", "kel", "lan", "mor", "nil", "pas",
+]  # fmt: skip
 DAY = 86_400.0
 
 
@@ -54,7 +57,8 @@ def filled(words: list[str], rng: random.Random) -> str:
 def stamped(style: int, t: float, level: str, service: str, message: str) -> str:
     whole, part = time.gmtime(1_714_521_600 + t), int(t % 1 * 1000)
     if style == 0:
-        return f"{time.strftime('%Y-%m-%d %H:%M:%S', whole)},{part:03d} {level} [main] {service}: {message}"
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", whole)
+        return f"{stamp},{part:03d} {level} [main] {service}: {message}"
     if style == 1:
         stamp = time.strftime("%b %d %H:%M:%S", whole)
         return f"{stamp} host1 {service}[{1000 + len(service)}]: {level.lower()}: {message}"
@@ -225,7 +229,8 @@ def main() -> None:
             print(marks, text, sep="\n")
     n = options.logs
     print(
-        "| | burst | flood | drift | silence | incidents | root cause |\n|---|---|---|---|---|---|---|"
+        "| | burst | flood | drift | silence | incidents | root cause |\n"
+        "|---|---|---|---|---|---|---|"
     )
     for name, hits in found.items():
         four = sum(hits[k] for k in ("burst", "flood", "drift", "silence"))

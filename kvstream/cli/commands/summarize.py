@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.options import (
     ReadingOptions,
@@ -11,6 +12,7 @@ from kvstream.cli.shared.options import (
     complete_files,
     following_options,
     reading_options,
+    typed,
 )
 from kvstream.cli.shared.running import Reading, read
 
@@ -18,6 +20,7 @@ from kvstream.cli.shared.running import Reading, read
 @click.command("summarize", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @following_options
+@logs.as_option
 @reading_options
 @click.pass_context
 def command(
@@ -25,6 +28,7 @@ def command(
     sources: tuple[str, ...],
     follow: bool,
     every: str | None,
+    kind: str,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -33,6 +37,10 @@ def command(
     on to most are printed, in the order of the document and with their line numbers. The embedded
     pocket does so unless --no-extract is given.
 
+    A log is not read by the model: it becomes a table of its templates, with counts, times, bursts,
+    silences and drifts, errors first; --passages sets the rows (16). Several files of a log are
+    read in the order of their times. --as prose leaves a log to the model.
+
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
@@ -40,5 +48,18 @@ def command(
     """
     if len(options.runs) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    reading = Reading("summarize", sources_or_usage(ctx, sources), (), True, follow, every)
+    paths = sources_or_usage(ctx, sources)
+    if logs.is_log(ctx, paths, kind, text=options.text):
+        return logs.summarize(
+            paths,
+            rows=options.passages if typed(ctx, "passages") else None,
+            seconds=logs.seconds_of(every),
+            follow=follow,
+            text=options.text,
+            max_bytes=options.max_unpacked,
+            as_json=options.as_json,
+            quiet=options.quiet,
+            output=options.output,
+        )
+    reading = Reading("summarize", paths, (), True, follow, every)
     return read(reading, options)
