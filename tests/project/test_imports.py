@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("reporters",),
     ("input", "methods", "pocket", "store", "synthetic"),
     ("tokenization",),
-    ("passages",),
+    ("passages", "logs"),
     ("model",),
     ("engine",),
     ("run",),

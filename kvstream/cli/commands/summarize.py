@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_or_usage
 from kvstream.cli.shared.options import (
     ReadingOptions,
@@ -20,6 +21,7 @@ from kvstream.cli.shared.running import read
 @click.command("summarize", cls=SectionedCommand)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
 @following_options
+@logs.as_option
 @reading_options
 @click.pass_context
 def command(
@@ -27,6 +29,7 @@ def command(
     sources: tuple[str, ...],
     follow: bool,
     every: Any,
+    kind: str,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -35,6 +38,10 @@ def command(
     on to most are printed, in the order of the document and with their line numbers. The embedded
     pocket does so unless --no-extract is given.
 
+    A log is not read by the model: it becomes a table of its templates, with counts, times, bursts,
+    silences and drifts, errors first; --passages sets the rows (16). Several files of a log are
+    read in the order of their times. --as prose leaves a log to the model.
+
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
@@ -42,4 +49,13 @@ def command(
     """
     if len(options.methods) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
-    return read(sources_or_usage(ctx, sources), (), options, every=every, follow=follow)
+    paths = sources_or_usage(ctx, sources)
+    if logs.is_log(ctx, paths, kind, text=options.text):
+        return logs.summarize(
+            paths,
+            options,
+            rows=options.asked.get("passages"),
+            seconds=logs.seconds_of(every),
+            follow=follow,
+        )
+    return read(paths, (), options, every=every, follow=follow)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from kvstream.errors import SourceError
 
@@ -93,6 +93,9 @@ class InterruptibleInput(io.RawIOBase):
     see the flag. While ``due`` says so, a read of an idle pipe gives None.
     """
 
+    returned: ClassVar[tuple[object, bytes]] = (None, b"")
+    """A standard input, and what was read of it to see what it is: the next reader gets it."""
+
     def __init__(
         self,
         interrupted: Callable[[], bool],
@@ -115,6 +118,11 @@ class InterruptibleInput(io.RawIOBase):
         return self.descriptor
 
     def readinto(self, buffer: Any) -> int | None:
+        stdin, data = InterruptibleInput.returned
+        if data and not self._own and stdin is sys.stdin:
+            size = min(len(data), len(buffer))
+            buffer[:size], InterruptibleInput.returned = data[:size], (stdin, data[size:])
+            return size
         while not self.interrupted():
             if self._ready():
                 try:

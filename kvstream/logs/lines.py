@@ -1,0 +1,373 @@
+"""Lines of a log: when, how severe, by whom; and whether a text is a log at all.
+
+One pattern a way to write the time, tried from the one that fitted last. The names of levels are
+those of syslog (RFC 5424), log4j, Python, Go and Android.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+LONGEST_LINE = 65_536
+"""Characters of a line that are kept; the rest is counted."""
+LEVELS = ("", "debug", "info", "notice", "warning", "suspect", "error", "fatal")
+"""From the least severe. ``suspect`` names no level, but has words of failure."""
+SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
+
+_MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
+_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
+_HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
+_ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
+_FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
+_MON = "|".join(_MONTHS)
+_STAMPS = [
+    # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
+    rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
+    rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS}){_FRACTION}{_ZONE}",
+    # [10/Oct/2000:13:55:36 -0700]
+    rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\[(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})"
+    rf"(?P<f>)(?P<zone> [+-]\d{{4}})?\]",
+    # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]
+    rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
+    rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
+    rf"(?: (?P<y>\d{{4}})\b)?)(?P<f>)(?P<zone>)\]?"
+    r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
+    # Fri, 01 May 2024 10:00:00
+    rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?"
+    rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})"
+    rf"{_FRACTION}{_ZONE}\]?",
+    # 03-17 16:13:38.811; [10.30 16:49:06]
+    rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)\]?",
+    # 17/06/09 20:10:40
+    rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)\]?",
+    # 20171223-22:15:29:606
+    rf"(?P<p>)(?P<stamp>(?P<y>\d{{4}})(?P<mo>\d\d)(?P<d>\d\d)[-T ]{_HMS}){_FRACTION}{_ZONE}",
+    # 081109 203615
+    r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))"
+    r"(?P<f>)(?P<zone>)(?= )",
+    # I0715 12:34:56.789
+    rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)",
+    # 1117838570; 1117838570.123; 1117838570123
+    r"(?P<p>\W{0,3}|(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)"
+    r"(?=[\s,:|\]])\]?",
+    # [   12.345678] of a kernel
+    r"(?P<p>)\[ *(?P<stamp>\d{1,7})(?P<f>\.\d{3,6})(?P<zone>)\]",
+    # 22:15:29.606
+    rf"(?P<p>\[?)(?P<stamp>{_HMS}){_FRACTION}(?P<zone>)\]?(?=\s)",
+]
+_PATTERNS = [re.compile(pattern) for pattern in _STAMPS]
+_ACCESS = _PATTERNS[1]
+_GLOG = _PATTERNS[8]
+_SECONDS = 4096
+"""Stamps whose seconds are kept."""
+
+_LEVEL = re.compile(
+    r"(?:^|[\s\[(<|=:\"'])(?:(TRACE|VERBOSE|DEBUG|FINE|FINER|FINEST|debug|trace)"
+    r"|(INFO|Info|info|INFORMATION|Information|CONFIG)"
+    r"|(NOTICE|Notice|notice)|(WARN|WARNING|Warn|Warning|warn|warning)"
+    r"|(ERROR|ERR|Error|error|err|SEVERE|FAILURE)"
+    r"|(FATAL|CRITICAL|CRIT|ALERT|EMERG|EMERGENCY|PANIC|Fatal|Critical|fatal|critical|crit|alert"
+    r"|emerg|panic))(?=$|[\s\])>|,:\"'])"
+)
+_OF_LEVEL = ("debug", "info", "notice", "warning", "error", "fatal")
+_NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
+_LETTER = re.compile(r"^\s*(?:\d+\s+){0,2}([VDIWEF])[ /]")
+_OF_LETTER = dict(
+    zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
+)
+_FAILURE = re.compile(
+    r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
+    r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
+    r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
+    r"|lost connection|broken pipe|deadlock|invalid|illegal|warn(?:ing)?)\b",
+    re.IGNORECASE,
+)
+_NO_FAILURE = re.compile(
+    r"\b(?:0|no|without) (?:errors?|failures?)\b|\berrors?[=:] ?0\b", re.IGNORECASE
+)
+_HEAD = 100
+"""Characters behind the time in which the level stands."""
+_COMPONENT = re.compile(
+    r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
+    r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+)
+_LEVEL_FIRST = re.compile(
+    r"[\s|\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?[\s:|\-]*",
+    re.IGNORECASE,
+)
+_CONTINUED = re.compile(
+    r"\s+\S|\}|\]|\)|Caused by:|\.\.\. \d+ (?:more|common)|at [\w.$]+\(|Traceback \(|"
+    r"During handling of|The above exception|"
+    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error|Exit|Interrupt)(?:: |$)|"
+    r"goroutine \d+|Suppressed: "
+)
+_TRACE = re.compile(
+    r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
+    r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
+)
+_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t")
+_JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
+_JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
+_JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app")
+_SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
+_LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?:\"(?:[^\"\\]|\\.)*\"|\S*)\s*){2,}$")
+_KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
+_PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
+
+
+class LineParser:
+    """Splits lines into a time and the rest.
+
+    Times are seconds since 1970. A zone that the line names is taken into account; without one
+    the clock is that of the log. A stamp without a year gets one so that the log runs on from
+    December into January.
+    """
+
+    def __init__(self) -> None:
+        self._pattern: re.Pattern[str] | None = None
+        self._seconds: dict[str, float] = {}
+        self._year = 1970
+        self._month = 0
+        self.dated = True
+        """Whether the stamps name a year."""
+
+    def parse(self, line: str) -> tuple[float | None, str]:
+        """The time of a line, None without one, and the line without it."""
+        if line[:1] == "{":
+            found: tuple[float | None, str] | None = self._json(line)
+            if found is not None:
+                return found
+        elif _KEY_FIRST.match(line) is not None:
+            found = self._logfmt(line)
+            if found[0] is not None:
+                return found
+        match = self._pattern.match(line) if self._pattern is not None else None
+        if match is None:
+            if (
+                line[:1] in " \t"
+                and self._pattern is not None
+                and self._pattern is not _PATTERNS[10]
+            ):
+                return None, line
+            for pattern in _PATTERNS:
+                match = pattern.match(line)
+                if match is not None:
+                    self._pattern = pattern
+                    break
+            else:
+                return None, line
+        stamp, fraction, zone, before = match.group("stamp", "f", "zone", "p")
+        key = stamp + zone if zone else stamp
+        seconds = self._seconds.get(key)
+        if seconds is None:
+            try:
+                seconds = self._convert(match)
+            except ValueError:  # a 13th month
+                return None, line
+            if len(self._seconds) >= _SECONDS:
+                self._seconds.clear()
+            self._seconds[key] = seconds
+        if fraction:
+            digits = fraction.lstrip(".,:")
+            seconds += int(digits) / 10 ** len(digits)
+        rest = line[match.end() :]
+        if match.re is _ACCESS:
+            rest = _with_status(before, rest)
+        elif before and before not in ("[", "- "):
+            rest = f"{before} {rest}"
+        return seconds, rest
+
+    def _convert(self, match: re.Match[str]) -> float:
+        parts = match.groupdict()
+        if parts.get("h") is None:  # an epoch
+            return float(parts["stamp"])
+        year = int(parts.get("y") or 0)
+        named = parts.get("mo") or "1"
+        month = _MONTHS.get(named) or int(named)
+        day = int(parts.get("d") or 1)
+        hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
+        if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+            raise ValueError(parts["stamp"])
+        if not year:
+            self.dated = False
+            if self._month - month >= 10:
+                self._year += 1
+            elif month - self._month >= 10 and self._year > 1970 and self._month:
+                self._year -= 1  # lines of two sources around a new year
+            self._month, year = month, self._year
+        elif year < 100:
+            year += 2000
+        seconds = float(calendar.timegm((year, month, day, hour, minute, second)))
+        zone = (parts.get("zone") or "").strip()
+        if zone and zone != "Z":
+            offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+            seconds -= offset if zone[0] == "+" else -offset
+        return seconds
+
+    def _time_of(self, value: Any) -> float | None:
+        if isinstance(value, bool) or value is None:
+            return None
+        if isinstance(value, int | float):
+            number = float(value)
+            while number > 1e11:  # milliseconds and finer
+                number /= 1000
+            return number if number > 0 else None
+        text = str(value)
+        if text.replace(".", "", 1).isdigit():
+            return self._time_of(float(text))
+        return LineParser.parse(self, text)[0] if text[:1] != "{" else None
+
+    def _json(self, line: str) -> tuple[float | None, str] | None:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(record, dict):
+            return None
+        return self._record({str(key): value for key, value in record.items()})
+
+    def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
+        """The time of a record with keys, and its level, name and message."""
+        time = next((self._time_of(low[k]) for k in _JSON_TIME if k in low), None)
+        text = next((str(low[k]) for k in _JSON_TEXT if k in low), None)
+        level = next((low[k] for k in _JSON_LEVEL if k in low), "")
+        if isinstance(level, int) and not isinstance(level, bool):
+            level = _number_level(level)
+        name = next((str(low[k]) for k in _JSON_NAME if k in low), "")
+        used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
+        if text is None:
+            text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
+        trace = next(
+            (low[k] for k in ("exception", "stack", "stack_trace", "exc_info") if low.get(k)), ""
+        )
+        return (
+            time,
+            f"{str(level).upper()} {name + ': ' if name else ''}{text} {trace}".rstrip(),
+        )
+
+    def _logfmt(self, line: str) -> tuple[float | None, str]:
+        if not _LOGFMT.match(line[:4000]):
+            return None, line
+        record = {k: v.strip('"') for k, v in _PAIR.findall(line[:4000])}
+        return self._record(record)
+
+
+def _number_level(level: int) -> str:
+    """Of syslog (0 to 7), or of bunyan, pino and Python (10 to 60)."""
+    if 0 <= level < 8:
+        return _SYSLOG[level]
+    return ("debug", "debug", "info", "warning", "error", "fatal", "fatal")[min(level // 10, 6)]
+
+
+def _with_status(before: str, rest: str) -> str:
+    """An access-log line; a status that tells of a failure is named as a level."""
+    status = re.search(r'" ([45])\d\d ', rest)
+    level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
+    return f"{level}{before}{rest}"
+
+
+def level_of(rest: str) -> str:
+    """The level of a line without its time: one of LEVELS."""
+    head = rest[:_HEAD]
+    named = _NAMED.search(rest[:400])
+    found = _LEVEL.search(f" {named.group(1)}" if named else head)
+    if found is not None:
+        return _OF_LEVEL[(found.lastindex or 1) - 1]
+    letter = _LETTER.match(head)
+    if letter is not None:
+        return _OF_LETTER[letter.group(1)]
+    text = _NO_FAILURE.sub("", rest[:1000])
+    return "suspect" if _FAILURE.search(text) else ""
+
+
+def component_of(rest: str) -> str | None:
+    """The program, service or class that wrote a line without its time, where it says so."""
+    found = _COMPONENT.match(rest)
+    return found.group(1) if found is not None else None
+
+
+def message_of(rest: str) -> str:
+    """A line without its time, its level and the name of its component."""
+    found = _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
+    return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
+
+
+def continues(line: str) -> bool:
+    """Whether a line without a time belongs to the line before: a stack trace, an indented text."""
+    return _CONTINUED.match(line) is not None
+
+
+def is_trace(line: str) -> bool:
+    """Whether a line that continues another is part of a stack trace."""
+    return _TRACE.match(line) is not None
+
+
+def looks_like_log(lines: Iterable[str]) -> bool:
+    """Whether the first lines of a text (some hundred) are those of a log.
+
+    Half of the lines that stand for themselves begin with a time or a level, and they are not the
+    rows of a table.
+    """
+    parser = LineParser()
+    stamped = own = rows = 0
+    widths: set[int] = set()
+    for line in lines:
+        if not line.strip():
+            continue
+        time, rest = parser.parse(line)
+        if time is None and (line[:1].isspace() or (stamped and continues(line))):
+            continue
+        own += 1
+        if time is not None or _begins_with_level(line):
+            stamped += 1
+            separator = next((c for c in ",;\t" if rest.lstrip('"')[:1] == c), None)
+            if separator is not None:
+                rows += 1
+                widths.add(rest.count(separator))
+    if stamped < 2 or stamped * 2 < own:
+        return False
+    return not (rows * 10 >= stamped * 9 and len(widths) == 1)
+
+
+def _begins_with_level(line: str) -> bool:
+    return (
+        re.match(
+            r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b[\]: |-]", line
+        )
+        is not None
+    )
+
+
+class LineSplitter:
+    """Cuts text that comes in pieces into lines; holds at most LONGEST_LINE characters."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._cut = 0
+        self.shortened = 0
+        """Lines longer than LONGEST_LINE."""
+
+    def feed(self, text: str) -> list[str]:
+        """The lines that are complete by now, without their ends."""
+        *lines, last = text.split("\n")
+        if lines:
+            lines[0] = self._rest + lines[0]
+            self.shortened += bool(self._cut)
+            self._rest, self._cut = last, 0
+        else:
+            self._rest += last
+        if len(self._rest) > LONGEST_LINE:
+            self._cut += len(self._rest) - LONGEST_LINE
+            self._rest = self._rest[:LONGEST_LINE]
+        return [line[:-1] if line[-1:] == "\r" else line for line in lines]
+
+    def close(self) -> list[str]:
+        """The last line, where no newline ended it."""
+        last, self._rest = self._rest, ""
+        self.shortened += bool(self._cut)
+        self._cut = 0
+        return [last] if last else []

@@ -1,0 +1,390 @@
+"""What is counted of a log, in one pass and bounded memory.
+
+Counts, first and last times and levels are exact. Values of variables come from a part of the
+lines (the first 32 of a template, then each 32nd); reports name how many were looked at. Time is
+cut into buckets of one width for all templates; the width doubles when there are too many.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from kvstream.logs.lines import (
+    LEVELS,
+    LineParser,
+    LineSplitter,
+    component_of,
+    continues,
+    is_trace,
+    level_of,
+    message_of,
+)
+from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
+
+MOST_BUCKETS = 240
+"""Buckets of time that hold lines."""
+ALL_VALUES, VALUE_STEP = 32, 32
+"""Lines of a template whose values are looked at, and the step behind them."""
+MOST_VALUES = 32
+"""Different values that are counted of a variable."""
+MOST_VARIABLES = 8
+"""Variables of a template whose values are counted."""
+MOST_COMPONENTS = 256
+EXAMPLE = 400
+"""Characters of an example."""
+TRACE_LINES = 12
+"""Lines of a stack trace that stay with the example."""
+JUMP = 60.0
+"""Seconds by which a clock may go back before it is a jump."""
+UNTIMED = 1000
+"""Lines without any time behind which line numbers serve as the clock."""
+
+_QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
+
+
+def _split(rest: str) -> tuple[str, str]:
+    return level_of(rest), message_of(rest)
+
+
+class Series:
+    """How often something occurs, over time."""
+
+    __slots__ = ("buckets", "count", "first_line", "first_time", "last_line", "last_time")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.buckets: Counter[int] = Counter()
+        self.first_time: float | None = None
+        self.last_time: float | None = None
+        self.first_line = 0
+        self.last_line = 0
+
+    def merge(self, other: Series) -> None:
+        """Take in what another one counted."""
+        self.count += other.count
+        self.buckets.update(other.buckets)
+        if other.first_line < self.first_line or not self.first_line:
+            self.first_line, self.first_time = other.first_line, other.first_time
+        if other.last_line > self.last_line:
+            self.last_line, self.last_time = other.last_line, other.last_time
+
+
+@dataclass
+class Variable:
+    """Values that were seen in one place of a template."""
+
+    values: Counter[str] = field(default_factory=Counter)
+    looked_at: int = 0
+    other: int = 0
+    """Values that were not counted one by one, because MOST_VALUES others were."""
+    means: dict[int, list[float]] = field(default_factory=dict)
+    """Of a quantity: lines and the sum of log(1 + x), by bucket."""
+    previous: float | None = None
+    rises: int = 0
+    unit: str = ""
+
+    def take(self, raw: str, bucket: int | None) -> None:
+        """Count a value."""
+        self.looked_at += 1
+        if raw in self.values or len(self.values) < MOST_VALUES:
+            self.values[raw] += 1
+        else:
+            self.other += 1
+        found = _QUANTITY.match(raw)
+        if found is None or bucket is None or len(found.group(1)) > 9:
+            return
+        number = float(found.group(1))
+        self.unit = found.group(2) or self.unit
+        if self.previous is not None and number > self.previous:
+            self.rises += 1
+        self.previous = number
+        held = self.means.setdefault(bucket, [0.0, 0.0])
+        held[0] += 1
+        held[1] += math.log1p(abs(number))
+
+    def merge(self, other: Variable) -> None:
+        """Take in what another one counted."""
+        self.looked_at += other.looked_at
+        self.other += other.other
+        self.rises += other.rises
+        for value, count in other.values.items():
+            if value in self.values or len(self.values) < MOST_VALUES:
+                self.values[value] += count
+            else:
+                self.other += count
+        for bucket, (numbers, total) in other.means.items():
+            held = self.means.setdefault(bucket, [0.0, 0.0])
+            held[0] += numbers
+            held[1] += total
+
+
+class Shape(Series):
+    """The lines of one template."""
+
+    __slots__ = (
+        "components",
+        "continued",
+        "example",
+        "level",
+        "message",
+        "reported",
+        "since_line",
+        "since_time",
+        "template",
+        "trace",
+        "variables",
+    )
+
+    def __init__(self, template: Template, level: str, example: str, message: str) -> None:
+        super().__init__()
+        self.template = template
+        self.level = level
+        self.example = example[:EXAMPLE]
+        self.message = message[:EXAMPLE].strip()
+        """The example without its time."""
+        self.trace: list[str] = []
+        """Lines that went on from the example."""
+        self.continued = 0
+        """Lines that went on from lines of this template."""
+        self.components: Counter[str] = Counter()
+        """Lines of the first MOST_VALUES components that wrote such lines."""
+        self.variables: dict[int, Variable] = {}
+        """By their place among the words."""
+        self.reported = 0
+        """Lines that a report has told of."""
+        self.since_time: float | None = None
+        self.since_line = 0
+        """Where the first line behind the last report is."""
+
+    def look(self, rest: str, bucket: int | None) -> None:
+        """Take in the values of a line."""
+        words = self.template.words
+        values = values_of(message_of(rest))
+        if len(values) != len(words):
+            return
+        for place, word in enumerate(words):
+            if word != WILDCARD:
+                continue
+            variable = self.variables.get(place)
+            if variable is None:
+                if len(self.variables) >= MOST_VARIABLES:
+                    break
+                variable = self.variables[place] = Variable()
+            variable.take(values[place][:80], bucket)
+
+    def take_over(self, other: Shape) -> None:
+        """Take in a template that has joined this one."""
+        if other.first_line < self.first_line:
+            self.example, self.message, self.trace = other.example, other.message, other.trace
+        super().merge(other)
+        self.continued += other.continued
+        self.reported += other.reported
+        for name, count in other.components.items():
+            if name in self.components or len(self.components) < MOST_VALUES:
+                self.components[name] += count
+        if other.since_line and (not self.since_line or other.since_line < self.since_line):
+            self.since_line, self.since_time = other.since_line, other.since_time
+        if LEVELS.index(other.level) > LEVELS.index(self.level):
+            self.level = other.level
+        for place, variable in other.variables.items():
+            if place in self.variables:
+                self.variables[place].merge(variable)
+            elif len(self.variables) < MOST_VARIABLES:
+                self.variables[place] = variable
+
+
+class LogSummary:
+    """Fed with the text of a log, piece by piece; counts its templates.
+
+    ``lines`` is the sum of the lines of all templates that are held, of those `forgotten`, of
+    lines that went on from others (`continued`) and of blank lines.
+
+    Args:
+        capacity: most templates held. The least recently seen one leaves.
+    """
+
+    def __init__(self, *, capacity: int = 4096) -> None:
+        self.tree = TemplateTree(
+            capacity=capacity, on_join=self._on_join, on_evict=self._on_evict, split=_split
+        )
+        self.total = Series()
+        """All lines but those that continue others."""
+        self.lines = 0
+        self.blank = 0
+        self.continued = 0
+        self.left = 0
+        """Templates that have left."""
+        self.left_levels: Counter[str] = Counter()
+        """Lines of templates that have left, by level."""
+        self.levels: Counter[str] = Counter()
+        self.components: OrderedDict[str, Series] = OrderedDict()
+        self.jumps: list[int] = []
+        """Lines at which the clock goes back, the first ones."""
+        self.jumped = 0
+        self.width = 1.0
+        """Seconds (lines, in a log without times) of a bucket."""
+        self.by_line = False
+        """Whether line numbers serve as the clock."""
+        self.splitter = LineSplitter()
+        self.sources: list[tuple[str, int]] = []
+        """Names of the sources, and the lines before each."""
+        self._parser = LineParser()
+        self._time: float | None = None
+        self._shape: Shape | None = None
+
+    @property
+    def dated(self) -> bool:
+        """Whether the times name a year."""
+        return self._parser.dated
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """What is held of each template."""
+        return [template.data for template in self.tree]
+
+    def begin(self, name: str) -> None:
+        """Another source begins."""
+        self._lines(self.splitter.close())
+        self.sources.append((name, self.lines))
+        self._shape = None
+
+    def feed(self, text: str) -> None:
+        """Take in text."""
+        self._lines(self.splitter.feed(text))
+
+    def close(self) -> None:
+        """The text has ended: take in the last line."""
+        self._lines(self.splitter.close())
+
+    def where(self, line: int) -> tuple[str, int]:
+        """The source of a line and its number there, from 1."""
+        name, before = "", 0
+        for each, lines in self.sources:
+            if lines < line:
+                name, before = each, lines
+        return name, line - before
+
+    def mark(self) -> None:
+        """What has been read by now has been reported."""
+        for shape in self.shapes:
+            shape.reported, shape.since_line, shape.since_time = shape.count, 0, None
+
+    def _lines(self, lines: list[str]) -> None:
+        for line in lines:
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        self.lines += 1
+        number = self.lines
+        time, rest = self._parser.parse(line)
+        if time is None:
+            if not line or line.isspace():
+                self.blank += 1
+                return
+            if self._shape is not None and continues(line):
+                self._continue(self._shape, line)
+                return
+            time = self._time
+        elif self._time is not None and time < self._time - JUMP:
+            self.jumped += 1
+            if len(self.jumps) < 3:
+                self.jumps.append(number)
+        self._time = time
+        if self.by_line or (time is None and number > UNTIMED):
+            self.by_line, time = True, None
+            bucket: int | None = int(number // self.width)
+        else:
+            bucket = None if time is None else int(time // self.width)
+        template = self.tree.add(rest)
+        shape: Shape = template.data
+        if shape is None:
+            shape = template.data = Shape(template, level_of(rest), line, rest)
+            shape.first_line, shape.first_time = number, time
+        shape.count += 1
+        shape.last_line, shape.last_time = number, time
+        if not shape.since_line:
+            shape.since_line, shape.since_time = number, time
+        self._shape = shape
+        self.levels[shape.level] += 1
+        total = self.total
+        total.count += 1
+        total.last_line, total.last_time = number, time
+        if total.first_time is None:
+            total.first_line, total.first_time = number, time
+        if bucket is not None:
+            shape.buckets[bucket] += 1
+            total.buckets[bucket] += 1
+            if len(total.buckets) > MOST_BUCKETS:
+                self._widen()
+        component = component_of(rest)
+        if component is not None:
+            self._component(component, number, time, bucket)
+            if component in shape.components or len(shape.components) < MOST_VALUES:
+                shape.components[component] += 1
+        if shape.count <= ALL_VALUES or shape.count % VALUE_STEP == 0:
+            shape.look(rest, bucket)
+
+    def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
+        series = self.components.get(name)
+        if series is None:
+            series = self.components[name] = Series()
+            series.first_line, series.first_time = number, time
+            if len(self.components) > MOST_COMPONENTS:
+                self.components.popitem(last=False)
+        series.count += 1
+        series.last_line, series.last_time = number, time
+        if bucket is not None:
+            series.buckets[bucket] += 1
+
+    def _continue(self, shape: Shape, line: str) -> None:
+        """A line goes on from the line before."""
+        self.continued += 1
+        shape.continued += 1
+        if shape.count == 1 and len(shape.trace) < TRACE_LINES:
+            shape.trace.append(line[:EXAMPLE])
+        if shape.level in ("", "info", "suspect") and is_trace(line):
+            self.levels[shape.level] -= shape.count
+            shape.level = "error"
+            self.levels["error"] += shape.count
+
+    def _widen(self) -> None:
+        """Double the width of the buckets until they are few."""
+        while len(self.total.buckets) > MOST_BUCKETS // 2:
+            self.width *= 2
+            for series in [self.total, *self.components.values(), *self.shapes]:
+                halved: Counter[int] = Counter()
+                for bucket, count in series.buckets.items():
+                    halved[bucket // 2] += count
+                series.buckets = halved
+            for shape in self.shapes:
+                for variable in shape.variables.values():
+                    means: dict[int, list[float]] = {}
+                    for bucket, (numbers, total) in variable.means.items():
+                        held = means.setdefault(bucket // 2, [0.0, 0.0])
+                        held[0] += numbers
+                        held[1] += total
+                    variable.means = means
+
+    def _on_join(self, into: Template, gone: Template) -> None:
+        if gone.data is None:
+            return
+        if into.data is None:
+            into.data = gone.data
+            into.data.template = into
+            return
+        before = LEVELS.index(into.data.level)
+        if LEVELS.index(gone.data.level) != before:
+            self.levels[into.data.level] -= into.data.count
+            self.levels[gone.data.level] -= gone.data.count
+            into.data.take_over(gone.data)
+            self.levels[into.data.level] += into.data.count
+        else:
+            into.data.take_over(gone.data)
+
+    def _on_evict(self, template: Template) -> None:
+        self.left += 1
+        if template.data is not None:
+            self.left_levels[template.data.level] += template.count

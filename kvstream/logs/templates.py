@@ -1,0 +1,325 @@
+"""Templates of log lines: which lines have one shape, in bounded memory.
+
+Three steps, each cheaper than the next:
+
+1. A line is looked up without its digits, then without long hexadecimal numbers. Most lines equal
+   an earlier one in this form.
+2. Values (numbers, addresses, host names, paths, identifiers) become ``<*>``, by one pattern for
+   all logs, and the words are looked up.
+3. A fixed-depth tree finds the group of similar lines: He et al., "Drain: An Online Log Parsing
+   Approach with Fixed Depth Tree", ICWS 2017. The tree is descended by the number of words and by
+   the first words; the most similar group of the leaf takes the line, or a new group is made.
+
+Drain makes one template of a group, which joins ``VM started`` and ``VM stopped``. Here a group
+holds several templates: a place is a variable only when `variants` different words were seen
+there, and the templates that differ in this place alone then become one. Groups hold at most
+`capacity` templates together. The least recently seen one leaves, and its lines go to
+`TemplateTree.forgotten`: the sum of all counts is the number of lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+WILDCARD = "<*>"
+_MARK = "\0"  # stands for a value until the words are cut
+_UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_TOP = (
+    "com|net|org|edu|gov|mil|int|arpa|info|biz|local|lan|internal|localdomain|"
+    "[a-z]{2}"  # countries
+)
+_VALUE = re.compile(
+    rf"""
+      \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
+    | \b(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
+      (?:\ \d\d:\d\d:\d\d)?(?:\ [A-Z]{{3,4}})?(?:\ \d{{4}})?\b  # a date
+    | (?<![\w+.-])[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
+    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
+    | (?<![\w/<])/(?:[\w.@+~%$:-]+/)*[\w.@+~%$-]*(?:\?[^\s"']*)?(?=[\s,:;)\]"'>]|$)  # a path
+    | \b[A-Za-z]:\\[^\s"']+                                   # a path of Windows
+    | \b[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}\b  # a UUID
+    | (?<![\w:])(?:[0-9a-fA-F]{{1,4}}:){{2,7}}:?[0-9a-fA-F]{{1,4}}\b    # IPv6, MAC, a time
+    | \b(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?::\d+)?\b(?!\.[a-zA-Z])     # IPv4 and a port
+    | (?<![\w.-])[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)+:\d+\b       # a host and a port
+    | (?<![\w.-])(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
+    | \b0[xX][0-9a-fA-F]+\b
+    | <?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
+    | \b(?=[a-fA-F]*\d)[0-9a-fA-F]{{8,}}\b                    # a digest
+    """,
+    re.VERBOSE,
+)
+_EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
+_CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
+_DIGIT = re.compile(r"\d")
+_DIGITS = b"0123456789"
+_LONG_HEX = re.compile(rb"[0-9a-f-]{12,}")
+_LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
+_KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
+_KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
+_KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
+LONGEST = 4096
+"""Characters of a line that are looked at."""
+MOST_WORDS = 256
+"""Words of a line that are looked at."""
+
+
+class Template:
+    """Lines of one shape."""
+
+    __slots__ = ("count", "data", "group", "joined", "key", "number", "words")
+
+    def __init__(self, number: int, group: _Group, key: tuple[str, ...]) -> None:
+        self.number = number
+        """Order in which templates were first seen, from 0."""
+        self.group = group
+        self.key = key
+        self.words = key
+        """Words of the shape; ``<*>`` where lines differ."""
+        self.count = 0
+        self.joined: Template | None = None
+        """The template that has taken this one's lines."""
+        self.data: Any = None
+        """What callers hold on to with it."""
+
+    @property
+    def text(self) -> str:
+        """The words with a space in between."""
+        return " ".join(self.words)
+
+
+class _Group:
+    """Similar lines: the words that were seen in each place, and the templates."""
+
+    __slots__ = ("path", "seen", "templates", "words")
+
+    def __init__(self, path: tuple[str, ...], words: list[str]) -> None:
+        self.path = path
+        self.words = list(words)
+        self.seen: list[set[str] | None] = [None if w == WILDCARD else {w} for w in words]
+        """Words of each place; None where it is a variable."""
+        self.templates: dict[tuple[str, ...], Template] = {}
+
+    def key(self, words: list[str]) -> tuple[str, ...]:
+        """The words with ``<*>`` in the places of variables."""
+        return tuple(
+            WILDCARD if seen is None else w for w, seen in zip(words, self.seen, strict=True)
+        )
+
+    def similarity(self, words: list[str]) -> float:
+        """Share of the words that fit, from 0 to 1."""
+        same = 0
+        for mine, theirs in zip(self.words, words, strict=True):
+            if mine in (theirs, WILDCARD):
+                same += 1
+        return same / len(words) if words else 1.0
+
+
+class TemplateTree:
+    """Finds the template of each line.
+
+    Args:
+        similarity: share of equal words from which a line belongs to a group.
+        depth: words that are looked at on the way down.
+        variants: different words that make a place of a group a variable.
+        children: most branches of a node; further words share the branch ``<*>``.
+        capacity: most templates held.
+        on_evict: called with a template that leaves.
+        on_join: called with a template and one whose lines it takes.
+        split: what of a line keeps templates apart (such as its level), and the message.
+    """
+
+    def __init__(
+        self,
+        *,
+        similarity: float = 0.5,
+        depth: int = 2,
+        variants: int = 6,
+        children: int = 100,
+        capacity: int = 4096,
+        on_evict: Callable[[Template], None] = lambda template: None,
+        on_join: Callable[[Template, Template], None] = lambda into, gone: None,
+        split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
+    ) -> None:
+        self.similarity, self.depth, self.variants = similarity, depth, variants
+        self.children, self.capacity = children, capacity
+        self.on_evict, self.on_join, self.split = on_evict, on_join, split
+        self.forgotten = 0
+        """Lines of templates that have left."""
+        self._made = 0
+        self._leaves: dict[tuple[str, ...], list[_Group]] = {}
+        self._branches: dict[tuple[str, ...], set[str]] = {}
+        self._recent: OrderedDict[Template, None] = OrderedDict()
+        self._known: OrderedDict[bytes, Template] = OrderedDict()
+        self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Template]:
+        return iter(self._recent)
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def add(self, line: str) -> Template:
+        """Count a line (without its time) and return its template."""
+        raw = line[:LONGEST].encode("utf-8", "replace")
+        key = raw.translate(None, _DIGITS)
+        template = self._known.get(key)
+        if template is None or template.joined is not None:
+            short = _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
+            template = self._known.get(short)
+            if template is None or template.joined is not None:
+                template = self._known[short] = self._look_up(line)
+            if len(key) == len(short):
+                self._known[key] = template
+            if len(self._known) > 8 * self.capacity:
+                self._known.popitem(last=False)
+        template.count += 1
+        self._recent.move_to_end(template)
+        return template
+
+    def _look_up(self, line: str) -> Template:
+        apart, message = self.split(line)
+        masked = mask(message)
+        key = (apart, masked)
+        template = self._masked.get(key)
+        if template is None or template.joined is not None:
+            template = self._masked[key] = self._find(apart, words_of(masked))
+            if len(self._masked) > 8 * self.capacity:
+                self._masked.popitem(last=False)
+        return template
+
+    def _find(self, apart: str, words: list[str]) -> Template:
+        path = self._descend(apart, words)
+        leaf = self._leaves.setdefault(path, [])
+        group, rank = None, self.similarity
+        for candidate in leaf:
+            found = candidate.similarity(words)
+            if found > rank or (group is None and found == rank):
+                group, rank = candidate, found
+        if group is None:
+            group = _Group(path, words)
+            leaf.append(group)
+        else:
+            self._widen(group, words)
+        key = group.key(words)
+        template = group.templates.get(key)
+        if template is None:
+            template = group.templates[key] = Template(self._made, group, key)
+            self._made += 1
+            self._recent[template] = None
+            if len(self._recent) > self.capacity:
+                self._evict()
+        return template
+
+    def _widen(self, group: _Group, words: list[str]) -> None:
+        """Note new words of a group; join templates where a place has become a variable."""
+        became = False
+        for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
+            if seen is None or word in seen:
+                continue
+            seen.add(word)
+            if len(seen) >= self.variants or word == WILDCARD:
+                group.seen[place] = None
+                group.words[place] = WILDCARD
+                became = True
+        if became:
+            self._join(group)
+
+    def _join(self, group: _Group) -> None:
+        """Make one of the templates of a group that differ no more."""
+        old, group.templates = group.templates, {}
+        for template in old.values():
+            template.key = template.words = group.key(list(template.key))
+            into = group.templates.setdefault(template.key, template)
+            if into is not template:
+                into.count += template.count
+                self.on_join(into, template)
+                template.joined = into
+                template.data = None
+                del self._recent[template]
+
+    def _descend(self, apart: str, words: list[str]) -> tuple[str, ...]:
+        path: tuple[str, ...] = (apart, str(len(words)))
+        for word in words[: self.depth]:
+            if WILDCARD in word or _DIGIT.search(word):
+                word = WILDCARD
+            known = self._branches.setdefault(path, set())
+            if word not in known:
+                if len(known) >= self.children:
+                    word = WILDCARD
+                else:
+                    known.add(word)
+            path = (*path, word)
+        return path
+
+    def _evict(self) -> None:
+        """Let the least recently seen template go."""
+        old, _ = self._recent.popitem(last=False)
+        group = old.group
+        del group.templates[old.key]
+        if not group.templates:
+            leaf = self._leaves[group.path]
+            leaf.remove(group)
+            if not leaf:
+                del self._leaves[group.path]
+        old.joined = old  # the caches must not find it
+        self.forgotten += old.count
+        self.on_evict(old)
+
+
+def _plain(message: str) -> str:
+    """What is looked at of a message, without the characters that stand for values here."""
+    text = message[:LONGEST].replace(_MARK, " ")
+    return text if text.isascii() else _KEPT_MARK.sub(" ", text)
+
+
+def mask(message: str) -> str:
+    """The message with a NUL in the place of everything that looks like a value."""
+    masked = _VALUE.sub(_MARK, _plain(message))
+    return _LIST.sub(_MARK, _EMPTY.sub(_MARK, masked))
+
+
+def values_of(message: str) -> list[str]:
+    """What the message holds in the place of each of its words: values as they were written."""
+    found: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        found.append(match.group().strip())
+        return chr(_KEPT + len(found) - 1) if len(found) <= _MOST_KEPT else _MARK
+
+    text = _VALUE.sub(keep, _plain(message))
+    masked = _KEPT_LIST.sub(lambda m: m.group().replace(",", "").replace(" ", ""), text)
+    words: list[str] = []
+    wild = False
+    for word in _CUT.split(_EMPTY.sub(_MARK, masked), maxsplit=MOST_WORDS):
+        if not word:
+            continue
+        plain = _KEPT_MARK.sub(_MARK, word)
+        is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
+        raw = _KEPT_MARK.sub(lambda m: found[ord(m.group()) - _KEPT] + " ", word).strip(" \0")
+        if is_value and wild:
+            words[-1] = f"{words[-1]} {raw}".strip()
+        else:
+            words.append(raw)
+        wild = is_value
+    return words[:MOST_WORDS]
+
+
+def words_of(masked: str) -> list[str]:
+    """The words of a masked message, at most MOST_WORDS; values in a row are one word."""
+    words: list[str] = []
+    for word in _CUT.split(masked, maxsplit=MOST_WORDS):
+        if not word:
+            continue
+        if not word.strip(_MARK) or _DIGIT.search(word):
+            word = WILDCARD
+        else:
+            word = word.replace(_MARK, WILDCARD)
+        if word == WILDCARD and words and words[-1] == WILDCARD:
+            continue
+        words.append(word)
+    return words[:MOST_WORDS]

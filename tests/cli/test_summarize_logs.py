@@ -1,0 +1,103 @@
+"""``kvstream summarize`` on logs: recognized, in order, without a model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvstream.cli.shared import logs
+
+
+def lines(day: int, count: int = 20) -> str:
+    return "".join(
+        f"2024-05-{day:02d} 12:00:{n:02d} {'ERROR' if n == 7 else 'INFO'} shop: day {day} n {n}\n"
+        for n in range(count)
+    )
+
+
+def kvstream(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "kvstream", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "app.log"
+    path.write_text(lines(1))
+    return str(path)
+
+
+def test_a_log_is_summarized_without_a_model(log) -> None:
+    ran = kvstream("summarize", log)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith(b"20 lines, 2024-05-01 12:00:00 to 2024-05-01 12:00:19")
+    assert b"Loading" not in ran.stderr
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_log_from_a_pipe_is_read_whole(pack) -> None:
+    ran = kvstream("summarize", "--json", stdin=pack(lines(1).encode()))
+    assert json.loads(ran.stdout)["lines"] == 20
+
+
+def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
+    code = (
+        "from kvstream.cli.shared import interrupts, logs\n"
+        "head = logs._head_of_stdin(text=False)\n"
+        "rest = interrupts.InterruptibleInput(lambda: False).readall()\n"
+        "print(len(head), rest == b'some text\\n' * 20_000)\n"
+    )
+    text = b"some text\n" * 20_000
+    ran = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, check=True)
+    assert ran.stdout == f"{logs.HEAD} True\n".encode()
+
+
+def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session, log) -> None:
+    for option in (["--as", "prose"], ["--budget", "512"], ["--no-extract"]):
+        assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
+
+
+def test_rotated_logs_are_read_in_the_order_of_their_times(tmp_path) -> None:
+    for name, day in (("app.log", 3), ("app.log.1", 2), ("app.log.2", 1)):
+        (tmp_path / name).write_text(lines(day))
+    for sources in ([str(tmp_path)], sorted(str(p) for p in tmp_path.iterdir())):
+        made = json.loads(kvstream("summarize", "--json", *sources).stdout)
+        assert made["clock_jumps"] == 0
+        assert made["lines"] == 60
+
+
+def test_passages_are_the_rows(log) -> None:
+    made = json.loads(kvstream("summarize", "--json", "--passages", "1", log).stdout)
+    assert [f["level"] for f in made["findings"]] == ["error"]
+    assert made["more_lines"] == 19
+
+
+def test_an_interval_in_tokens_is_refused(log) -> None:
+    ran = kvstream("summarize", log, "--every", "10k")
+    assert ran.returncode == 2
+    assert b"--every 30s" in ran.stderr
+
+
+def test_following_tells_what_is_new(log) -> None:
+    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", "--every", "1s"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as ran:
+        try:
+            assert ran.stdout is not None
+            assert ran.stdout.readline().startswith(b"20 lines")
+            with open(log, "a") as file:
+                file.write("2024-05-01 12:01:00 FATAL shop: burned down\n")
+            deadline, seen = time.monotonic() + 20, b""
+            while b"burned down" not in seen and time.monotonic() < deadline:
+                seen += os.read(ran.stdout.fileno(), 65536)
+            assert b"1 new lines" in seen
+            assert b"\n        1 FATAL" in seen
+        finally:
+            ran.terminate()
+    assert ran.returncode in (0, 143)

@@ -1,0 +1,145 @@
+"""Times and levels of log lines; what is a log and what is not."""
+
+from __future__ import annotations
+
+import calendar
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from kvstream.logs.lines import (
+    LONGEST_LINE,
+    LineParser,
+    LineSplitter,
+    component_of,
+    level_of,
+    looks_like_log,
+    message_of,
+)
+
+NOON = calendar.timegm((2024, 5, 1, 12, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("2024-05-01T12:00:00.250Z hello", NOON + 0.25),
+        ("2024-05-01T14:00:00+02:00 hello", NOON),
+        ("2024-05-01 12:00:00,500 INFO [main] a.B: hello", NOON + 0.5),
+        ("[2024-05-01 12:00:00] hello", NOON),
+        ("web.log 2024-05-01 12:00:00.000 17 INFO hello", NOON),
+        ("- 1 2024.05.01 R0 2024-05-01-12.00.00.500000 R0 hello", NOON + 0.5),
+        ("[Wed May 01 12:00:00 2024] [error] hello", NOON),
+        ('10.0.0.1 - - [01/May/2024:14:00:00 +0200] "GET / HTTP/1.1" 200 5', NOON),
+        ("24/05/01 12:00:00 INFO a.B: hello", NOON),
+        ("240501 120000 148 INFO a.B: hello", NOON),
+        ("20240501-12:00:00:500|Part|1|hello", NOON + 0.5),
+        (f"{NOON}.5 hello", NOON + 0.5),
+        (f"{NOON}500 hello", NOON + 0.5),
+        ('{"time": "2024-05-01T12:00:00Z", "level": "info", "msg": "hello"}', NOON),
+        (f'{{"ts": {NOON}.5, "msg": "hello"}}', NOON + 0.5),
+        ('time=2024-05-01T12:00:00Z level=info msg="hello there"', NOON),
+    ],
+)
+def test_times(line: str, seconds: float) -> None:
+    time, rest = LineParser().parse(line)
+    assert time == pytest.approx(seconds)
+    assert "12:00:00" not in rest
+
+
+def test_a_time_without_a_year_runs_on_over_new_year() -> None:
+    parser = LineParser()
+    old, _ = parser.parse("Dec 31 23:59:59 host cron[1]: a")
+    new, rest = parser.parse("Jan  1 00:00:01 host cron[1]: b")
+    assert new - old == pytest.approx(366 * 86400 - 365 * 86400 - 86400 + 2)
+    assert rest.strip() == "cron[1]: b"
+    assert not parser.dated
+
+
+@pytest.mark.parametrize("line", ["2024-13-45 12:00:00 x", "99:99:99 x", "{broken json", "{}", "="])
+def test_what_is_no_time_is_none(line: str) -> None:
+    assert LineParser().parse(line)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("rest", "level"),
+    [
+        (" ERROR [main] a.B: x", "error"),
+        (" - WARN  [x] - y", "warning"),
+        (" [notice] x", "notice"),
+        ("  1702  2395 E Tag: x", "error"),
+        ("level=warn msg=x", "warning"),
+        (" FATAL x", "fatal"),
+        (" kernel: Out of memory: killed process 7", "suspect"),
+        (" INFO finished with 0 errors", "info"),
+        (" finished with 0 errors", ""),
+        (" session opened", ""),
+    ],
+)
+def test_levels(rest: str, level: str) -> None:
+    assert level_of(rest) == level
+
+
+def test_the_name_of_the_component_is_no_part_of_the_message() -> None:
+    assert component_of(" sshd[77]: Failed password") == "sshd"
+    assert message_of(" INFO [main] org.a.B: Started in 3 s") == "Started in 3 s"
+
+
+def test_a_status_of_failure_is_a_level() -> None:
+    line = '10.0.0.1 - - [01/May/2024:12:00:00 +0000] "GET / HTTP/1.1" {} 5'
+    levels = [level_of(LineParser().parse(line.format(s))[1]) for s in (200, 404, 503)]
+    assert levels == ["", "warning", "error"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It was 12:30:45 when she left.\n\nOn 2024-05-01 nothing happened.\n\nThe end.\n",
+        "time,value,name\n" + "".join(f"2024-05-01 12:00:0{i},{i},a\n" for i in range(5)),
+        "def main():\n    return 0\n\n\nclass Error(Exception):\n    pass\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "",
+    ],
+)
+def test_other_texts_are_no_logs(text: str) -> None:
+    assert not looks_like_log(text.splitlines())
+
+
+def test_a_log_of_json_lines_and_one_with_traces_are_logs() -> None:
+    lines = [json.dumps({"ts": NOON + i, "level": "info", "msg": "x"}) for i in range(5)]
+    assert looks_like_log(lines)
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: x"]
+    assert looks_like_log(["2024-05-01 12:00:00 ERROR x", *trace] * 5)
+
+
+def test_shared_logs_are_logs_and_books_are_not(data: Path) -> None:
+    def head(path: Path) -> list[str]:
+        with gzip.open(path, "rt", errors="replace") as file:
+            return file.read(65536).splitlines()
+
+    logs = sorted((data / "logs").glob("*.gz"))
+    books = sorted((data / "books").glob("*.txt.gz"))
+    assert logs
+    assert books
+    assert [path for path in logs if not looks_like_log(head(path))] == []
+    assert [path for path in books if looks_like_log(head(path))] == []
+
+
+def test_lines_are_cut_wherever_the_pieces_end() -> None:
+    text = "one\r\ntwo\n\nthree"
+    for size in (1, 2, 5, 100):
+        splitter = LineSplitter()
+        found = [x for i in range(0, len(text), size) for x in splitter.feed(text[i : i + size])]
+        assert found + splitter.close() == ["one", "two", "", "three"]
+
+
+def test_a_long_line_is_held_in_part_and_counted() -> None:
+    splitter = LineSplitter()
+    for _ in range(60):
+        assert splitter.feed("x" * 10_000) == []
+        assert len(splitter._rest) <= LONGEST_LINE
+    (line,) = splitter.feed("\n")
+    assert len(line) == LONGEST_LINE
+    assert splitter.shortened == 1

@@ -1,0 +1,187 @@
+"""What is counted of a log, and what the page says of it."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from kvstream.logs.page import page, record, report
+from kvstream.logs.summary import MOST_BUCKETS, LogSummary
+
+
+def read(lines: list[str], **settings) -> LogSummary:
+    log = LogSummary(**settings)
+    log.begin("app.log")
+    log.feed("".join(f"{line}\n" for line in lines))
+    log.close()
+    return log
+
+
+def balanced(log: LogSummary) -> bool:
+    held = sum(shape.count for shape in log.shapes)
+    return held + log.tree.forgotten + log.blank + log.continued == log.lines and (
+        sum(log.levels.values()) == log.total.count
+    )
+
+
+def at(seconds: float, text: str) -> str:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_714_521_600 + seconds))
+    return f"{stamp} {text}"
+
+
+def quiet_day(rng: random.Random) -> list[tuple[float, str]]:
+    """Two services, a line each some seconds."""
+    lines = []
+    for _ in range(4000):
+        t = rng.uniform(0, 86_400)
+        took = rng.lognormvariate(3, 0.3)
+        lines.append((t, f"INFO shop: order {rng.randint(1, 9999)} served in {took:.1f} ms"))
+        lines.append(
+            (rng.uniform(0, 86_400), f"INFO mail: queue holds {rng.randint(0, 9)} letters")
+        )
+    return lines
+
+
+def finished(lines: list[tuple[float, str]]) -> LogSummary:
+    return read([at(t, text) for t, text in sorted(lines)])
+
+
+def test_counts_times_and_lines() -> None:
+    log = read([at(0, "INFO a: start 1"), at(5, "INFO a: start 2"), at(9, "ERROR b: broken")])
+    made = record(log)
+    error, start = made["findings"]
+    assert (error["level"], error["count"], error["first"]["line"]) == ("error", 1, 3)
+    assert (start["count"], start["first"]["line"], start["last"]["line"]) == (2, 1, 2)
+    assert start["last"]["time"] - start["first"]["time"] == 5
+    assert made["levels"] == {"info": 2, "error": 1}
+    assert balanced(log)
+
+
+def test_a_quiet_log_has_no_findings_over_time() -> None:
+    made = report(finished(quiet_day(random.Random(3))))
+    assert not [f for f in made.findings if f.section == "changes over time"]
+
+
+def test_a_burst_is_told_with_its_time() -> None:
+    lines = quiet_day(random.Random(4))
+    lines += [(40_000 + i / 2, f"WARN shop: retry {i}") for i in range(200)]
+    text = page(finished(lines))
+    (row,) = [x for x in text.split("\n") if "burst of 200 lines" in x]
+    assert "from 11:" in row or "from 10:" in row
+
+
+def test_a_service_that_goes_silent_is_told() -> None:
+    lines = [x for x in quiet_day(random.Random(5)) if "mail" not in x[1] or x[0] < 60_000]
+    notes = [n for f in report(finished(lines)).findings for n in f.notes]
+    assert any(n.startswith("silent since") for n in notes)
+
+
+def test_a_drift_is_told() -> None:
+    rng = random.Random(6)
+    lines = quiet_day(rng)
+    for _ in range(3000):
+        t = rng.uniform(0, 86_400)
+        took = rng.lognormvariate(3, 0.3) * (1 + 3 * t / 86_400)
+        lines.append((t, f"INFO pay: charge took {took:.1f} ms"))
+    (found,) = [n for f in report(finished(lines)).findings for n in f.notes if "goes from" in n]
+    assert found.startswith("charge took goes from")
+
+
+def test_the_line_before_a_flood_comes_first_among_the_rare() -> None:
+    rng = random.Random(7)
+    lines = quiet_day(rng)
+    lines += [
+        (rng.uniform(0, 86_400), f"INFO odd: {'abcdefghij'[i] * 4} happened") for i in range(10)
+    ]
+    lines.append((50_000 - 8, "INFO disk: volume is now read only"))
+    lines += [(50_000 + i / 20, f"ERROR shop: cannot write {i}") for i in range(2000)]
+    rare = [f for f in report(finished(lines)).findings if f.section == "new or rare"]
+    assert "read only" in rare[0].text
+    assert any("before a burst" in note for note in rare[0].notes)
+
+
+def test_a_stack_trace_stays_with_its_line() -> None:
+    trace = ["java.io.IOException: gone", "\tat a.B.c(B.java:7)", "\t... 3 more"]
+    log = read([at(0, "INFO a: start"), at(1, "INFO a: caught"), *trace, at(2, "INFO a: start")])
+    (finding,) = [f for f in report(log).findings if f.section == "errors and warnings"]
+    assert finding.trace == trace
+    assert log.continued == 3
+    assert balanced(log)
+
+
+def test_frequent_values_are_named() -> None:
+    log = read([at(i, f"WARN a: state {6 if i % 4 else 7}") for i in range(100)])
+    (variable,) = report(log).findings[0].variables
+    assert variable["values"][0]["value"] == "6"
+    assert variable["looked_at"] < 100
+    assert "state = 6, 7" in page(log)
+
+
+def test_what_is_new_since_the_last_report() -> None:
+    log = read([at(i, f"INFO a: beat {i}") for i in range(10)])
+    log.mark()
+    log.feed(at(20, "INFO a: beat 10") + "\n" + at(21, "ERROR a: lost it") + "\n")
+    error, beat = report(log, news=True).findings
+    assert (error.count, error.first_line) == (1, 12)
+    assert "new" in error.notes
+    assert (beat.count, beat.first_line) == (1, 11)
+
+
+def test_rows_are_bounded_and_the_rest_is_counted() -> None:
+    words = [a + b + c for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
+    log = read([at(i, f"ERROR {w}x{w}: {w} {w}y") for i, w in enumerate(words)])
+    made = record(log, 5)
+    assert len(made["findings"]) == 5
+    told = sum(f["count"] for f in made["findings"])
+    assert made["more_lines"] + told == log.total.count
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [at(0, "INFO a: x\0y"), "\0\0\0", "\ud800 broken", "\x1b[31mred\x1b[0m"],
+        [at(0, "INFO a: x"), at(-9e7, "INFO a: x"), at(9e8, "INFO a: x"), at(0, "INFO a: x")],
+        ["no time at all"] * 2000,
+        ["", " ", "\t"],
+        ["9999-12-31 23:59:59 a", "0001-01-01 00:00:00 b", "0000-00-00 00:00:00 c"],
+        [at(0, "INFO a: " + "word " * 20_000)],
+        ["1" * 5000 + " x", "{" * 3000, "[" * 3000, "=" * 3000, "a=" * 3000],
+    ],
+)
+def test_odd_lines_are_counted_and_shown(lines: list[str]) -> None:
+    log = read(lines)
+    assert log.lines == len(lines)
+    assert balanced(log)
+    text = page(log)
+    assert "\0" not in text
+    assert "\x1b" not in text
+    record(log)
+
+
+def test_jumps_of_the_clock_are_told_and_leave_the_buckets_bounded() -> None:
+    rng = random.Random(8)
+    log = read([at(rng.uniform(-1e9, 1e9), f"INFO a: {i}") for i in range(3000)])
+    assert len(log.total.buckets) <= MOST_BUCKETS
+    assert "the clock goes back" in page(log)
+    assert balanced(log)
+
+
+def test_what_is_held_is_bounded() -> None:
+    log = LogSummary(capacity=100)
+    log.begin("x")
+    for n in range(6000):
+        letters = "".join(chr(97 + int(digit)) for digit in str(n))
+        log.feed(at(n * 60, f"INFO {letters}-svc: {letters} {letters * 2} {n}") + "\n")
+    assert len(log.tree) <= 100
+    assert len(log.components) <= 256
+    assert balanced(log)
+    assert f"{log.left:,} templates" in page(log)
+
+
+def test_line_numbers_are_those_of_each_source() -> None:
+    log = read([at(0, "INFO a: x")])
+    log.begin("other.log")
+    log.feed(at(5, "ERROR b: y") + "\n")
+    assert "other.log:1" in page(log)
