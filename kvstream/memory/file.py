@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from kvstream import files
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory import header
+from kvstream.store import writing
 
 ASIDE = "evidence."
 """Tensors whose names begin so were measured of the memory and are no part of it."""
@@ -104,7 +104,7 @@ def check_writable(path: Path) -> None:
     """Find out before the long work. Raises KvstreamError."""
     problem = None
     try:
-        target = files.replaceable(path)
+        target = writing.replaceable(path)
         if target is not None and not target.parent.is_dir():
             problem = f"there is no directory {target.parent}"
         elif target is not None and not os.access(target.parent, os.W_OK):
@@ -209,13 +209,13 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def _replace(path: Path, fill: Any) -> None:
     """Write beside the file, bring it to the disk, give it its name. Raises OSError."""
-    target = files.replaceable(path)
+    target = writing.replaceable(path)
     if target is None:
         with path.open("wb") as file:
             fill(file)
         return
     # Always the same name, so that what a killed process left is written over.
-    partial = target.with_name(f"{files.hidden_name(target)}.partial")
+    partial = target.with_name(f"{writing.hidden_name(target)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         with open(os.open(partial, flags, 0o666), "wb") as file:

@@ -1,1 +1,1 @@
-"""Where models lie: files, stores of other programs, what can be fetched."""
+"""Where files lie: models on disk and what can be fetched, and how what users name is written."""

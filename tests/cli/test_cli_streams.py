@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream import files
+from kvstream.store import writing
 
 PROGRAM = [sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
 
@@ -378,7 +378,7 @@ def test_a_file_name_may_be_as_long_as_the_system_allows(cli, fake_session, book
 
 
 def test_names_that_begin_alike_have_other_temporary_names(tmp_path) -> None:
-    names = [files.hidden_name(tmp_path / ("a" * 200 + end)) for end in ("b", "c")]
+    names = [writing.hidden_name(tmp_path / ("a" * 200 + end)) for end in ("b", "c")]
     assert names[0] != names[1]
     assert all(len(name.encode()) < 100 for name in names)
 

@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "kvstream"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "files"),
+    ("version", "errors"),
     ("settings", "events"),
     ("reporters",),
     ("input", "methods", "pocket", "store", "synthetic"),
@@ -121,7 +121,7 @@ def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
 
 
 BESIDE_THE_API = {
-    "cli", "reporters", "events", "errors", "files", "settings", "version", "store", "synthetic",
+    "cli", "reporters", "events", "errors", "settings", "version", "store", "synthetic",
     "evaluation", "gates",
 }  # fmt: skip
 """What the command line may import beside the API. Models, readings, memories and answers are the

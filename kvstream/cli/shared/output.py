@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from kvstream import files
 from kvstream.errors import KvstreamError, UsageError
+from kvstream.store import writing
 
 
 class OutputFile:
@@ -36,12 +36,12 @@ class OutputFile:
             raise self.failure(error) from error
 
     def _open(self) -> TextIO:
-        self.target = target = files.replaceable(self.path)
+        self.target = target = writing.replaceable(self.path)
         if self.in_place or target is None:
             return open(self.path, "w", encoding="utf-8", errors="backslashreplace")
         if target.exists() and not os.access(target, os.W_OK):
             raise PermissionError(13, "Permission denied")
-        prefix = f"{files.hidden_name(target)}."
+        prefix = f"{writing.hidden_name(target)}."
         handle, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)
         self.temporary = Path(name)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
@@ -133,7 +133,7 @@ def refuse_clashes(
         for other, place in others:
             assert path is not None
             assert place is not None
-            if files.same(path, place):
+            if writing.same(path, place):
                 raise UsageError(
                     f"{option} {path} and {other} {place} are the same file, and one would "
                     f"destroy the other; name another file for {option}."
