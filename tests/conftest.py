@@ -14,8 +14,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from kvstream.store.stores import cache_folder
-
 if TYPE_CHECKING:
     from kvstream.session.session import Session
 
@@ -28,10 +26,6 @@ settings.register_profile(
     "kvstream", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("kvstream")
-
-
-CACHE = cache_folder()
-"""That of whoever runs the tests: `make real` fetches a model into it."""
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,8 @@ OPEN_CHUNK_SHARE = 4
 """A stream of unknown length settles at chunks of at least a quarter of what is free."""
 OPEN_HALFWAY = 1.0
 """Such a stream is halfway along the growth curve after this many times what is free."""
+LEAST_SUM = 1e-9
+"""Below this sum of ratios all layers count alike."""
 ADAPTIVE_FLOOR = 0.25
 """A layer counts as retaining at least this share of the mean: one that gets no memory at all
 could never show again that it needs some."""
@@ -358,7 +360,7 @@ class Schedule:
         self, base: int, ratios: Sequence[float] | None, present: Sequence[int], last: bool
     ) -> tuple[int, ...]:
         """Eq. 3 under a ceiling; what a full layer cannot take goes to the others."""
-        if ratios is None or sum(ratios) <= 0:
+        if ratios is None or sum(ratios) < LEAST_SUM:  # shares of it would be zero
             ratios = [1.0] * self.layers
         least = ADAPTIVE_FLOOR * sum(ratios) / self.layers
         shares = [max(p, least) for p in ratios]

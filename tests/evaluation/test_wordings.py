@@ -20,8 +20,8 @@ from kvstream.session.session import Session
 
 PACKAGE = Path(needle.__file__).parent.parent
 SEEN = (
-    "synthetic/keys.py", "synthetic/facts.py", "synthetic/templates.txt",
-    "synthetic/sample_facts.py",
+    "synthetic/keys.py", "synthetic/training_facts.py", "synthetic/templates.txt",
+    "synthetic/document_facts.py",
 )  # fmt: skip
 """Where the sentences stand that training and the default needles are made of."""
 

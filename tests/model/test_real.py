@@ -13,9 +13,9 @@ from pathlib import Path
 
 import llamacpp_ids
 import pytest
-from conftest import CACHE
 from test_gguf_tokenizer import TEXTS, mixed, stored
 from tokenizers import Tokenizer
+from user_cache import CACHE
 
 from kvstream.model.gguf import converted
 from kvstream.model.loading import load

@@ -24,7 +24,7 @@ from kvstream.answer.answering import answer
 from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
-from kvstream.cli.shared.options import method_settings
+from kvstream.cli.shared.options import method_settings, pairs
 from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.evaluation.datasets import load
 from kvstream.events import Answered
@@ -121,7 +121,7 @@ def settings(rng: random.Random, _: Path) -> None:
     name = rng.choice([*available(), some_text(rng, 6)])
     setting = rng.choice(["alpha", "pool", "sinks", some_text(rng, 8)])
     value = rng.choice([_number(rng), some_text(rng, 5), "0.25", "3"])
-    method_settings((f"{name}.{setting}={value}",), (name,), strict=rng.random() < 0.5)
+    method_settings(pairs((f"{name}.{setting}={value}",)), (name,), strict=rng.random() < 0.5)
 
 
 @cache
