@@ -119,7 +119,7 @@ def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
     assert (cache.base, cache.next_position, short.used, long.used) == (20, 20, 7, 20)
     rotary = short.spec.rotary
     assert rotary is not None
-    got = short.rotated(cache.base, cache.scratch(short.spec))
+    got = short.rotated_keys(cache.base, cache.scratch(short.spec))
     torch.testing.assert_close(got, rotary.rotate(short.keys[:, :7], 13))
     long.keep(0, torch.arange(5).expand(2, -1))
     cache.rebase()
@@ -132,7 +132,7 @@ def test_nothing_is_rotated_before_the_first_eviction() -> None:
     cache = model.new_cache(64)
     model.forward(tokens(20), cache)
     store = cache.stores[1]
-    assert store.rotated(cache.base, None).data_ptr() == store.keys.data_ptr()
+    assert store.rotated_keys(cache.base, None).data_ptr() == store.keys.data_ptr()
     assert not cache._scratch
 
 
