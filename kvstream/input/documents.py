@@ -112,7 +112,11 @@ def estimate(kind: str, path: Path) -> int:
 def _packed(kind: str, path: Path) -> Packed:
     from kvstream.input.zipped import Docx, Epub
 
-    return (Epub if kind == "epub" else Docx)(path)
+    if kind == "epub":
+        return Epub(path)
+    if kind == "docx":
+        return Docx(path)
+    raise ValueError(f"nothing here reads the format {kind!r}")
 
 
 def _html_file(path: Path) -> Iterator[Part]:

@@ -516,7 +516,7 @@ class SourceSet:
             with closing(Head(self._open(source))) as head:
                 self._head = head
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
-                if kind in ("pdf", "epub") and not self._text:
+                if kind in documents.LIBRARIES and kind != "html" and not self._text:
                     raise SourceError(
                         f"{name} is {kind.upper()}, which is not read from a pipe: name the file."
                     )

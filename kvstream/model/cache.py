@@ -302,7 +302,13 @@ class BoundedCache(Cache):
         return max(store.used for store in self.stores)
 
     @property
+    def aligned(self) -> bool:
+        """Whether all layers hold equally many rotated entries; in the middle of a pass not."""
+        return all(store.rotated == self.stores[0].rotated for store in self.stores)
+
+    @property
     def next_position(self) -> int:
+        """Position of the next token, the same for all layers, because they are `aligned`."""
         return self.base + self.stores[0].rotated
 
     @property

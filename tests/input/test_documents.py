@@ -17,6 +17,7 @@ from make_documents import chapter, docx, drawn, epub, nested_forms, pdf
 
 from kvstream.errors import SourceError
 from kvstream.input import limits
+from kvstream.input.documents import parts_of
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.passages.passages import Passages
 from kvstream.tokenization.loading import load_tokenizer
@@ -185,6 +186,14 @@ def test_a_docx_with_a_table_and_deleted_words(tmp_path: Path) -> None:
 
     data = docx([("Title", "Rain"), ("", "It rained.")], altered)
     assert text_of(opened(tmp_path, "a.docx", data)) == "Rain\nIt rained.\nleft\n"
+
+
+def test_a_format_without_a_reader_is_not_read_as_docx(tmp_path: Path) -> None:
+    path = tmp_path / "notes.docx"
+    path.write_bytes(docx([("", "Ada hid the letter.")]))
+    assert "Ada" in "".join(part.text for part in parts_of("docx", path, []))
+    with pytest.raises(SourceError, match="'odt'"):
+        list(parts_of("odt", path, []))
 
 
 def test_html_on_standard_input() -> None:

@@ -127,6 +127,16 @@ def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:
     assert cache.get_seq_length() == 7
 
 
+def test_layers_with_different_numbers_of_rotated_entries_are_an_error() -> None:
+    """One vector of positions serves all layers, so the chunk would stand wrong in some."""
+    model = bounded("llama")
+    cache = model.new_cache(64)
+    model.forward(tokens(20), cache)
+    cache.stores[1].used -= 1
+    with pytest.raises(AssertionError, match="rotated"):
+        model.forward(tokens(4), cache)
+
+
 def test_nothing_is_rotated_before_the_first_eviction() -> None:
     model = bounded("llama")
     cache = model.new_cache(64)
