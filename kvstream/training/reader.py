@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass, fields
@@ -184,12 +185,24 @@ class Training:
         (self.out / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
+def write_merged(folder: Path, adapter: Path, out: Path) -> None:
+    """The base model with the adapter in its linear layers, as a model folder in float32."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(out)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, out)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvstream.training.reader")
     parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--merged", type=Path, help="write the trained model there")
     parser.add_argument("--threads", type=int, default=1)
     for field in fields(ReaderRecipe):
         option = "--" + field.name.replace("_", "-")
@@ -198,6 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     recipe = ReaderRecipe(**{f.name: getattr(options, f.name) for f in fields(ReaderRecipe)})
     Training(options.model, options.data, options.out, recipe).run()
+    if options.merged is not None:
+        write_merged(options.model, options.out / "adapter", options.merged)
     return 0
 
 

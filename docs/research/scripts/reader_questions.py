@@ -1,0 +1,53 @@
+"""F1 of a model on people's questions about single paragraphs, on held-out documents.
+
+    python docs/research/scripts/reader_questions.py FOLDER --data ../shared/data --limit 40
+
+FOLDER is a model folder, such as the one that `python -m kvstream.training.reader --merged FOLDER`
+writes. One question a paragraph, drawn with a fixed seed; the paragraph fits the budget. See
+docs/research/reader.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from kvstream.evaluation import metrics
+from kvstream.evaluation.harness import ask
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.synthetic.corpus import Corpus
+from kvstream.synthetic.training_facts import REFUSAL
+
+SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train", "squad2_unanswerable")
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+parser.add_argument("--limit", type=int, default=40)
+parser.add_argument("--threads", type=int, default=1)
+asked = parser.parse_args()
+
+settings = ModelSettings(name=asked.model, dtype="float32", threads=asked.threads)
+session = Session.open(settings)
+corpus, rng = Corpus(asked.data, heldout=True), random.Random(7)
+run = RunSettings(budget=Budget(tokens=2048), max_tokens=32)
+for name in SETS:
+    contexts = corpus.human(name)
+    rng.shuffle(contexts)
+    scores: list[float] = []
+    contained = refused = 0
+    for context in contexts[: asked.limit]:
+        question, answer = rng.choice(context.questions)
+        said = ask(session, context.text, [question], run)[0].answer
+        refused += metrics.abstains(said)
+        if answer != REFUSAL:
+            scores.append(metrics.f1(said, answer))
+            contained += metrics.contains(said, answer)
+    count = min(asked.limit, len(contexts))
+    f1 = [round(100 * v, 1) for v in mean_interval(scores)] if len(scores) > 1 else None
+    row = {"set": name, "questions": count, "f1": f1, "contained": contained, "refused": refused}
+    print(json.dumps(row), flush=True)
