@@ -49,10 +49,11 @@ def of_docs() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         if page.name == "help.md":  # those of the help, which are here already
             continue
-        for block in re.findall(
-            r"^```(?:sh)?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        # Every fence, whatever its name: else the end of one would be taken for the beginning.
+        for name, block in re.findall(
+            r"^```(\S*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
         ):
-            for line in joined(block):
+            for line in joined(block if name in ("", "sh") else ""):
                 yield str(page.relative_to(ROOT)), line.strip().removeprefix("$ ")
 
 
