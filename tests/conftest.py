@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
+
+# torch.compile imports it, and fails if another test has imported Python's own distutils by then.
+with suppress(ImportError):
+    import setuptools  # noqa: F401
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("KVSTREAM_TEST_DATA", ROOT.parent / "shared" / "data"))

@@ -305,6 +305,7 @@ def test_ctrl_c_ends_the_wait_for_standard_input() -> None:
 def test_ctrl_c_before_anything_was_read() -> None:
     process = start("ask", "Q?", stdin=subprocess.PIPE, FAKE="reads=True")
     wait_for(process, "budget")
+    time.sleep(0.5)  # until that line is written to its end
     process.send_signal(signal.SIGINT)
     wait_for(process, "answering from what was read")
     assert process.wait(30) == 130
