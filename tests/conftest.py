@@ -101,8 +101,8 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def write_story(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Writes a made-up text with facts; takes what `kvstream.synthetic.document.generate` takes."""
-    from kvstream.synthetic.document import generate
+    """Writes a made-up text with facts; takes what `generate` of `synthetic/document.py` takes."""
+    from kvstream.evaluation.synthetic.document import generate
 
     def write(**how: int) -> Path:
         path = tmp_path_factory.mktemp("story") / "story.txt"

@@ -1,1 +1,1 @@
-"""Benchmarks and metrics."""
+"""Texts with known answers: made up (`synthetic`), asked by benchmarks, learned from by `gates`."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvstream.evaluation.synthetic.novel import novel
 from kvstream.input.sources import open_sources
-from kvstream.synthetic.novel import novel
 from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2
@@ -32,8 +32,8 @@ class Filler:
 
     @classmethod
     def of(cls, paths: Sequence[str], *, words: bool = False, seed: int = 0) -> Filler:
-        """From text files; without any, prose of `kvstream.synthetic.document`, or random made-up
-        words."""
+        """From text files; without any, prose of `evaluation/synthetic/document.py`, or random
+        made-up words."""
         if words:
             return cls(None, "words", seed)
         if not paths:

@@ -1,6 +1,6 @@
 """Needles in a haystack: is what was said once, at a known depth, found at the end?
 
-A needle is a sentence about an invented thing (from `kvstream.synthetic.document`), put between
+A needle is a sentence about an invented thing (from `synthetic/document.py`), put between
 two sentences
 of a long text; the question about it comes after the text, and is known while it is read, as it
 is in ``kvstream ask``. Every method reads the same documents.
@@ -22,9 +22,9 @@ from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import BM25, NEAR, STREAM, WHOLE, Case
+from kvstream.evaluation.synthetic.document import Fact, make_facts
 from kvstream.evaluation.wordings import FACTS, NUMBERS, WORDINGS, vary
 from kvstream.session.session import Session
-from kvstream.synthetic.document import Fact, make_facts
 
 KINDS = ("passkey", "fact", "kv", "rule")
 VARIED = {"passkey": NUMBERS, "fact": FACTS}

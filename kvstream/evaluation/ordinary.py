@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from kvstream.errors import UsageError
+from kvstream.evaluation.synthetic.document import Fact
 from kvstream.passages.sentences import sentences
-from kvstream.synthetic.document import Fact
 
 Rule = Callable[[str, random.Random], list[tuple[str, str]]]
 """Question and answer pairs that a sentence answers; none where no rule fits."""

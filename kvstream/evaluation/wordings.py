@@ -1,6 +1,6 @@
 """Needles in words that pocket's training has not seen: other wording, other form, other place.
 
-The sentences of `kvstream.synthetic.document` and of the training say things in one kind of way: a
+The sentences of `synthetic/document.py` and of the training say things in one kind of way: a
 plain
 sentence whose words come again in the question. Here the form differs (speech, an aside in a long
 sentence, a row of a table, a line of a ledger, a notice in capitals, a postscript, two sentences),
@@ -14,11 +14,10 @@ import random
 import re
 from dataclasses import dataclass
 
-from kvstream.synthetic.document_facts import Fact, invented
+from kvstream.evaluation.synthetic.document_facts import Fact, invented
 
 WORDINGS = ("own", "varied")
-"""``own``: the sentences of `kvstream.synthetic.document`; ``varied``: the templates below, in
-turn."""
+"""``own``: the sentences of `synthetic/document.py`; ``varied``: the templates below, in turn."""
 
 
 @dataclass(frozen=True)

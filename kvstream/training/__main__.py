@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream import pocket
-from kvstream.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.training.rows import Mixture, RowMaker
 from kvstream.training.shards import make_shards
 from kvstream.training.shipping import add_tokenizer, card

@@ -6,9 +6,14 @@ import random
 import re
 from dataclasses import dataclass, field
 
-from kvstream.synthetic import keys, questions, training_facts
-from kvstream.synthetic.corpus import Corpus, HumanContext, QuestionAnswer, split_sentences
-from kvstream.synthetic.training_facts import REFUSAL
+from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic.corpus import (
+    Corpus,
+    HumanContext,
+    QuestionAnswer,
+    split_sentences,
+)
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 
 
 @dataclass

@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.evaluation.metrics import best, exact_match, f1
-from kvstream.synthetic import keys, questions, training_facts
-from kvstream.synthetic.corpus import Corpus, HumanContext, split_sentences
-from kvstream.synthetic.training_facts import REFUSAL
+from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext, split_sentences
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvstream.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.tokenization.loading import load_tokenizer
 from kvstream.training.reader_rows import ReaderRows, Row, visible
 

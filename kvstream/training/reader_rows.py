@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvstream.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import DocumentPart
 from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker

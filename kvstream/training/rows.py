@@ -18,8 +18,8 @@ import numpy as np
 import tiktoken
 
 from kvstream import pocket
-from kvstream.synthetic.corpus import Corpus, QuestionAnswer
-from kvstream.synthetic.training_facts import REFUSAL
+from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.training.documents import DocumentMaker, DocumentPart
 
 PAD, TEXT, ANSWER = 0, 1, 2

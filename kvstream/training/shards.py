@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstream.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.training.rows import USUAL, Mixture, RowMaker
 
 

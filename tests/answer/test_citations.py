@@ -12,6 +12,7 @@ import torch
 from draining import returned
 
 from kvstream.answer.citations import attended
+from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
@@ -19,7 +20,6 @@ from kvstream.passages.passages import Passage
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
-from kvstream.synthetic.document import make_facts
 
 SEED, FACTS = 3, 6
 

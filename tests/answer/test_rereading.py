@@ -19,6 +19,7 @@ from kvstream.answer.reread.excerpts import LENGTH, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.reread.second_pass import LEAST, choose
 from kvstream.errors import KvstreamError
+from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted
 from kvstream.input.sources import open_sources
 from kvstream.model.cache import LayerStore
@@ -27,7 +28,6 @@ from kvstream.passages.sentences import MOST_CHARS
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
-from kvstream.synthetic.document import generate, make_facts
 
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]

@@ -11,7 +11,7 @@ from models import FAMILIES, fresh, tokens
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.gates import train as gate
+from kvstream.evaluation.gates import train as gate
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.registry import BUILT_IN

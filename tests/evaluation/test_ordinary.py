@@ -10,7 +10,7 @@ from kvstream.errors import UsageError
 from kvstream.evaluation.needle import _cites
 from kvstream.evaluation.needle_rows import pooled, rows
 from kvstream.evaluation.ordinary import has_rare_word, ordinary
-from kvstream.synthetic.questions import from_sentence
+from kvstream.evaluation.synthetic.questions import from_sentence
 
 TEXT = (
     "It rained. Simpson smoked the fish and burnt his fingers. Nobody said a word all night. "

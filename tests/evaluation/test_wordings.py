@@ -18,7 +18,7 @@ from kvstream.evaluation.needle import Plan, make_needles
 from kvstream.evaluation.wordings import FACTS, NUMBERS, Template
 from kvstream.session.session import Session
 
-PACKAGE = Path(needle.__file__).parent.parent
+PACKAGE = Path(needle.__file__).parent
 SEEN = (
     "synthetic/keys.py", "synthetic/training_facts.py", "synthetic/templates.txt",
     "synthetic/document_facts.py",

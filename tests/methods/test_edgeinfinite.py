@@ -17,9 +17,10 @@ from torch import Tensor
 
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import UsageError
-from kvstream.gates import texts as texts_of
-from kvstream.gates import train as training
-from kvstream.gates import worth as gate_worth
+from kvstream.evaluation.gates import texts as texts_of
+from kvstream.evaluation.gates import train as training
+from kvstream.evaluation.gates import worth as gate_worth
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     LOOKED_AT,
     POOL,
@@ -32,7 +33,6 @@ from kvstream.methods.recency import Streaming
 from kvstream.methods.tools.gates import FORMS, LearnedGate, PaperGate, load_gates, sigma
 from kvstream.model import hook
 from kvstream.settings import RunSettings
-from kvstream.synthetic.splits import is_heldout
 
 
 def read(one: Reader, ids: list[int]) -> list[int]:
@@ -413,9 +413,9 @@ def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
 def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
     """Its own memory makes the right number likelier by far, that of another text does not."""
     from kvstream.evaluation.harness import IdFeed, open_reader
+    from kvstream.evaluation.synthetic.novel import novel
     from kvstream.session.session import Session
     from kvstream.settings import Budget, ModelSettings
-    from kvstream.synthetic.novel import novel
 
     session = Session.open(ModelSettings(threads=1))
     question = "What is the passkey?"

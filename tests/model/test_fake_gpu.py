@@ -24,11 +24,11 @@ from kvstream.answer.answering import answer
 from kvstream.answer.citations import attended
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
+from kvstream.evaluation.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.evaluation.speed.systems import Task, systems
 from kvstream.evaluation.speed.systems import run as run_system
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
-from kvstream.gates.train import GateRecipe, new_gates, save_gates
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.methods import registry

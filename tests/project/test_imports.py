@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "errors"),
     ("settings", "events"),
     ("reporters",),
-    ("input", "methods", "pocket", "store", "synthetic"),
+    ("input", "methods", "pocket", "store"),
     ("tokenization",),
     ("passages", "logs"),
     ("model",),
@@ -31,7 +31,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("session",),
     ("api",),
     ("evaluation",),
-    ("gates",),
     ("training",),  # its gauge scores answers as the benchmarks do
     ("cli",),
     ("__main__", "__init__"),
@@ -121,11 +120,10 @@ def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
 
 
 BESIDE_THE_API = {
-    "cli", "reporters", "events", "errors", "settings", "version", "store", "synthetic",
-    "evaluation", "gates",
+    "cli", "reporters", "events", "errors", "settings", "version", "store", "evaluation",
 }  # fmt: skip
 """What the command line may import beside the API. Models, readings, memories and answers are the
-API's; the benchmarks and the training of gates have rooms of their own."""
+API's; benchmarks, made-up texts and the training of gates are in `evaluation`."""
 LEARNING = {"edgeinfinite.py"}
 """What trains a method may import it."""
 

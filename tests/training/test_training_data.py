@@ -11,10 +11,10 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kvstream import pocket
-from kvstream.synthetic import keys, questions, training_facts
-from kvstream.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
-from kvstream.synthetic.splits import is_heldout
-from kvstream.synthetic.training_facts import REFUSAL
+from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
+from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
 from kvstream.training.shards import write_shards
 

@@ -21,9 +21,9 @@ import torch
 
 from kvstream.engine.equations import mean_memory, memory_sizes, time_ratio
 from kvstream.evaluation.harness import IdFeed, open_reader
+from kvstream.evaluation.synthetic.document import generate
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import generate
 
 GROWTHS = ("linear", "sqrt", "square", "square-sqrt", "adaptive")
 QUESTION = "What is the passkey?"

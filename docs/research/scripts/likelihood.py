@@ -33,11 +33,11 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.needle import Plan, make_needles
+from kvstream.evaluation.synthetic.document import make_facts
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.run.prompt import Prompt
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import make_facts
-from kvstream.synthetic.splits import is_heldout
 
 ASKED, SAID = 32, 64
 """Tokens of a passage that are shown, and that have to be said."""

@@ -9,7 +9,7 @@ pocket is trained with: what stands behind "Answer:" can only be known from what
 import sys
 from pathlib import Path
 
-from kvstream.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.training.rows import Mixture, RowMaker
 
 LEAST, MOST = 2200, 3600

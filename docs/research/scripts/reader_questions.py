@@ -17,10 +17,10 @@ from pathlib import Path
 from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ask
 from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.corpus import Corpus
-from kvstream.synthetic.training_facts import REFUSAL
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train", "squad2_unanswerable")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from kvstream.evaluation.harness import IdFeed, open_reader
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.input.sources import open_sources
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.splits import is_heldout
 from kvstream.tokenization.loading import TokenStream
 
 PARTS = 8

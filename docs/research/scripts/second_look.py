@@ -29,11 +29,11 @@ from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import NEAR_SHARE, Plan, haystack
 from kvstream.evaluation.ordinary import has_rare_word
+from kvstream.evaluation.synthetic.questions import from_sentence
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.questions import from_sentence
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--kind", choices=["passkey", "fact", "rule"], default="fact")

@@ -20,10 +20,10 @@ from kvstream.cli.commands.bench.options import text_files
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.needle import Plan, haystack
+from kvstream.evaluation.synthetic.document import Fact
 from kvstream.evaluation.wordings import NUMBERS
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import Fact
 
 
 def main() -> None:

@@ -39,15 +39,15 @@ from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.metrics import abstains, best, contains, f1
 from kvstream.evaluation.ordinary import has_rare_word, ordinary
 from kvstream.evaluation.qa import choose, elsewhere
+from kvstream.evaluation.synthetic.document import make_facts
+from kvstream.evaluation.synthetic.questions import from_sentence
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.events import Result
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import make_facts
-from kvstream.synthetic.questions import from_sentence
-from kvstream.synthetic.splits import is_heldout
 
 BLIND = ("dracula", "frankenstein", "pride-and-prejudice", "treasure-island", "war-and-peace",
          "hound-of-the-baskervilles")  # fmt: skip

@@ -19,10 +19,10 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.run.prompt import build_prompt
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.splits import is_heldout
 
 PREAMBLE = (
     "I read this long story with my brother last winter, and since then the two of us have argued "

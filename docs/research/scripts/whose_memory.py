@@ -29,16 +29,16 @@ from torch import Tensor
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.datasets import Item, load
 from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.gates.lessons import Keeping, attended
 from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.gates.lessons import Keeping, attended
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.base import CompressiveMemory, ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.model.attention import Shape
 from kvstream.run.prompt import Prompt
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.splits import is_heldout
 
 LONGEST = 1500
 """Characters of a passage at most."""

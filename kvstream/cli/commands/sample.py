@@ -85,7 +85,7 @@ def command(
       kvstream sample --tokens 1M -o long.txt --questions long.jsonl
       kvstream sample --into book.txt --facts 20 -o planted.txt --questions planted.jsonl
     """
-    from kvstream.synthetic import document as sample
+    from kvstream.evaluation.synthetic import document as sample
 
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")

@@ -132,7 +132,7 @@ def _run(**values: Any) -> int:
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
-    from kvstream.synthetic.questions import from_sentence
+    from kvstream.evaluation.synthetic.questions import from_sentence
 
     if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
         early.require("rank_bm25", "words", "Ranking by words (BM25)")

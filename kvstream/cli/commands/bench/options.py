@@ -227,7 +227,7 @@ heldout_option = option(
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
     """Files of these paths, those of directories one by one; with `heldout` a tenth of them."""
     from kvstream.api.sources import open_sources
-    from kvstream.synthetic.splits import is_heldout
+    from kvstream.evaluation.synthetic.splits import is_heldout
 
     no_stdin(paths)
     names = open_sources(list(paths), plain=True).names if paths else []

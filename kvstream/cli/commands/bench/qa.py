@@ -139,7 +139,7 @@ def _any(document: str) -> bool:
 
 
 def _heldout(document: str) -> bool:
-    from kvstream.synthetic.splits import is_heldout
+    from kvstream.evaluation.synthetic.splits import is_heldout
 
     return is_heldout(document)
 

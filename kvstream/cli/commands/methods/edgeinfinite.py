@@ -24,7 +24,7 @@ from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session
-    from kvstream.gates.train import Trainer
+    from kvstream.evaluation.gates.train import Trainer
     from kvstream.methods.tools.gates import Gate
 
 
@@ -162,7 +162,7 @@ def train(**values: Any) -> int:  # fmt: skip
       kvstream ask book.txt "Who?" --model OWNER/NAME --method edgeinfinite \\
         --set edgeinfinite.gate=gate.safetensors
     """
-    from kvstream.gates.train import GateRecipe, Trainer
+    from kvstream.evaluation.gates.train import GateRecipe, Trainer
 
     if values["out"].is_dir():
         raise UsageError(f"--out {values['out']} is a folder; name a file in it.")
@@ -216,7 +216,7 @@ def _train(trainer: Trainer, *, quiet: bool) -> None:
 
 
 def _measure(session: Session, trainer: Trainer, count: int) -> None:
-    from kvstream.gates.worth import BASE, CONTROL
+    from kvstream.evaluation.gates.worth import BASE, CONTROL
 
     texts, variants = trainer.heldout(count), (BASE, "edgeinfinite", CONTROL)
     _show(session, trainer.gates, texts, trainer.recipe.budget, variants)
@@ -261,8 +261,8 @@ def measure(**values: Any) -> int:  # fmt: skip
       kvstream methods measure edgeinfinite --model OWNER/NAME --data FOLDER \\
         --gate gate.safetensors
     """
-    from kvstream.gates.texts import excerpts, texts_in
-    from kvstream.gates.worth import VARIANTS
+    from kvstream.evaluation.gates.texts import excerpts, texts_in
+    from kvstream.evaluation.gates.worth import VARIANTS
     from kvstream.methods.tools.gates import load_gates
 
     settings = model_settings(values)
@@ -285,8 +285,8 @@ def _show(
     budget: int,
     variants: Sequence[str],
 ) -> None:
+    from kvstream.evaluation.gates.worth import BASE, compare, overall
     from kvstream.evaluation.intervals import mean_interval
-    from kvstream.gates.worth import BASE, compare, overall
 
     found = compare(session.model, session.tokenizer, gates, texts, budget, variants)
     for name, measured in found.items():

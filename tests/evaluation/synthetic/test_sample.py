@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.errors import UsageError
-from kvstream.synthetic.document import (
+from kvstream.evaluation.synthetic.document import (
     CHARS_PER_TOKEN,
     KINDS,
     MOST_FACTS,
@@ -24,7 +24,7 @@ from kvstream.synthetic.document import (
     plant,
     questions,
 )
-from kvstream.synthetic.novel import novel
+from kvstream.evaluation.synthetic.novel import novel
 
 
 def blocks_of(text: str, size: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from kvstream.synthetic.document_facts import make_facts
+from kvstream.evaluation.synthetic.document_facts import make_facts
 
 _LOOK_AHEAD = 2000
 """Characters after the wanted place in which a boundary between paragraphs is looked for."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstream.synthetic.splits import is_heldout
-from kvstream.synthetic.training_facts import REFUSAL
+from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 
 QuestionAnswer = tuple[str, str]
 HUMAN_FILES = (

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
+from kvstream.evaluation.gates.peek import peek
 from kvstream.evaluation.harness import IdFeed
-from kvstream.gates.peek import peek
+from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic.corpus import QuestionAnswer, split_sentences
 from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import LearnedGate
@@ -29,8 +31,6 @@ from kvstream.model.attention import Shape
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import build_prompt
 from kvstream.settings import RunSettings
-from kvstream.synthetic import keys, questions, training_facts
-from kvstream.synthetic.corpus import QuestionAnswer, split_sentences
 from kvstream.tokenization.tokenizer import Tokenizer
 
 PLANTED = (1, 1, 2, 3, 5)

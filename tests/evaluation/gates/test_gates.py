@@ -19,16 +19,16 @@ from torch import Tensor
 
 from kvstream.engine.reader import Chunk
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.gates import lessons
-from kvstream.gates import texts as texts_of
-from kvstream.gates import train as training
-from kvstream.gates import worth as gate_worth
-from kvstream.gates.peek import chunk_loss
+from kvstream.evaluation.gates import lessons
+from kvstream.evaluation.gates import texts as texts_of
+from kvstream.evaluation.gates import train as training
+from kvstream.evaluation.gates import worth as gate_worth
+from kvstream.evaluation.gates.peek import chunk_loss
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     EdgeInfinite,
 )
 from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, load_gates
-from kvstream.synthetic.splits import is_heldout
 
 
 class Letters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from kvstream.synthetic.training_facts import (
+from kvstream.evaluation.synthetic.training_facts import (
     MATERIALS,
     THINGS,
     Planted,
@@ -14,7 +14,7 @@ from kvstream.synthetic.training_facts import (
     stem,
     surname,
 )
-from kvstream.synthetic.words import phrases, words
+from kvstream.evaluation.synthetic.words import phrases, words
 
 _HOLDERS = words(
     "vault safe gate tower archive locker door ship laboratory bank garage cabinet chest "

@@ -1,7 +1,7 @@
 """Facts that ``kvstream sample`` and the benchmarks plant into documents, with their questions.
 
 They are about invented people and places, and passkeys. Training plants other facts, those of
-`kvstream.synthetic.training_facts`. `kvstream.synthetic.document` hands these out.
+`training_facts.py`. `document.py` hands these out.
 """
 
 from __future__ import annotations

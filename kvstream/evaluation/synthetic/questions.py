@@ -11,7 +11,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from kvstream.synthetic.words import words
+from kvstream.evaluation.synthetic.words import words
 
 QuestionAnswer = tuple[str, str]
 

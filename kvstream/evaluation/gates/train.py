@@ -25,7 +25,7 @@ from torch import nn
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, ModelError, UsageError
-from kvstream.gates.lessons import (
+from kvstream.evaluation.gates.lessons import (
     FOLLOWING,
     Noted,
     divergence,
@@ -34,8 +34,8 @@ from kvstream.gates.lessons import (
     with_compressive_memory,
     with_questions,
 )
-from kvstream.gates.peek import chunk_loss
-from kvstream.gates.texts import excerpt, excerpts, texts_in
+from kvstream.evaluation.gates.peek import chunk_loss
+from kvstream.evaluation.gates.texts import excerpt, excerpts, texts_in
 from kvstream.methods.base import ModelFacts
 from kvstream.methods.edgeinfinite import EdgeInfinite, Gated
 from kvstream.methods.tools.gates import Gate, LearnedGate, new_gate

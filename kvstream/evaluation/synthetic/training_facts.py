@@ -1,7 +1,7 @@
 """Facts that training plants into prose, in hundreds of wordings, with their questions.
 
 The model `pocket` and the gates of `edgeinfinite` learn from them. The facts of ``kvstream sample``
-and of the benchmarks are others: `kvstream.synthetic.document_facts`.
+and of the benchmarks are others: `kvstream.evaluation.synthetic.document_facts`.
 
 The relations are in ``templates.txt``; names are made of syllables, so there are millions of them
 and a model cannot know them by heart: it has to look.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kvstream.synthetic.words import phrases, words
+from kvstream.evaluation.synthetic.words import phrases, words
 
 REFUSAL = "not in the text"
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.gates.train import open_reader, with_gates
+from kvstream.evaluation.gates.train import open_reader, with_gates
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import Gate, LearnedGate
 from kvstream.model.bounded import BoundedModel

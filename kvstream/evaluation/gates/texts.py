@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvstream.errors import SourceError
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.input.sources import open_sources
-from kvstream.synthetic.splits import is_heldout
 from kvstream.tokenization.loading import Tokenizer
 
 BYTES_A_TOKEN = 6

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from kvstream.synthetic.document_facts import KINDS, MOST_FACTS, Fact, make_facts
-from kvstream.synthetic.novel import novel
-from kvstream.synthetic.planting import plant
+from kvstream.evaluation.synthetic.document_facts import KINDS, MOST_FACTS, Fact, make_facts
+from kvstream.evaluation.synthetic.novel import novel
+from kvstream.evaluation.synthetic.planting import plant
 
 __all__ = [
     "CHARS_PER_TOKEN",
