@@ -19,11 +19,11 @@ from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
-from kvstream.passages.passages import Passage
-from kvstream.passages.passages import extract as best_passages
 from kvstream.run.prompt import broken_apart
 from kvstream.run.request import PASSAGES, Request
 from kvstream.tokenization.loading import WordForms
+from kvstream.tokenization.passages import Passage
+from kvstream.tokenization.passages import extract as best_passages
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
 """Said by --strict in place of an answer."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from kvstream.engine.reader import Reader
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.cache import PROMPT
-from kvstream.passages.passages import Passage
+from kvstream.tokenization.passages import Passage
 
 CITED = 5
 """Passages that are cited at most."""

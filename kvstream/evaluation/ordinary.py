@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from kvstream.errors import UsageError
 from kvstream.evaluation.synthetic.document import Fact
-from kvstream.passages.sentences import sentences
+from kvstream.tokenization.sentences import sentences
 
 Rule = Callable[[str, random.Random], list[tuple[str, str]]]
 """Question and answer pairs that a sentence answers; none where no rule fits."""

@@ -9,11 +9,11 @@ import torch
 
 from kvstream.engine.reader import Reader
 from kvstream.input.source import SourceRecord
-from kvstream.passages.passages import Passages, TokenOrigins
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
+from kvstream.tokenization.passages import Passages, TokenOrigins
 
 
 @dataclass

@@ -29,12 +29,12 @@ from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
-from kvstream.passages.passages import Passage, Passages, TokenOrigins
-from kvstream.passages.sentences import MOST_CHARS
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import WORDINGS, Task, build_prompt
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
+from kvstream.tokenization.sentences import MOST_CHARS
 from kvstream.version import __version__
 
 ROOM = 1.1

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kvstream.engine.reader import Chunk
-from kvstream.passages.passages import TokenOrigins
 from kvstream.tokenization.loading import ReadAhead, TokenBatch, TokenStream
+from kvstream.tokenization.passages import TokenOrigins
 
 DROP_BLOCK = 16384
 """Tokens read at a time where they are not shown to the model."""

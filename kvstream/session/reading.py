@@ -17,13 +17,13 @@ from kvstream.input.source import Source
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
-from kvstream.passages.passages import Passages
 from kvstream.run.feed import TokenFeed
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import broken_apart
 from kvstream.run.request import Request
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
+from kvstream.tokenization.passages import Passages
 
 PRUNE_EVERY = 65536
 """Byte offsets of evicted tokens are forgotten after this many tokens."""

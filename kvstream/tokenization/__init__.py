@@ -1,1 +1,1 @@
-"""Blocks of text to tokens, the same tokens as if the whole text were encoded at once."""
+"""Blocks of text to tokens, as if all were encoded at once, and back: passages of tokens."""

@@ -16,10 +16,10 @@ from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.model import hook
-from kvstream.passages.passages import Passage
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.passages import Passage
 
 SEED, FACTS = 3, 6
 

@@ -23,11 +23,11 @@ from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted
 from kvstream.input.sources import open_sources
 from kvstream.model.cache import LayerStore
-from kvstream.passages.passages import Passage
-from kvstream.passages.sentences import MOST_CHARS
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.passages import Passage
+from kvstream.tokenization.sentences import MOST_CHARS
 
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]

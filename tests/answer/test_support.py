@@ -24,11 +24,11 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
-from kvstream.passages.passages import Passage
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.forms import WordForms
+from kvstream.tokenization.passages import Passage
 
 LEASE = """RESIDENTIAL LEASE
 

@@ -19,8 +19,8 @@ from kvstream.errors import SourceError
 from kvstream.input import limits
 from kvstream.input.documents import parts_of
 from kvstream.input.sources import SourceSet, open_sources
-from kvstream.passages.passages import Passages
 from kvstream.tokenization.loading import load_tokenizer
+from kvstream.tokenization.passages import Passages
 from kvstream.tokenization.stream import TokenStream
 
 pytest.importorskip("lxml")

@@ -25,10 +25,10 @@ from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
-from kvstream.passages.passages import Passages
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream.tokenization.passages import Passages
 
 QUESTION = "What is the passkey for the old mill?"
 OTHER = "Who lives in the castle?"

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("reporters",),
     ("input", "methods", "pocket", "store"),
     ("tokenization",),
-    ("passages", "logs"),
+    ("logs",),
     ("model",),
     ("engine",),
     ("run",),

@@ -33,12 +33,12 @@ from kvstream.input.sources import open_sources
 from kvstream.memory import file as memory_file
 from kvstream.memory.saving import look
 from kvstream.methods.registry import available
-from kvstream.passages.passages import Passages
 from kvstream.reporters.format import for_terminal
 from kvstream.run.prompt import build_prompt
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings, parse_count
 from kvstream.tokenization.loading import Tokenizer, TokenStream, load_tokenizer
+from kvstream.tokenization.passages import Passages
 
 _ALPHABETS = (
     "abcdefghij klmno pqrst.!?\n",

@@ -15,9 +15,9 @@ import time
 import numpy as np
 
 from kvstream.input.sources import open_sources
-from kvstream.passages.passages import Passages
 from kvstream.session.reading import PRUNE_EVERY
 from kvstream.tokenization.loading import TokenStream, WordForms, load_tokenizer
+from kvstream.tokenization.passages import Passages
 
 RETAINED = 6000
 """Distinct tokens that are retained, as by pocket under a budget of 1k."""

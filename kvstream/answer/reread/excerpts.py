@@ -10,7 +10,7 @@ import numpy as np
 
 from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.input.source import Source, SourceRecord
-from kvstream.passages.passages import Passage, Passages
+from kvstream.tokenization.passages import Passage, Passages
 
 LENGTH = 240
 """Bytes of an excerpt, about 64 tokens; it ends with the sentence in which it gets there."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvstream.errors import KvstreamError
-from kvstream.passages.passages import Passage
+from kvstream.tokenization.passages import Passage
 
 _WORD = re.compile(r"\w+")
 _OTHER = "\0"

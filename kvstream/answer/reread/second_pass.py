@@ -17,11 +17,11 @@ from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice,
 from kvstream.input.source import Source, SourceRecord
 from kvstream.memory.base import Memory
 from kvstream.model.bounded import BoundedModel
-from kvstream.passages.passages import Passage
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
+from kvstream.tokenization.passages import Passage
 
 BY = ("citations", "words", "both")
 PART, LEAST = 4, 200

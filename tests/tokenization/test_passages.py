@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.input.sources import TextBlock, open_sources
-from kvstream.passages.passages import Passage, Passages, TokenOrigins, extract
-from kvstream.passages.sentences import MOST_CHARS, lines, looks_like_lines, sentences
 from kvstream.tokenization.loading import TokenBatch
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins, extract
+from kvstream.tokenization.sentences import MOST_CHARS, lines, looks_like_lines, sentences
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.passages.sentences import lines, looks_like_lines, sentences
+from kvstream.tokenization.sentences import lines, looks_like_lines, sentences
 from kvstream.tokenization.stream import TokenBatch
 
 Mode = Literal["auto", "sentences", "lines"]

@@ -1,1 +1,0 @@
-"""Sentences and lines around tokens: what of the text stands where."""
