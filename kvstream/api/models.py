@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstream import pocket
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
-from kvstream.store import gguf_file, offered, stores
+from kvstream.store import gguf_file, offered, pocket, stores
 
 BUDGET = 4096
 """Tokens of the default budget, or what a model was trained for if that is less."""

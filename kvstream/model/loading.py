@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from kvstream import pocket
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
@@ -25,7 +24,7 @@ from kvstream.model.placement import (
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.settings import ModelSettings
-from kvstream.store import offered, stores
+from kvstream.store import offered, pocket, stores
 from kvstream.store.gguf_file import is_gguf
 
 POCKET = "pocket"

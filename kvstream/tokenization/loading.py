@@ -66,7 +66,7 @@ def load_tokenizer(
 
     Raises ModelError where there is none, it cannot be fetched, or it has no fast version.
     """
-    from kvstream import pocket
+    from kvstream.store import pocket
 
     if name == "pocket" or Path(name).absolute() == pocket.path():
         return _embedded()
@@ -111,7 +111,7 @@ def _try_runs(tokenizer: Tokenizer) -> None:
 
 
 def _embedded() -> Tokenizer:
-    from kvstream import pocket
+    from kvstream.store import pocket
     from kvstream.tokenization.tiktoken import TiktokenTokenizer
 
     config = json.loads((pocket.path() / "tokenizer_config.json").read_text("utf-8"))

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kvstream import pocket
 from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.store import pocket
 from kvstream.training.rows import Mixture, RowMaker
 from kvstream.training.shards import make_shards
 from kvstream.training.shipping import add_tokenizer, card

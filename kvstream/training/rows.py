@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import tiktoken
 
-from kvstream import pocket
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
 from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.store import pocket
 from kvstream.training.documents import DocumentMaker, DocumentPart
 
 PAD, TEXT, ANSWER = 0, 1, 2

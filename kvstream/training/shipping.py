@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kvstream import pocket
+from kvstream.store import pocket
 from kvstream.training.rows import Mixture
 from kvstream.training.train import Recipe
 

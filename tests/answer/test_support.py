@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from draining import returned
 
-from kvstream import pocket
 from kvstream.answer import answering
 from kvstream.answer.answering import NOT_SUPPORTED, answer
 from kvstream.answer.citations import Basis
@@ -27,6 +26,7 @@ from kvstream.memory.saving import recall, save
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.store import pocket
 from kvstream.tokenization.forms import WordForms
 from kvstream.tokenization.passages import Passage
 

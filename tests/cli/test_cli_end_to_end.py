@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kvstream import pocket
+from kvstream.store import pocket
 
 STORY = "The old mill by the river had been empty for years, and nobody spoke of it. " * 150
 FACT = "The passkey for the north gate is 48213. "

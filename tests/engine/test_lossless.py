@@ -13,7 +13,6 @@ from models import EVERY_RUN, FAMILIES, bounded, fresh, plain, tokens
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from kvstream import pocket
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.infinipot import InfiniPot
@@ -21,6 +20,7 @@ from kvstream.methods.whole import Full
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
+from kvstream.store import pocket
 
 REST = sorted(set(FAMILIES) - set(EVERY_RUN))
 HEAD, CHUNKS, QUESTION, ANSWER = 5, (30, 1, 44, 17), 6, 12

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from kvstream import pocket
 from kvstream.errors import SourceError, UsageError
 from kvstream.evaluation import longbench, qa
 from kvstream.evaluation.datasets import item
@@ -19,6 +18,7 @@ from kvstream.evaluation.longbench import Prompts, score
 from kvstream.evaluation.sweep import Case
 from kvstream.session.session import Session
 from kvstream.settings import RunSettings
+from kvstream.store import pocket
 
 CLASSES = ["Num", "Number", "Number of something", "Human", "Place"]
 

@@ -336,10 +336,10 @@ def test_settings_are_parsed() -> None:
 def spread(method: BumbleBee | H2O) -> float:
     """Share of a 3,072-token text's twentieths, averaged over pocket's heads, that memory covers
     as evenly as the text is (the entropy of the retained ordinals, 1 being even)."""
-    from kvstream import pocket
     from kvstream.evaluation.synthetic.document import generate
     from kvstream.model.loading import load
     from kvstream.settings import ModelSettings
+    from kvstream.store import pocket
 
     text = "".join(itertools.islice(generate(tokens=3072), 200))
     ids = pocket.encoding().encode_ordinary(text)[:3072]

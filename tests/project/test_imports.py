@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("version", "errors"),
     ("settings", "events"),
     ("reporters",),
-    ("input", "methods", "pocket", "store"),
+    ("input", "methods", "store"),
     ("tokenization",),
     ("logs",),
     ("model",),

@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kvstream import pocket
 from kvstream.errors import BudgetError, SourceError
 from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
+from kvstream.store import pocket
 
 QUESTION = "What is the passkey for the old mill?"
 

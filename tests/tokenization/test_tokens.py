@@ -398,7 +398,7 @@ def test_a_slow_pipe_gets_its_tokens_early() -> None:
 
 
 def test_hub_tokenizer_agrees_with_the_embedded_one() -> None:
-    from kvstream import pocket
+    from kvstream.store import pocket
 
     backend = hf.Tokenizer.from_file(str(pocket.path() / "tokenizer.json"))
     other, own = HubTokenizer(backend), load_tokenizer("pocket")

@@ -6,7 +6,7 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
-from kvstream import pocket
+from kvstream.store import pocket
 from kvstream.training import tokenizer as training
 
 

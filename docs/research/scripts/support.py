@@ -1,7 +1,8 @@
-"""Which signals tell a right answer from a wrong one, and how well (docs/research/citations.md).
+r"""Which signals tell a right answer from a wrong one, and how well (docs/research/citations.md).
 
     python docs/research/scripts/support.py collect answers.jsonl --data ../shared/data
-    python docs/research/scripts/support.py fit answers.jsonl --write kvstream/pocket/support.json
+    python docs/research/scripts/support.py fit answers.jsonl \
+        --write kvstream/store/pocket/support.json
 
 `collect` asks questions of texts that the model was not trained on and writes each answer with its
 signals and whether it is right: paragraphs alone, paragraphs among others, facts and keys planted
