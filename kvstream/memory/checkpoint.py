@@ -92,6 +92,11 @@ class Checkpoint:
         """Tokens of the sources that need not go through the model again."""
         return 0 if self.position is None else self.position.tokens
 
+    @property
+    def head(self) -> list[int]:
+        """The prompt before the text, as token ids; empty where there is no file yet."""
+        return [] if self.kind is None else self.kind.content.state["head"]
+
     def take_up(self, memory: Memory, feed: Handed) -> None:
         """Put what was saved into a memory that has just been made, and pass over its tokens.
 

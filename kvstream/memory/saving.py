@@ -30,7 +30,7 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
 from kvstream.run.plan import RunPlan
-from kvstream.run.prompt import WORDINGS, Task, build_prompt
+from kvstream.run.prompt import Task, build_prompt, wording_of
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
@@ -221,17 +221,15 @@ def recall(
                 f"and here its settings are {_shown(method.settings())}."
             )
         task: Task = "summarize" if state["task"] == "summarize" else "ask"
-        prompts = (
-            build_prompt(tokenizer, kind.questions, system=state["system"], task=task, wording=w)
-            for w in WORDINGS
-        )
-        prompt = next((p for p in prompts if list(p.head) == state["head"]), None)
-        if prompt is None:
+        asked: Any = {"system": state["system"], "task": task}
+        wording = wording_of(state["head"], tokenizer, **asked)
+        if wording is None:
             raise ModelError(
                 f"{kind.path} was made with another tokenizer or chat template than that of "
                 f"{model.name}: its prompt has {len(state['head'])} other tokens. Use the model "
                 "files that made it."
             )
+        prompt = build_prompt(tokenizer, kind.questions, wording=wording, **asked)
         sizes = BudgetSplit(**state["sizes"])
         catalysts = tuple(tuple(c) for c in state["catalysts"])
         _check_sizes(sizes, state, method, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstream.engine.budget import BudgetSplit, share_out
@@ -12,7 +12,7 @@ from kvstream.methods.base import Method
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.feed import ShortenedFeed, TokenFeed
-from kvstream.run.prompt import Prompt, Task, build_prompt
+from kvstream.run.prompt import Prompt, Task, build_prompt, wording_of
 from kvstream.run.request import Request
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
@@ -42,8 +42,12 @@ class RunPlan:
         model: BoundedModel,
         tokenizer: Tokenizer,
         request: Request,
+        head: Sequence[int] = (),
     ) -> RunPlan:
         """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
+
+        `head` is the prompt before the text, of a checkpoint that is gone on from: an earlier
+        version may have worded it otherwise, and what follows must be worded alike.
 
         An open-ended request without questions has room for one that nobody knows yet. With
         several questions, or answers during the reading, no answer has to compress memory.
@@ -51,9 +55,11 @@ class RunPlan:
         questions, run = request.questions, request.run
         method = make(run.method, run.method_settings)
         task: Task = "summarize" if request.command == "summarize" else "ask"
+        wording = wording_of(head, tokenizer, system=request.system, task=task) if head else None
         prompt = build_prompt(
-            tokenizer, questions, system=request.system, task=task, layout=request.layout
-        )
+            tokenizer, questions, system=request.system, task=task, layout=request.layout,
+            wording=wording,
+        )  # fmt: skip
         catalysts = tuple(
             tuple(prompt.tail(text) if text in questions else prompt.catalyst(text))
             for text in method.catalyst(questions)

@@ -183,8 +183,19 @@ OF_0_1 = Wording(
     "Summarize the text above: what it is about, what happens or is said, and how it ends. "
     "Use only what stands in the text.",
 )
-"""That of memory files that 0.1 made."""
+"""That of memory files and checkpoints that 0.1 made."""
 WORDINGS = (CURRENT, OF_0_1)
+
+
+def wording_of(
+    head: Sequence[int], tokenizer: Tokenizer, *, system: str | None, task: Task
+) -> Wording | None:
+    """The wording whose prompt has these token ids in front of the document; None if none has."""
+    for wording in WORDINGS:
+        prompt = build_prompt(tokenizer, system=system, task=task, wording=wording)
+        if prompt.head == list(head):
+            return wording
+    return None
 
 
 def _completion_phrase(task: Task) -> Callable[[str], str]:

@@ -61,9 +61,10 @@ class Session:
         """Whether summaries are extracted rather than written: pocket cannot write one."""
         return self.model.name == POCKET
 
-    def settle(self, request: Request) -> RunPlan:
+    def settle(self, request: Request, checkpoint: Checkpoint | None = None) -> RunPlan:
         """Settle a run before its first token. Raises BudgetError, UsageError."""
-        return RunPlan.of(self.model, self.tokenizer, request)
+        head = () if checkpoint is None else checkpoint.head
+        return RunPlan.of(self.model, self.tokenizer, request, head)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.
@@ -85,7 +86,7 @@ class Session:
             self.model,
             self.tokenizer,
             sources,
-            self.settle(request),
+            self.settle(request, checkpoint),
             request,
             self.load_s,
             checkpoint=checkpoint,
@@ -115,7 +116,8 @@ class Session:
         With `after` they are read into that memory, behind what it has read, as it was settled
         for its first reading. A checkpoint is left for the caller to remove.
         """
-        plan = self.settle(request) if after is None else after.plan
+        checkpoint = _checkpoint(request, None if after is None else after.digest)
+        plan = self.settle(request, checkpoint) if after is None else after.plan
         if after is not None:
             if plan.shortens:
                 raise UsageError(
@@ -132,7 +134,7 @@ class Session:
             request,
             self.load_s,
             after=after,
-            checkpoint=_checkpoint(request, None if after is None else after.digest),
+            checkpoint=checkpoint,
         ).events()
 
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:

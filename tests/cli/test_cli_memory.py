@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.answer.support import Calibration
-from kvstream.memory import file
+from kvstream.memory import file, saving
 
 QUESTION = "What is the passkey for the old mill?"
 LOST = (
@@ -45,6 +45,10 @@ def memory(made: bytes, tmp_path: Path) -> str:
     path = tmp_path / "story.kvs"
     path.write_bytes(made)
     return str(path)
+
+
+def test_a_memory_has_room_for_the_answers_that_were_asked_for(memory: str) -> None:
+    assert saving.look(Path(memory)).content.state["sizes"]["answer"] == 6
 
 
 def test_a_memory_is_asked_without_the_sources(cli, memory, story) -> None:

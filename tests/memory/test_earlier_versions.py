@@ -6,17 +6,20 @@ import json
 import shutil
 from pathlib import Path
 
+import chat_pocket
 import pytest
 from draining import returned
 
 from kvstream.answer.answering import answer
+from kvstream.errors import UsageError
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.store import pocket
 
 FIRST = Path(__file__).resolve().parents[1] / "fixtures" / "0.1"
 RUN = RunSettings(Budget(tokens=150), max_tokens=8)
@@ -69,3 +72,26 @@ def test_a_checkpoint_of_0_1_is_taken_up(session: Session, tmp_path: Path) -> No
     memory = returned(session.read(source, request))
     assert memory.trace.read == 738
     assert answers(memory) == ["not in the text", "not in the text", "Basil Wendigan"]
+
+
+def test_a_checkpoint_of_0_1_is_taken_up_by_a_chat_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt of chat models was worded otherwise; the answer is that of version 0.1.0."""
+    monkeypatch.chdir(tmp_path)
+    chat_pocket.make(pocket.path(), tmp_path / "chatty")
+    session = Session.open(ModelSettings("./chatty", dtype="float32", threads=1))
+    shutil.copy(FIRST / "chat.kvs", "chat.kvs")
+    question = "Where was Valentin Crembogan born?"
+    run = RunSettings(Budget(tokens=180), max_tokens=8)
+    request = Request((question,), run, command="remember", checkpoint=Path("chat.kvs"))
+    memory = returned(session.read(open_sources([str(FIRST / "story.sample")]), request))
+    assert memory.trace.read == 738
+    assert memory.reader.cache.peak.tokens <= 180
+    result = next(e.result for e in answer(memory, question) if isinstance(e, Answered))
+    assert result.answer == "Question: What did the one who was"
+
+    other = Request(("Who came?",), run, command="remember", checkpoint=Path("chat.kvs"))
+    shutil.copy(FIRST / "chat.kvs", "chat.kvs")
+    with pytest.raises(UsageError, match="another run"):
+        returned(session.read(open_sources([str(FIRST / "story.sample")]), other))

@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from kvstream.cli.commands.compare import compare
-from kvstream.cli.shared.arguments import sources_or_usage, split_arguments
+from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.options import (
     ReadingOptions,
     SectionedCommand,
-    complete_files,
     following_options,
     memory_file,
-    option,
     reading_options,
 )
 from kvstream.cli.shared.running import read
@@ -23,13 +21,7 @@ from kvstream.errors import UsageError
 
 
 @click.command("ask", cls=SectionedCommand)
-@click.argument(
-    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
-)
-@option(
-    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
-    help="Ask this; may be given many times. All arguments are then sources.",
-)  # fmt: skip
+@asking
 @memory_file
 @following_options
 @reading_options

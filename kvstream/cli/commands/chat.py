@@ -12,11 +12,10 @@ from pathlib import Path
 import click
 
 from kvstream.cli.shared import early
-from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
     ReadingOptions,
     SectionedCommand,
-    complete_files,
     memory_file,
     reading_options,
 )
@@ -52,7 +51,7 @@ WITHOUT = {
 
 
 @click.command("chat", cls=SectionedCommand, without=WITHOUT)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
+@sources_argument
 @memory_file
 @reading_options
 @click.pass_context

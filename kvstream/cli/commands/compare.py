@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from kvstream.cli.shared import early
-from kvstream.cli.shared.arguments import sources_or_usage, split_arguments
+from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import (
     ReadingOptions,
     SectionedCommand,
-    complete_files,
     option,
     reading_options,
 )
@@ -50,13 +49,7 @@ COPY = 1 << 20
 
 
 @click.command("compare", cls=SectionedCommand)
-@click.argument(
-    "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str, shell_complete=complete_files
-)
-@option(
-    "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
-    help="Ask this; may be given many times. All arguments are then sources.",
-)  # fmt: skip
+@asking
 @option(
     "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
     help="Also a row for the parts that have the question's words, as many as the budget holds.",

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.shared import early
-from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
     FileType,
     ReadingOptions,
     SectionedCommand,
-    complete_files,
     option,
     reading_options,
 )
@@ -48,7 +47,7 @@ WITHOUT = dict.fromkeys(
 
 
 @click.command("remember", cls=SectionedCommand, without=WITHOUT)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
+@sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
     help="A question that will be asked: memory is chosen for it. May be given many times.",
@@ -122,7 +121,7 @@ def remember(
             check_checkpoint(options, reporter)
             announce(reporter, options)
             model = open_model(options)
-            asked = {k: v for k, v in options.of_method().items() if k not in options.answers}
+            asked = {k: v for k, v in options.of_method().items() if k not in WITHOUT}
             asked |= {"questions": questions}
             if options.dry_run:
                 plan = model.plan(sources, command="remember", **asked)

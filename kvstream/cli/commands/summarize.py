@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from kvstream.cli.shared import logs
-from kvstream.cli.shared.arguments import sources_or_usage
+from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
     ReadingOptions,
     SectionedCommand,
-    complete_files,
     following_options,
     reading_options,
 )
@@ -19,7 +18,7 @@ from kvstream.cli.shared.running import read
 
 
 @click.command("summarize", cls=SectionedCommand)
-@click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files)
+@sources_argument
 @following_options
 @logs.as_option
 @reading_options

@@ -9,6 +9,23 @@ from collections.abc import Sequence
 
 import click
 
+from kvstream.cli.shared.options import complete_files, option, stack
+
+sources_argument = click.argument(
+    "sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files
+)
+asking = stack(
+    click.argument(
+        "arguments", nargs=-1, metavar="[SOURCE]... QUESTION", type=str,
+        shell_complete=complete_files,
+    ),
+    option(
+        "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
+        help="Ask this; may be given many times. All arguments are then sources.",
+    ),
+)  # fmt: skip
+"""Sources and questions on the command line; `split_arguments` tells them apart."""
+
 
 def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
     """The sources as given, or standard input; without either there is nothing to do: exit 2."""
