@@ -46,7 +46,7 @@ class MethodInfo:
     preset: Preset | None
     """What ``preset="paper"`` sets: ``source``, ``settings`` and ``run``."""
     learning: str = ""
-    """The module that trains what the method has to learn for a model; empty for most."""
+    """The module of its package that trains what it has to learn for a model; empty for most."""
 
     @property
     def summary(self) -> str:

@@ -211,8 +211,9 @@ class Method:
     paper: ClassVar[Preset | None] = None
     """What ``--preset paper`` sets; None: there is no such preset."""
     learning: ClassVar[str] = ""
-    """Module that trains what the method has to learn for a model; "": it learns nothing. Its click
-    commands `train` and `measure` are ``kvstream methods train NAME`` and ``measure NAME``."""
+    """Of a method in a package of its own: the module there that trains what it has to learn for a
+    model. Its click commands `train` and `measure` become ``kvstream methods train NAME`` and
+    ``measure NAME``. "": it brings none."""
 
     sinks: int = setting(4, "first tokens of the source that always stay")
 

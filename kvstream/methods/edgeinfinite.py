@@ -66,7 +66,6 @@ class EdgeInfinite(Method):
 
     name: ClassVar[str] = "edgeinfinite"
     source: ClassVar[str] = "EdgeInfinite, section 3"
-    learning: ClassVar[str] = "kvstream.cli.commands.methods.edgeinfinite"
     paper: ClassVar[Preset] = Preset(
         "EdgeInfinite, sections 3 and 4.1",
         {

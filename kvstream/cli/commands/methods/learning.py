@@ -8,9 +8,20 @@ import click
 
 from kvstream.cli.groups import Group
 
+BUILT_IN = {"edgeinfinite": "kvstream.cli.commands.methods.edgeinfinite"}
+"""Modules with the commands of built-in methods; a method of another package names its own."""
+
+
+def learning_of(name: str) -> str:
+    """The module that trains what a method has to learn; empty for most, and for no method."""
+    from kvstream.api.methods import available_methods
+
+    method = available_methods().get(name)
+    return "" if method is None else method.learning or BUILT_IN.get(name, "")
+
 
 class Learners(Group):
-    """A command for each method whose `Method.learning` names a module that has `action`."""
+    """A command for each method that has a module with `action`."""
 
     def __init__(self, action: str, help: str) -> None:
         super().__init__(action, help=help, short_help=help)
@@ -21,12 +32,10 @@ class Learners(Group):
         return [name for name in available_methods() if self.get_command(ctx, name) is not None]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from kvstream.api.methods import available_methods
-
-        method = available_methods().get(name)
-        if method is None or not method.learning:
-            return None
-        found: click.Command | None = getattr(import_module(method.learning), str(self.name), None)
+        module = learning_of(name)
+        found: click.Command | None = None
+        if module:
+            found = getattr(import_module(module), str(self.name), None)
         return found
 
     def resolve_command(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.commands.methods.learning import actions
+from kvstream.cli.commands.methods.learning import actions, learning_of
 from kvstream.cli.shared.options import MethodsType, SectionedCommand
 from kvstream.reporters.format import json_text
 
@@ -81,7 +81,7 @@ def _page(method: MethodInfo) -> str:
         )
     if lines:
         paragraphs.append("\n".join(lines))
-    if method.learning:
+    if learning_of(method.name):
         paragraphs.append(f"  It learns: see kvstream methods train {method.name} --help")
     if method.preset is not None:
         # Non-breaking spaces: an option stays on a line with its value.
