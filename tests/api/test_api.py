@@ -46,6 +46,12 @@ def same(left: kvstream.Answer, right: kvstream.Answer) -> bool:
     return (left.text, left.result.read) == (right.text, right.result.read)
 
 
+def test_pocket_has_the_name_that_it_had_in_0_1() -> None:
+    from kvstream import pocket
+
+    assert (pocket.path() / "model.safetensors").exists()
+
+
 def test_one_text_however_it_is_given(model, book) -> None:
     text, question = book.read_text(), "Who hid the letter?"
     plain = model.ask(book, question, **SMALL)

@@ -109,6 +109,21 @@ def test_the_glossary_has_the_names_of_the_code() -> None:
         assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name} in the code"
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/reference/architecture.md"])
+def test_files_and_names_of_the_pages_for_contributors_are_in_the_code(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    homes = (ROOT, ROOT / "kvstream", ROOT / "kvstream/cli")
+    paths = re.findall(r"(?<![\w/.])(?:[a-z_]+/)+(?:[\w.]+\.(?:py|md|json))?(?![\w/])", text)
+    assert len(paths) > 10
+    for path in (path for path in paths if "NAME" not in path):
+        assert any((home / path).exists() for home in homes), f"no {path}"
+    code = "".join(path.read_text("utf-8") for path in (ROOT / "kvstream").rglob("*.py"))
+    names = re.findall(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)`", prose(ROOT / page))
+    assert len(names) > 10
+    for name in names:
+        assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name}"
+
+
 def test_the_pages_are_in_american_spelling() -> None:
     british = r"(?i)\w*(?:(?:summar|normal|recogn|optim|vector)is(?:e|ing)|neighbour|colour)"
     for page in PAGES:
