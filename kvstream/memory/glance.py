@@ -64,5 +64,3 @@ def _glance(path: Path, opened: BinaryIO) -> Glance:
         text = "\n".join(str(row[6]) for row in rows)
     names = tuple(str(source["name"]) for source in state["trace"]["sources"])
     return Glance(path, names, text, None if words is None else WordForms.unpacked(words))
-
-

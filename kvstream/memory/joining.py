@@ -18,9 +18,9 @@ from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
 from kvstream.memory.base import Memory, Trace
 from kvstream.model.cache import PROMPT, LayerStore
-from kvstream.passages.passages import Passage, Passages, TokenOrigins
 from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
 
 
 def check_joinable(first: Memory, second: Memory) -> None:
@@ -228,9 +228,7 @@ def _joined_passages(
     return passages
 
 
-def join_all(
-    memories: Sequence[Memory], budget: int, lines: Sequence[int] | None = None
-) -> Memory:
+def join_all(memories: Sequence[Memory], budget: int, lines: Sequence[int] | None = None) -> Memory:
     """Join memories in pairs, neighbours first, until one is left.
 
     `lines[i]`: all parts are of one source, and so many lines stand before part i.
@@ -249,5 +247,3 @@ def join_all(
             above = above[::2]
         row = [*joined, *odd]
     return row[0]
-
-
