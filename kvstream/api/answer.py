@@ -52,6 +52,13 @@ class Answer:
         return self.result.warnings
 
     @property
+    def abstained(self) -> bool:
+        """Whether it says that the text does not tell."""
+        from kvstream.answer.support import abstains
+
+        return abstains(self.text)
+
+    @property
     def withheld(self) -> str | None:
         """What `strict` kept back: the model's answer that rests on too little."""
         return self.result.withheld

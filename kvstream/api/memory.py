@@ -138,6 +138,10 @@ class Memory:
             self._checkpoint = None
         return digest
 
+    def release(self) -> None:
+        """Give the room of its keys and values back; it can no longer be asked."""
+        self._engine.release()
+
     @property
     def model(self) -> str:
         """The name of the model that read it."""

@@ -28,6 +28,7 @@ from kvstream.run.request import Request
 from kvstream.settings import ModelSettings, RunSettings
 
 if TYPE_CHECKING:
+    from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
     from kvstream.session.session import Session as Session
 
@@ -224,6 +225,25 @@ class Model:
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0
         return Memory(self.session, engine, file)
+
+    def merge(
+        self, paths: Sequence[str | os.PathLike[str]], budget: int | str | None = None
+    ) -> Memory:
+        """One memory of several files, in their order, under one budget in tokens.
+
+        Without `budget` it is the largest of theirs. Each file gives up entries in proportion to
+        the tokens that it has read, as its method chooses. Raises UsageError where the files do not
+        belong together: other models, methods, prompts or questions.
+        """
+        from kvstream.api.memories import merge
+
+        return merge(self.session, paths, budget)
+
+    def memories(self, folder: str | os.PathLike[str]) -> Memories:
+        """The memory files of a folder, to be ranked by a question and asked."""
+        from kvstream.api.memories import Memories
+
+        return Memories(self.session, folder)
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
         asked = {name: value for name, value in options.items() if name not in _SOURCE}

@@ -19,6 +19,7 @@ COMMANDS = {
     "ask": "Answer a question about texts.",
     "summarize": "Summarize texts.",
     "remember": "Read once, keep the memory.",
+    "merge": "Join memory files into one.",
     "chat": "Question after question.",
     "compare": "Put methods side by side.",
     "sample": "Write a text with known facts in it.",

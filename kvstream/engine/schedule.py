@@ -180,6 +180,17 @@ class Schedule:
         else:
             self._left = self._steps_left()
 
+    def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
+        """Stand at the end of a source of `seen` tokens that other readings read, in `done` steps.
+
+        `reopen` goes on from there. Raises BudgetError where a layer holds too much.
+        """
+        if max(held) > self.free:
+            raise BudgetError(f"{max(held)} entries do not fit the {self.free} that are free.")
+        self.held, self.seen, self.done = held, seen, done
+        self.length, self._left, self._position = seen, 0, 1.0
+        self._fresh = min(held) == seen
+
     # Between two processes.
 
     def state(self) -> dict[str, Any]:
@@ -439,6 +450,10 @@ class NoEviction:
 
     def revise(self, length: int) -> None:
         """Nothing depends on the length."""
+
+    def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
+        """Hold what other readings read."""
+        self.held = held
 
     def reopen(self, length: int | None) -> None:
         """Nothing depends on where the source ends."""

@@ -91,6 +91,15 @@ class WordForms:
         forms._bits = np.frombuffer(raw, dtype=np.uint8).copy()
         return forms
 
+    @classmethod
+    def of_both(cls, first: WordForms, second: WordForms) -> WordForms:
+        """The words of two texts."""
+        forms = cls()
+        for part in (first, second):
+            forms._bits |= part._bits
+            _set(forms._bits, _forms(part._rest))
+        return forms
+
     def _has(self, form: str) -> bool:
         form = form[:LONGEST].casefold()
         places = _places([form])

@@ -84,6 +84,8 @@ def command(
             ctx,
         )
     if memory is not None:
+        if memory.is_dir():
+            raise click.UsageError("A chat is held with one memory file; name one.", ctx)
         refuse_reading(ctx)
     early.check(options)
     if sys.stdin is None:

@@ -206,8 +206,8 @@ def complete_files(
 class FileType(click.Path):
     """A file by its path, which may still be to come; an empty one is refused."""
 
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
+    def __init__(self, *, folder: bool = False) -> None:
+        super().__init__(dir_okay=folder, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
@@ -577,8 +577,9 @@ output_options = stack(
 
 
 memory_file = option(
-    "--memory", type=FileType(), metavar="FILE", envvar=(),
-    section="Questions", help="Ask the memory in this file, which kvstream remember wrote.",
+    "--memory", type=FileType(folder=True), metavar="FILE", envvar=(), section="Questions",
+    help="Ask the memory in this file, which kvstream remember wrote; of a folder the memory files "
+    "that the question is most likely about.",
 )  # fmt: skip
 
 following_options = stack(

@@ -22,7 +22,7 @@ from kvstream.cli.shared.running import (
     prepared,
 )
 from kvstream.errors import UsageError
-from kvstream.events import Answered
+from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
 from kvstream.reporters.answer import AnswerWriter
 
@@ -40,6 +40,8 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
     refuse_reading(ctx)
     early.check(options)
+    if path.is_dir():
+        return ask_folder(path, questions, options)
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
@@ -56,6 +58,38 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
                     each.show(event)
                 if isinstance(event, Answered) and event.result.withheld is not None:
                     code = WITHHELD
+    return code
+
+
+def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) -> int:
+    """Answer from the memory files of a folder that a question is about; returns the exit code."""
+    from kvstream.collection.rank import memory_files
+
+    if options.extract:
+        raise UsageError("--extract is for one memory file; name one of the folder.")
+    files = memory_files(folder)
+    code = 0
+    with ExitStack() as stack:
+        output, reporter, _ = prepared(stack, plainly(options))
+        announce(reporter, options)
+        memories = open_model(options).memories(folder)
+        writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
+        stack.callback(writer.close)
+        for number, question in enumerate(questions):
+            found = memories.answers(question, **options.answers)
+            for problem in memories.problems:
+                reporter.show(Notice(problem))
+            best = found[0][1]
+            writer.show(AnswerStarted(question, number))
+            writer.show(Answered(best.result))
+            reporter.show(Answered(best.result))
+            if best.withheld is not None:
+                code = WITHHELD
+            if not options.quiet:
+                reporter.tell(f"Ranked {len(files):,} memories; asked the first {len(found)}:")
+                for each, answer in sorted(found, key=lambda row: -row[0].score):
+                    mark = ">" if answer is best else " "
+                    reporter.tell(f"{mark} {each.path.name}: {answer.text}")
     return code
 
 

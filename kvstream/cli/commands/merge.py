@@ -1,0 +1,97 @@
+"""``kvstream merge``: one memory of several files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from kvstream.cli.commands.remember import summary
+from kvstream.cli.shared import early
+from kvstream.cli.shared.options import (
+    FileType,
+    ReadingOptions,
+    SectionedCommand,
+    complete_files,
+    reading_options,
+)
+from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.running import announce, open_model, prepared
+from kvstream.errors import UsageError
+from kvstream.reporters.format import json_text, size
+from kvstream.settings import Budget
+
+SETTLED = "that is settled in the memory files."
+ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
+READS = "nothing is read here."
+WITHOUT = {
+    **dict.fromkeys(("extract", "passages", "strict", "reread", "temp", "top_p", "top_k",
+                     "repetition_penalty", "max_tokens"), ANSWERS),
+    **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
+                     "seed", "system"), SETTLED),
+    **dict.fromkeys(("text", "max_unpacked", "checkpoint", "checkpoint_every", "dry_run"), READS),
+}  # fmt: skip
+
+
+@click.command("merge", cls=SectionedCommand, without=WITHOUT)
+@click.argument("files", nargs=-1, metavar="FILE FILE...", type=FileType(),
+                shell_complete=complete_files)  # fmt: skip
+@reading_options
+@click.pass_context
+def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions) -> None:
+    """Join memory files into one, under one budget.
+
+    The sources of the files follow each other in the order given. Each file gives up entries in
+    proportion to the tokens it has read, as its method chooses, until all fit the budget; without
+    --budget it is the largest of theirs. The files must come from one model, one method and the
+    same questions.
+
+    \b
+      kvstream merge first.kvs second.kvs -o both.kvs --budget 4k
+      kvstream ask --memory both.kvs "Who hid the letter?"
+    """
+    if len(files) < 2:
+        raise click.UsageError("Name at least two memory files.", ctx)
+    target = options.output
+    if target is None or str(target) == "-":
+        raise click.UsageError("Where to? Name the memory file with -o FILE.kvs.", ctx)
+    merge(files, target, options)
+
+
+def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> None:
+    """Write `target` from `files`."""
+    from kvstream.api.files import check_writable, inspect
+
+    refuse_clashes({"-o": target, "--stats": options.stats}, {})
+    check_writable(target)
+    early.check(options)
+    kinds = [inspect(path) for path in files]
+    if options.loading["dtype"] == "auto":  # what is stored fits no other
+        stored = kinds[0].model["dtype"]
+        options = replace(options, loading={**options.loading, "dtype": stored})
+    budget = options.asked.get("budget")
+    if isinstance(budget, Budget):
+        if budget.tokens is None:
+            raise UsageError("merge takes a --budget in tokens, such as 4k.")
+        budget = budget.tokens
+    with ExitStack() as stack:
+        output, reporter, _ = prepared(stack, replace(options, output=None))
+        announce(reporter, options)
+        model = open_model(options)
+        memory = model.merge(files, budget)
+        digest = memory.save(target)
+        reporter.close()
+        written = target.stat().st_size
+        if options.as_json:
+            record = {**summary(memory, target, digest, written), "command": "merge"}
+            output.write(json_text(record) + "\n")
+            output.flush()
+        if not options.quiet:
+            entries, most = memory.budget
+            reporter.tell(
+                f"Wrote {target} ({size(written)}): {memory.read_tokens:,} tokens of "
+                f"{len(memory.sources)} sources, {memory.retained:,} kept in at least one head, "
+                f"{memory.evicted:,} evicted · budget {entries:,} entries ({size(most)})."
+            )

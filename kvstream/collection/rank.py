@@ -1,0 +1,138 @@
+"""Which of many memory files a question is about.
+
+First by words: those of the passages that a file holds, and those that its whole text had. Then
+the best are loaded, one at a time, and asked how likely the question is: a memory of the text that
+a question is about makes it likelier than no memory does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.memory.base import Memory
+from kvstream.memory.glance import Glance, glance
+
+LOADED = 50
+"""Memories that are loaded to compare likelihoods."""
+SUFFIX = ".kvs"
+K1, B = 1.2, 0.75
+"""Of BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework")."""
+FORGOTTEN = 0.3
+"""What a word counts that the text had and memory holds no passage of, beside one that it holds."""
+LIKELIHOOD = 0.5
+"""What a nat of the question's likelihood counts beside the score by words."""
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A memory file with what speaks for it."""
+
+    path: Path
+    names: tuple[str, ...]
+    """Of its sources."""
+    words: float
+    """BM25 of the question's words."""
+    gain: float | None = None
+    """Nats by which memory makes the question likelier; None where it was not loaded."""
+
+    @property
+    def score(self) -> float:
+        return self.words + LIKELIHOOD * (self.gain or 0.0)
+
+
+def memory_files(folder: Path) -> list[Path]:
+    """The memory files of a folder, by name. Raises SourceError where there are none."""
+    found = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+    if not found:
+        raise SourceError(
+            f"{folder} has no memory files (*{SUFFIX}); make them with "
+            f"`kvstream remember DIR --each -o {folder}`."
+        )
+    return found
+
+
+def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
+    """The files, best first, by BM25 over the passages they hold; and what to say of broken ones.
+
+    A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
+    """
+    asked = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
+    broken: list[str] = []
+    for path in files:
+        try:
+            seen = glance(path)
+        except SourceError as error:
+            broken.append(str(error))
+            continue
+        counts, size = _counts(seen, asked)
+        rows.append((path, seen.names, counts, size))
+    mean = sum(size for *_, size in rows) / len(rows) if rows else 1.0
+    ranked = []
+    having = [sum(1 for row in rows if row[2][i] > 0) for i in range(len(asked))]
+    for path, names, counts, size in rows:
+        score = 0.0
+        for count, documents in zip(counts, having, strict=True):
+            rarity = math.log(1 + (len(rows) - documents + 0.5) / (documents + 0.5))
+            length = K1 * (1 - B + B * size / max(mean, 1.0))
+            score += rarity * count * (K1 + 1) / (count + length)
+        ranked.append(Ranked(path, names, score))
+    ranked.sort(key=lambda each: (-each.words, each.path.name))
+    return ranked, broken
+
+
+def _counts(seen: Glance, asked: Sequence[str]) -> tuple[list[float], int]:
+    """How often each word is in the passages, and how many words they have."""
+    words = Counter(word.casefold() for word in _WORD.findall(seen.text))
+    words.update(word.casefold() for name in seen.names for word in _WORD.findall(name))
+    counts = []
+    for word in asked:
+        count = float(words[word])
+        if not count and seen.words is not None:
+            digits = word.isdigit()
+            known = seen.words.has_number(word) if digits else seen.words.has_word(word)
+            count = FORGOTTEN if known else 0.0
+        counts.append(count)
+    return counts, words.total()
+
+
+def rank(
+    question: str, files: Iterable[Path], recall: Callable[[Path], Memory], loaded: int = LOADED
+) -> tuple[list[Ranked], list[str]]:
+    """The files, best first, and what to say of those that cannot be used.
+
+    `recall` loads one; each is let go before the next, so two are never there at once.
+    """
+    ranked, problems = by_words(question, files)
+    compared: list[Ranked] = []
+    without: dict[tuple[int, ...], float] = {}
+    for each in ranked[:loaded]:
+        try:
+            memory = recall(each.path)
+        except KvstreamError as error:
+            problems.append(str(error))
+            continue
+        compared.append(replace(each, gain=gain(memory, question, without)))
+        memory.release()
+    compared.sort(key=lambda each: (-each.score, each.path.name))
+    return [*compared, *ranked[loaded:]], problems
+
+
+def gain(memory: Memory, question: str, without: dict[tuple[int, ...], float]) -> float:
+    """Nats by which what memory holds makes the question likelier than its prompt alone does.
+
+    `without` keeps the likelihood without a memory, by prompt, from call to call.
+    """
+    ids = memory.prompt.tail(question)
+    head = tuple(memory.prompt.head)
+    if head not in without:
+        empty = memory.plan.reader(memory.reader.model, memory.run, None)
+        without[head] = float(empty.score(ids[:1], ids[1:]).sum())
+    return without[head] - float(memory.reader.score(ids[:1], ids[1:]).sum())

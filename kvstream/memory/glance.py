@@ -1,0 +1,66 @@
+"""The texts of a memory file without its keys and values: enough to rank many files by words.
+
+Only the header, the passages and the words are read; nothing is checked by a digest, so what is
+found here decides where to look and nothing else. `saving.look` checks the files that are asked.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from kvstream.memory import file, header
+from kvstream.memory.saving import LARGEST_TEXT
+from kvstream.tokenization.loading import WordForms
+
+LARGEST_HEADER = 100_000_000
+"""Bytes; the limit of the safetensors format."""
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a memory file says, as far as ranking needs it."""
+
+    path: Path
+    names: tuple[str, ...]
+    """Of its sources."""
+    text: str
+    """The passages that memory holds something of, a line each."""
+    words: WordForms | None
+    """Which words the whole text has, forgotten passages included."""
+
+
+def glance(path: Path) -> Glance:
+    """Raises SourceError for what is no memory file."""
+    try:
+        with path.open("rb") as opened:
+            return _glance(path, opened)
+    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise file.unusable(path, str(error)) from error
+
+
+def _glance(path: Path, opened: BinaryIO) -> Glance:
+    size = int.from_bytes(opened.read(8), "little")
+    if not 0 < size <= LARGEST_HEADER:
+        raise ValueError("it is no safetensors file")
+    head = opened.read(size)
+    table, state = json.loads(head), json.loads(header.metadata_of(head)["state"])
+
+    def part(name: str) -> bytes | None:
+        if name not in table:
+            return None
+        begin, end = table[name]["data_offsets"]
+        if not 0 <= begin <= end <= LARGEST_TEXT:
+            raise ValueError(f"its {name} cannot lie there")
+        opened.seek(8 + size + begin)
+        return opened.read(end - begin)
+
+    text, packed, words = "", part("trace.passages"), part("trace.words")
+    if packed is not None:
+        rows: list[list[Any]] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_TEXT))
+        text = "\n".join(str(row[6]) for row in rows)
+    names = tuple(str(source["name"]) for source in state["trace"]["sources"])
+    return Glance(path, names, text, None if words is None else WordForms.unpacked(words))

@@ -1,0 +1,249 @@
+"""Two memories into one: entries behind each other, positions assigned anew, under one budget.
+
+Both were made by the same model, method and prompt. Each is cut to its share first, by the method
+itself and with the questions where they are known, so no head ever holds more than the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Reader
+from kvstream.errors import BudgetError, UsageError
+from kvstream.memory.base import Memory, Trace
+from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.settings import Budget
+from kvstream.tokenization.loading import WordForms
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
+
+
+def check_joinable(first: Memory, second: Memory) -> None:
+    """Raises UsageError with what differs, or for what cannot be joined."""
+    name = first.run.method
+    if first.reader.model.fingerprint != second.reader.model.fingerprint:
+        raise UsageError(
+            f"A memory of {first.model} and one of {second.model} cannot be joined; read the "
+            "sources again with one model."
+        )
+    if first.plan.method != second.plan.method:
+        raise UsageError(
+            f"A memory made by {name} and one made by {second.run.method}, or with other "
+            "settings, cannot be joined; read the sources again with one method."
+        )
+    if first.plan.prompt.head != second.plan.prompt.head:
+        raise UsageError(
+            "The memories have different prompts (--system, or a summary and a question); read "
+            "the sources again with one prompt."
+        )
+    if sorted(first.plan.questions) != sorted(second.plan.questions):
+        raise UsageError(
+            "The memories were made for different questions; read the sources again with the same "
+            "ones, or with none."
+        )
+    method = first.plan.method
+    if not method.evicts or first.plan.shortens:
+        raise UsageError(f"Memories of {name} cannot be joined: it evicts nothing by choice.")
+    if method.head_tensors() or first.reader.cache.recurrent:
+        what = "the method" if method.head_tensors() else "the model"
+        raise UsageError(
+            f"Memories of {name} with {first.model} cannot be joined: {what} keeps a state of each "
+            "head as a whole, and two states have no sum."
+        )
+    if not (first.reader.begun and second.reader.begun):
+        raise UsageError("A memory that has read nothing cannot be joined.")
+
+
+def join(first: Memory, second: Memory, budget: int, *, lines: int | None = None) -> Memory:
+    """One memory of what two hold, `first` in front; both are used up by it.
+
+    `budget` is in entries a head. With `lines` the second one goes on in the last source of the
+    first, behind so many lines. Raises UsageError where they do not belong together, BudgetError
+    where the budget cannot hold the prompt, the questions and something of each.
+    """
+    check_joinable(first, second)
+    sizes = _sizes(first.reader.sizes, second.reader.sizes, budget)
+    plan = replace(first.plan, sizes=sizes, extract=True)
+    run = replace(first.run, budget=Budget(tokens=budget), keep=None, start=None, chunk_size=None)
+    total = first.trace.read + second.trace.read
+    most = min(sizes.final, sizes.free - max(64, sizes.free // 8))
+    for memory, share in zip((first, second), _shares(first, second, most), strict=True):
+        _shrink(memory.reader, share)
+    reader = plan.reader(first.reader.model, run, total)
+    _fill(reader, first.reader, second.reader)
+    trace = _joined_trace(first.trace, second.trace, lines)
+    return Memory(
+        first.model, first.tokenizer, reader, plan, run, trace, first.command,
+        load_s=first.load_s, prefill_s=first.prefill_s + second.prefill_s,
+        warnings=list(dict.fromkeys((*first.warnings, *second.warnings))),
+    )  # fmt: skip
+
+
+def _sizes(first: BudgetSplit, second: BudgetSplit, budget: int) -> BudgetSplit:
+    return BudgetSplit(
+        budget,
+        first.prompt,
+        max(first.catalyst, second.catalyst),
+        max(first.question, second.question),
+        min(max(first.answer, second.answer), max(8, budget // 8)),
+    )
+
+
+def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
+    """Source entries that each may bring: all of them, or in proportion to the tokens read."""
+    held = [max(m.reader.schedule.held) for m in (first, second)]
+    if sum(held) <= most:
+        return held[0], held[1]
+    read = [m.trace.read for m in (first, second)]
+    share = min(held[0], max(most - held[1], round(most * read[0] / sum(read))))
+    return share, most - share
+
+
+def _shrink(reader: Reader, share: int) -> None:
+    """Cut every layer back to `share` source entries, by the method, as after a chunk."""
+    prefill, evictor, cache = reader.prefill, reader.evictor, reader.cache
+    targets = {store: min(store.used - evictor.prompt, share) for store in evictor.layers}
+    if all(store.used - evictor.prompt == size for store, size in targets.items()):
+        return
+    catalyst = prefill.catalyst
+    if cache.used + len(catalyst) > cache.capacity:
+        raise BudgetError(
+            f"A memory of {cache.used} entries leaves no room for a question of {len(catalyst)} "
+            f"under its budget of {cache.capacity}; read its sources again with `remember`."
+        )
+    if catalyst:
+        with cache.passing():
+            reader.model.forward(catalyst, cache, prefill.request(0, True))
+    evictor.evict(targets, 0, None)
+
+
+def _fill(reader: Reader, first: Reader, second: Reader) -> None:
+    """Put the entries of both into the empty cache of `reader`, and its schedule behind them."""
+    for source in (first, second):
+        source.cache.settle()
+    stores = zip(reader.cache.stores, first.cache.stores, second.cache.stores, strict=True)
+    for store, before, behind in stores:
+        _join_layer(store, before, behind, first.seen)
+    reader.cache.rebase()
+    reader.cache.note_peak()
+    for name in ("tokens", "bytes", "scratch"):
+        highest = max(getattr(r.cache.peak, name) for r in (reader, first, second))
+        if name != "tokens" or highest <= reader.sizes.budget:
+            setattr(reader.cache.peak, name, highest)
+    reader.prefill.due = []
+    reader.prefill.before = second.prefill.before
+    reader.steps = first.steps + second.steps
+    reader.select_seconds = first.select_seconds + second.select_seconds
+    evictor = reader.evictor
+    evictor.seen = first.seen + second.seen
+    evictor.sinks = first.evictor.sinks
+    evictor.generator.set_state(first.generator.get_state())
+    held = tuple(store.used - evictor.prompt for store in evictor.layers)
+    reader.schedule.take_over(held, evictor.seen, reader.steps)
+
+
+def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: int) -> None:
+    """The entries of two unrotated layers behind each other; the second one's prompt is left out.
+
+    A sliding layer sees the newest entries alone, which are the second one's.
+    """
+    before = 0 if store.spec.window is not None else first.used
+    skipped = int((second.origin[0, : second.used] == PROMPT).sum()) if before else 0
+    taken = slice(skipped, second.used)
+    end = before + second.used - skipped
+
+    def put(into: Tensor, old: Tensor, new: Tensor) -> None:
+        into[:, :before] = old[:, :before]
+        into[:, before:end] = new[:, taken]
+
+    put(store.keys, first.keys, second.keys)
+    put(store.values, first.values, second.values)
+    put(store.origin, first.origin, second.origin)
+    moved = store.origin[:, before:end]
+    moved[moved != PROMPT] += seen
+    for name, tensor in store.state.items():
+        put(tensor, first.state[name], second.state[name])
+    for name in ("window_attention", "accumulated_attention"):
+        measured = [getattr(s, name) for s in (first, second)]
+        if before and all(m is not None and m.shape[-1] >= s.used
+                          for m, s in zip(measured, (first, second), strict=True)):  # fmt: skip
+            joined = (measured[0][:, :before], measured[1][:, taken])
+            setattr(store, name, torch.cat(joined, dim=-1))
+    store.used = store.unrotated = end
+
+
+def _joined_trace(first: Trace, second: Trace, lines: int | None) -> Trace:
+    """Where the tokens of both came from, as if the second's sources had followed the first's."""
+    sources = len(first.names) if lines is None else len(first.names) - 1
+    names, bases = list(first.names), list(first.bases)
+    if lines is None:
+        names += second.names
+        bases += [base + first.end for base in second.bases]
+    origins = TokenOrigins()
+    parts = [first.origins.known(), second.origins.known()]
+    origins.restore(
+        np.concatenate((parts[0][0], parts[1][0] + first.read)),
+        np.concatenate((parts[0][1], parts[1][1] + first.end)),
+        first.read + second.read,
+    )
+    passages = None
+    if first.passages is not None and second.passages is not None:
+        passages = _joined_passages(first.passages, second.passages, sources, first.end, lines or 0)
+    words = None
+    if first.words is not None and second.words is not None:
+        words = WordForms.of_both(first.words, second.words)
+    return Trace(
+        names, bases, origins, passages, words,
+        read=first.read + second.read,
+        end=first.end + second.end,
+        records=(*first.records, *second.records),
+        ended_line=second.ended_line,
+    )  # fmt: skip
+
+
+def _joined_passages(
+    first: Passages, second: Passages, sources: int, end: int, lines: int
+) -> Passages:
+    found, reach = first.held()
+    more, more_reach = second.held()
+
+    def moved(passage: Passage) -> Passage:
+        plain = passage.source == 0
+        return replace(
+            passage,
+            source=passage.source + sources,
+            start=passage.start + end,
+            end=passage.end + end,
+            line_start=passage.line_start + (lines if plain else 0),
+            line_end=passage.line_end + (lines if plain else 0),
+        )
+
+    passages = Passages()
+    passages.restore([*found, *map(moved, more)], [*reach, *(r + end for r in more_reach)])
+    return passages
+
+
+def join_all(memories: Sequence[Memory], budget: int, lines: Sequence[int] | None = None) -> Memory:
+    """Join memories in pairs, neighbours first, until one is left.
+
+    `lines[i]`: all parts are of one source, and so many lines stand before part i.
+    """
+    row = list(memories)
+    above = list(lines) if lines is not None else None
+    while len(row) > 1:
+        pairs = range(0, len(row) - 1, 2)
+        joined = [
+            join(row[i], row[i + 1], budget,
+                 lines=None if above is None else above[i + 1] - above[i])
+            for i in pairs
+        ]  # fmt: skip
+        odd = row[len(pairs) * 2 :]
+        if above is not None:
+            above = above[::2]
+        row = [*joined, *odd]
+    return row[0]

@@ -1,0 +1,103 @@
+"""Which memory a question is about: by words, by likelihood, and with broken files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from draining import returned
+
+from kvstream.collection.rank import by_words, memory_files, rank
+from kvstream.errors import SourceError
+from kvstream.input.sources import open_sources
+from kvstream.memory import saving
+from kvstream.memory.base import Memory
+from kvstream.memory.glance import glance
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+TOPICS = {
+    "harbour": "The harbour master Ingrid Vale counted the herring boats at dawn. ",
+    "orchard": "In the orchard old Tobias Quill grafted pears onto quince roots. ",
+    "observatory": "At the observatory Nadia Frost measured the comet through the night. ",
+    "bakery": "The bakery of Leopold Crumb sold rye bread and plum tarts. ",
+}
+
+
+@pytest.fixture
+def folder(session: Session, tmp_path: Path) -> Path:
+    run = RunSettings(Budget(tokens=300), "keydiff")
+    for name, sentence in TOPICS.items():
+        text = tmp_path / f"{name}.txt"
+        text.write_text(sentence * 60)
+        memory = returned(
+            session.read(open_sources([str(text)]), Request((), run, "remember"))
+        )
+        saving.save(memory, tmp_path / f"{name}.kvs")
+    return tmp_path
+
+
+def recall(session: Session, path: Path) -> Memory:
+    return session.recall(saving.look(path), RunSettings())
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("What did Tobias Quill graft?", "orchard"),
+        ("Who measured the comet?", "observatory"),
+        ("What does Leopold Crumb sell?", "bakery"),
+        ("Who counted the boats?", "harbour"),
+    ],
+)
+def test_the_memory_that_a_question_is_about_comes_first(
+    session: Session, folder: Path, question: str, name: str
+) -> None:
+    for ranked, problems in (
+        by_words(question, memory_files(folder)),
+        rank(question, memory_files(folder), lambda path: recall(session, path)),
+    ):
+        assert ranked[0].path.stem == name
+        assert [r.path.stem for r in ranked].count(name) == 1
+        assert len(ranked) == len(TOPICS)
+        assert not problems
+
+
+def test_words_of_forgotten_passages_count_less(folder: Path) -> None:
+    seen = glance(folder / "bakery.kvs")
+    assert "plum tarts" in seen.text
+    assert seen.words is not None
+    assert seen.words.has_word("rye")
+    assert not seen.words.has_word("comet")
+
+
+def test_only_so_many_are_loaded(session: Session, folder: Path) -> None:
+    loaded = []
+
+    def note(path: Path) -> Memory:
+        loaded.append(path)
+        return recall(session, path)
+
+    ranked, _ = rank("Who measured the comet?", memory_files(folder), note, loaded=2)
+    assert len(loaded) == 2
+    assert [r.gain is not None for r in ranked] == [True, True, False, False]
+
+
+def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> None:
+    (folder / "empty.kvs").write_bytes(b"")
+    (folder / "cut.kvs").write_bytes((folder / "bakery.kvs").read_bytes()[:900])
+    altered = bytearray((folder / "harbour.kvs").read_bytes())
+    altered[-1] ^= 1
+    (folder / "harbour.kvs").write_bytes(altered)
+    ranked, problems = rank(
+        "Who counted the boats?", memory_files(folder), lambda path: recall(session, path)
+    )
+    assert {r.path.stem for r in ranked} == {"orchard", "observatory", "bakery"}
+    assert len(problems) == 3
+    assert all("cannot be used" in problem for problem in problems)
+
+
+def test_a_folder_without_memories_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no memory files"):
+        memory_files(tmp_path)
