@@ -216,6 +216,7 @@ def _together(
         citations=second.citations,
         support=second.support,
         withheld=second.withheld,
+        absent=second.absent,
         answer_s=first.answer_s + seconds,
         peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
         peak_kv_bytes=max(first.peak_kv_bytes, second.peak_kv_bytes),
