@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -56,8 +57,14 @@ class Evictor:
     def absorb_chunk(self, new: int, loss: Tensor | None) -> None:
         """Let the method take in the evidence of a chunk of `new` source tokens."""
         self.seen += new
-        with self.cache.momentary.metered():
+        with self._selecting():
             self.absorb(new, loss)
+
+    def _selecting(self) -> AbstractContextManager[None]:
+        """What a method takes inside is metered."""
+        if self.method.needs_keys:  # it takes as much as attention does, and comes after it
+            self.cache.free_scratch()
+        return self.cache.selecting()
 
     def absorb(self, new: int, loss: Tensor | None) -> None:
         """Let the method take in the evidence of a pass; the newest `new` entries came with it."""
@@ -71,7 +78,7 @@ class Evictor:
 
     def evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
         """Cut each layer back to its target (source entries, sinks included)."""
-        with self.cache.momentary.metered():
+        with self._selecting():
             self._evict(targets, new, loss)
 
     def _evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
@@ -172,7 +179,7 @@ class Evictor:
                 for t in self.method.head_tensors()
             },
             generator=self.generator,
-            keys=lambda: torch.stack([s.unrotated_keys(part, self.cache.base) for s in group]),
+            keys=lambda: _stacked([s.unrotated_keys(part, self.cache.base) for s in group]),
             window_attention=stacked(lambda s: s.window_attention),
             accumulated_attention=stacked(lambda s: s.accumulated_attention),
             # Of a first chunk the sinks are no candidates.
@@ -285,3 +292,8 @@ class Evictor:
         for i, before in self._aside.items():
             self.cache.stores[i].head_state.update(before)
         self._aside.clear()
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """[G, ...]; of one alone no copy is made, and nobody may write into it."""
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)

@@ -177,6 +177,8 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     text: str
     place: Count | str | None = None
     """Page or chapter of a document. Files of 0.1 have none."""
+    page_end: Count | None = None
+    """The page of the last character, where it is another one."""
 
 
 def metadata_of(data: bytes) -> dict[str, str]:

@@ -353,7 +353,8 @@ def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, 
     every = len(rows)
     while True:
         columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
-                   + ([] if p.place is None else [p.place]) for _, p, r in rows]  # fmt: skip
+                   + ([] if p.place is None else [p.place])
+                   + ([] if p.page_end is None else [p.page_end]) for _, p, r in rows]  # fmt: skip
         packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
         if len(packed) <= room or not rows:
             return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
@@ -421,7 +422,16 @@ def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
     passages = Passages()
     passages.restore(
         [
-            Passage(r.source, r.start, r.end, r.line_start, r.line_end, r.text, place=r.place)
+            Passage(
+                r.source,
+                r.start,
+                r.end,
+                r.line_start,
+                r.line_end,
+                r.text,
+                place=r.place,
+                page_end=r.page_end,
+            )
             for r in rows
         ],
         [row.reach for row in rows],

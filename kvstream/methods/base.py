@@ -114,7 +114,7 @@ class Step:
     generator: torch.Generator
     """Random numbers of the run, seeded."""
     keys: Callable[[], Tensor]
-    """Unrotated keys [G, K, n, D] of the candidates, gathered when called."""
+    """Unrotated keys [G, K, n, D] of the candidates, gathered when called; only to be read."""
     window_attention: Tensor | None = None
     """[G, K, n] float32, if asked for by `Evidence.window_attention`."""
     accumulated_attention: Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from kvstream.methods.tools.submodular import (
     Mixture,
     batched_greedy,
     lazy_greedy,
+    normalised,
     stochastic_greedy,
     streaming,
 )
@@ -104,21 +106,28 @@ class BumbleBee(Method):
 
     def select(self, step: Step, keep: int) -> Tensor:
         layers, heads, n = step.origin.shape
-        keys = step.keys()
         weights = pool(step.state["attention"], step.origin, self.pool)
-        if self.algorithm == "fast":
-            keys, weights = _joined(keys), weights.mean(1)
-        else:
-            keys, weights = keys.flatten(0, 1), weights.flatten(0, 1)
+        fast = self.algorithm == "fast"
+        weights = weights.mean(1) if fast else weights.flatten(0, 1)
         recent = min(self.recent, keep)
         old = n - recent
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
+
+        def keys() -> Tensor:
+            # Gathered by who normalises them, so that joined ones are gone once they are.
+            return _joined(step.keys()) if fast else step.keys().flatten(0, 1)
+
         chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
         chosen = torch.cat((chosen.sort(-1).values, newest), dim=-1)
         return chosen.view(layers, -1, keep).expand(-1, heads, -1)
 
     def _choose(
-        self, keys: Tensor, weights: Tensor, newest: Tensor, count: int, generator: torch.Generator
+        self,
+        keys: Callable[[], Tensor],
+        weights: Tensor,
+        newest: Tensor,
+        count: int,
+        generator: torch.Generator,
     ) -> Tensor:
         """`count` of the entries before `newest`: [P, count], in any order."""
         old, mixture = weights.shape[1] - newest.shape[1], self.mixture
@@ -126,8 +135,8 @@ class BumbleBee(Method):
         if not count:
             return newest[:, :0]
         if self.algorithm == "streaming":
-            return streaming(keys[:, :old], weights[:, :old], count, mixture, phi)
-        g = Mixture(keys, weights, mixture, phi)
+            return streaming(keys()[:, :old], weights[:, :old], count, mixture, phi)
+        g = Mixture(keys(), weights, mixture, phi)
         g.begin(newest)
         if self.algorithm == "lazy":
             return lazy_greedy(g, old, count)
@@ -138,5 +147,8 @@ class BumbleBee(Method):
 
 def _joined(keys: Tensor) -> Tensor:
     """[G, K, n, D] -> [G, n, K * D] whose cosine is the mean of the heads' cosines."""
-    norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-    return (keys / norm).to(keys.dtype).transpose(1, 2).flatten(2)
+    layers, heads, n, dim = keys.shape
+    joined = keys.new_empty(layers, n, heads, dim)
+    for head in range(heads):
+        joined[:, :, head] = normalised(keys[:, head])
+    return joined.flatten(2)

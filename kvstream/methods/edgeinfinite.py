@@ -26,6 +26,8 @@ from kvstream.methods.tools.scoring import pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
+MIXED = 32
+"""Queries at once that look at memory."""
 BLOCK = 128
 """Queries that read the memory, or entries that leave, at once."""
 LOOKED_AT = 22
@@ -207,6 +209,8 @@ class Gated:
         self, layer: int, query: Tensor, out: Tensor, lse: Tensor, head_state: Mapping[str, Tensor]
     ) -> Tensor:
         gate, memory, norm = self.gates[layer], head_state["memory"], head_state["norm"]
-        parts = zip(*(t.split(BLOCK, 1) for t in (query, out, lse)), strict=True)
-        mixed = [gate(*part, memory, norm, self.asked) for part in parts]
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=1)
+        mixed = torch.empty_like(out)
+        parts = zip(*(t.split(MIXED, 1) for t in (query, out, lse, mixed)), strict=True)
+        for *part, into in parts:
+            into.copy_(gate(*part, memory, norm, self.asked))
+        return mixed

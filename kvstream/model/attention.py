@@ -21,8 +21,9 @@ BACKENDS = ("auto", "split", "flash", "sdpa", "reference")
 """How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
 PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
 BLOCK = 256
-"""Queries whose scores are in memory at once where scores have to be written out, at the most;
-keys, where few queries ask."""
+"""Queries whose scores are in memory at once where scores have to be written out, at the most."""
+KEYS = 128
+"""The same for keys, where few queries ask."""
 FEW = 64
 """Fewer queries than this are summed up with their scores written out."""
 HALF = (torch.bfloat16, torch.float16)
@@ -126,7 +127,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
         rows = slice(first, min(first + block, q.shape[1]))
         scores = _scores(q, k, shape, rows)
         lse[:, rows] = _log_sum_exp(scores, shape)
-        weights = (scores - lse[:, rows, None]).exp_()
+        weights = scores.sub_(lse[:, rows, None]).exp_()
         out[:, rows] = ungrouped(grouped(weights, k.shape[0]).to(v.dtype) @ v, q.shape[0])
     return out, lse
 
@@ -192,8 +193,7 @@ def _attention_to(
         sums = _sums if many else _few_sums
         return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
     summed = torch.zeros(q.shape[0], k.shape[1], device=q.device)
-    # A few queries in float32 fit at once.
-    rows = max(_block(q, k, k.shape[-1]), 1 if q.dtype in HALF else min(BLOCK, FEW))
+    rows = _block(q, k, k.shape[-1])
     for start in range(first, last, rows):
         block = slice(start, min(start + rows, last))
         scores = _scores(q, k, shape, block)
@@ -208,21 +208,28 @@ def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tenso
 
     Its logarithm is the log-sum-exp of attention in which keys take the place of queries and
     queries that of keys, `plus` [H, n] added to the scores of those n. The flash kernel returns it,
-    so no scores are ever written out.
+    so no scores are ever written out. It also returns an output nobody needs, so blocks of queries
+    meet blocks of keys.
     """
-    groups, total, count = k.shape[0], k.shape[1], plus.shape[1]
-    seen = total - q.shape[1] + first  # keys that all of these queries see
+    groups, count = k.shape[0], plus.shape[1]
+    seen = k.shape[1] - q.shape[1] + first  # keys that all of these queries see
     asked = q[:, first : first + count].unflatten(0, (groups, -1)).transpose(0, 1)  # [G, K, n, D]
     plus = plus.unflatten(0, (groups, -1)).transpose(0, 1)
-    # Key `seen + j` is seen by the queries from `first + j` on: a causal mask, from end to start.
-    sums = torch.zeros(*asked.shape[:2], total, device=q.device)
-    own = _log_sums(
-        k[:, seen : seen + count].flip(1), asked.flip(2), plus.flip(2), scale, causal=True
-    )
-    sums[..., seen : seen + count] = own.flip(2)
-    if seen:  # an empty tensor would kill the process inside the kernel
-        sums[..., :seen] = _log_sums(k[:, :seen], asked, plus, scale)
-    sums[..., : seen + count].exp_()
+    sums = torch.zeros(*asked.shape[:2], k.shape[1], device=q.device)
+    rows = _rows(q, k)
+    for start in range(0, count, rows):
+        stop = min(start + rows, count)
+        some, more = asked[:, :, start:stop], plus[:, :, start:stop]
+        # Key `seen + j` is seen by the queries from `first + j` on: a causal mask, from end to
+        # start. All of the block see the keys before it.
+        own = slice(seen + start, seen + stop)
+        logs = _log_sums(_reversed(k[:, own]), _reversed(some), more.flip(2), scale, causal=True)
+        sums[..., own] += logs[..., : stop - start].flip(2).exp_()
+        some = _padded(some)
+        for at in range(0, own.start, rows):
+            before = slice(at, min(at + rows, own.start))
+            logs = _log_sums(_padded(k[:, before]), some, more, scale)
+            sums[..., before] += logs[..., : before.stop - at].exp_()
     return sums.transpose(0, 1).flatten(0, 1)
 
 
@@ -234,11 +241,11 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
     asked = asked.flatten(1, 2).transpose(1, 2)
     own = torch.arange(count, device=q.device)
     sums = torch.zeros(k.shape[0], k.shape[1], q.shape[0] // k.shape[0], device=q.device)
-    for start in range(0, end, BLOCK):
-        stop = min(start + BLOCK, end)
+    for start in range(0, end, KEYS):
+        stop = min(start + KEYS, end)
         # Keys first: they are strided, and the product would copy them the other way round. Rounded
         # up, as memory that grows would have a product compiled with every step (`_flash_cpu`).
-        keys = F.pad(k[:, start:stop], (0, 0, 0, start + BLOCK - stop))
+        keys = F.pad(k[:, start:stop], (0, 0, 0, start + KEYS - stop))
         scores = (keys @ asked)[:, : stop - start].float().mul_(scale)
         scores = scores.unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
         if stop > end - count:
@@ -250,23 +257,56 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
 
 
 def _log_sums(k: Tensor, q: Tensor, plus: Tensor, scale: float, *, causal: bool = False) -> Tensor:
-    """[G, K, N]: log of ``sum_i exp(scale q_i k_j + plus_i)``, q [G, K, n, D], k [K, N, D]."""
-    total = k.shape[1]
-    # Sizes are rounded up as in `_flash_cpu`; what is added to the queries counts for nothing.
-    k, more = F.pad(k, (0, 0, 0, -total % STEP)), -q.shape[2] % STEP
-    q, plus = F.pad(q, (0, 0, 0, more)), F.pad(plus, (0, more), value=-1e30)
+    """[G, K, N]: log of ``sum_i exp(scale q_i k_j + plus_i)``, q [G, K, n, D], k [K, N, D].
+
+    `plus` [G, K, m] is that of the first m queries; the others were added and count for nothing.
+    """
+    plus = F.pad(plus, (0, q.shape[2] - plus.shape[2]), value=-1e30)
     rows = k.expand(q.shape[0], *k.shape)
-    _, logs = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         rows, q, q, 0.0, causal, attn_mask=plus[:, :, None], scale=scale
-    )
-    return logs[..., :total]
+    )[1]
+
+
+def _padded(x: Tensor) -> Tensor:
+    """[..., n, D] with rows of zero at the end, up to a multiple of STEP as in `_flash_cpu`."""
+    more = -x.shape[-2] % STEP
+    return F.pad(x, (0, 0, 0, more)) if more else x
+
+
+def _reversed(x: Tensor) -> Tensor:
+    """[..., n, D] from the last row to the first, which is repeated up to a multiple of STEP."""
+    n = x.shape[-2]
+    order = torch.arange(n - 1, -1 - (-n % STEP), -1, device=x.device).clamp_min_(0)
+    return x.index_select(-2, order)
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention to memory (no mask) and to the new tokens (causal) apart, merged by log-sum-exp.
+    """Attention of blocks of queries, each to memory and to the new tokens apart.
 
     The two kernels skip the masked half of the new tokens' square and read no mask.
     """
+    old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
+    if new <= rows:
+        return _merged(q, k, v, scale)
+    out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
+    lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+    for first in range(0, new, rows):
+        part = slice(first, min(first + rows, new))
+        end = old + part.stop
+        out[:, part], lse[:, part] = _merged(q[:, part], k[:, :end], v[:, :end], scale)
+    return out, lse
+
+
+def _rows(q: Tensor, k: Tensor, share: int = 1) -> int:
+    """Queries at once: copies of them and of what they get take little beside keys and values."""
+    groups = q.shape[0] // k.shape[0]
+    rows = k.shape[1] // max(2, share * groups)
+    return max(FEW, rows - rows % STEP)
+
+
+def _merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention to memory (no mask) and to the new tokens (causal) apart, merged by log-sum-exp."""
     old = k.shape[1] - q.shape[1]
     if q.dtype in HALF:
         # The last few entries of memory go with the new tokens: what is left of it is a multiple
@@ -277,8 +317,8 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         return out, lse
     past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
     share = torch.sigmoid(past_lse - lse)[..., None]
-    for first in range(0, q.shape[1], FEW):  # in float32 both are large
-        rows = slice(first, first + FEW)
+    for first in range(0, q.shape[1], STEP):  # in float32 both are large
+        rows = slice(first, first + STEP)
         merged = torch.lerp(out[:, rows].float(), past[:, rows].float(), share[:, rows])
         out[:, rows] = merged
     return out, torch.logaddexp(lse, past_lse)
@@ -364,7 +404,7 @@ def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     block = grouped(q[:, rows], k.shape[0])
     scores = ungrouped((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
     if shape.softcap is not None:
-        scores = scores.div_(shape.softcap).tanh_() * shape.softcap
+        scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap)
     total, new = k.shape[1], q.shape[1]
     query = torch.arange(rows.start, rows.stop, device=q.device)[:, None] + (total - new)
     key = torch.arange(total, device=q.device)

@@ -289,7 +289,9 @@ class BoundedCache(Cache):
         self.backend = backend
         self.peak = Peak()
         self.momentary = Scratch()
-        """What attention and selection take for a moment."""
+        """What attention takes for a moment."""
+        self._selection = Scratch()
+        """What selection takes for a moment, after attention."""
         self._scratch: dict[torch.device, Tensor] = {}
 
     def store(self, layer: int) -> LayerStore:
@@ -367,16 +369,27 @@ class BoundedCache(Cache):
         self.peak.bytes = max(self.peak.bytes, self.bytes)
         self.note_scratch()
 
+    @contextmanager
+    def selecting(self) -> Iterator[None]:
+        """Meter what a method takes inside, as the pass before was; and count it."""
+        held = self._held_scratch()
+        with self._selection.metered(self.momentary.on):
+            yield
+        self.peak.scratch = max(self.peak.scratch, held + self._selection.most)
+
     def note_scratch(self) -> None:
-        """Count what is there beside the entries: rotated keys, what was measured, copies."""
+        """Count what is there beside the entries after a pass."""
+        self.peak.scratch = max(self.peak.scratch, self._held_scratch() + self.momentary.most)
+
+    def _held_scratch(self) -> int:
+        """Bytes of rotated keys, of what was measured, of copies."""
         held = [
             t
             for s in self.stores
             for t in (s.window_attention, s.accumulated_attention, *s.aside.values())
         ]
         held += self._scratch.values()
-        there = sum(t.nbytes for t in held if t is not None)
-        self.peak.scratch = max(self.peak.scratch, there + self.momentary.most)
+        return sum(t.nbytes for t in held if t is not None)
 
     def tag(self, count: int, first: int | None) -> None:
         """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""

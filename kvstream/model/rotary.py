@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 BLOCK_ELEMENTS = 2**18
-"""Elements of keys that are rotated at once."""
+"""Elements of keys that are rotated at once, at the most; a quarter of a layer's keys is enough."""
 
 
 class Angles:
@@ -96,7 +96,8 @@ class Rotary:
         heads, count, dim = keys.shape
         # In blocks that stay in the processor's cache: the model's function makes several float32
         # copies of what it is given, which for a whole layer would be many times its keys.
-        block = max(16, BLOCK_ELEMENTS // (heads * dim))
+        block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // 4))
+        block = max(16, block)
         room = (2, heads, min(block, count), self.width)
         work = torch.empty(room, device=keys.device) if self._by_halves else None
         for first in range(0, count, block):

@@ -70,7 +70,8 @@ class Scratch:
 
     def __init__(self) -> None:
         self.most = 0
-        self._on = False
+        self.on = False
+        """Whether the pass that runs is metered."""
         self._passes = 0
         self._largest = 0.0
 
@@ -80,16 +81,19 @@ class Scratch:
         Args:
             size: its queries times the entries that these attend to.
         """
-        self._on = self._passes < ALWAYS or size > GROWN * self._largest
-        if self._on:
+        self.on = self._passes < ALWAYS or size > GROWN * self._largest
+        if self.on:
             self._passes += 1
             self._largest = max(self._largest, size)
 
     @contextmanager
-    def metered(self) -> Iterator[list[Tensor]]:
-        """Count what is made inside, but for the results that are put into the list."""
+    def metered(self, on: bool | None = None) -> Iterator[list[Tensor]]:
+        """Count what is made inside, but for the results that are put into the list.
+
+        `on` says whether to, unless `due` does.
+        """
         results: list[Tensor] = []
-        if not self._on:
+        if not (self.on if on is None else on):
             yield results
             return
         with Meter() as meter:

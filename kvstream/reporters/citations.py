@@ -66,7 +66,8 @@ def support_line(result: Result) -> str | None:
 def _place(cited: Mapping[str, Any]) -> str:
     """Where in its source a passage stands; what is not known is not shown."""
     if cited.get("page") is not None:
-        return f" p. {cited['page']}"
+        first, last = cited["page"], cited["page_end"]
+        return f" p. {first}" if first == last else f" pp. {first}-{last}"
     if cited.get("chapter") is not None:
         return f", {_beginning(_one_line(cited['chapter']), CHAPTER)}"
     first, last = cited["line_start"], cited["line_end"]

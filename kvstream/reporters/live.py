@@ -132,7 +132,10 @@ class Live(Teller):
             self.write(message)
         else:
             # Above the panel, which moves down.
-            self.console.print(Text(f.for_terminal(message)))
+            try:
+                self.console.print(Text(f.for_terminal(message)))
+            except RuntimeError:  # a signal in the middle of a write
+                self.waiting.append(message)
 
     def make_way(self) -> None:
         # Behind a pipe may be this terminal: `kvstream ask ... | tee answer.txt`.
@@ -141,11 +144,12 @@ class Live(Teller):
     def close(self) -> None:
         self._clear_line()
         self._stop()
+        super().close()
 
     def _clear_line(self) -> None:
         if self.line_open:
             self.line_open = False
-            with suppress(OSError):
+            with suppress(OSError, RuntimeError):  # of a signal's handler
                 self.stream.write("\r\x1b[2K")
                 self.stream.flush()
 

@@ -30,8 +30,13 @@ class Teller(Reporter):
         self.told: set[str] = set()
         self.answering = False
         self.number = 0
+        self.waiting: list[str] = []
+        """Lines that are still to be written: a signal came in the middle of a write."""
 
     def show(self, event: Event) -> None:
+        waiting, self.waiting = self.waiting, []
+        for message in waiting:
+            self.tell(message)
         if isinstance(event, AnswerStarted):
             self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
@@ -69,13 +74,26 @@ class Teller(Reporter):
 
     def write(self, line: str) -> None:
         """One line; a stderr that nobody reads any more must not end the run."""
-        line = in_lines(line) if self.is_terminal else line
-        if not self.unicode:
-            line = line.replace("·", "|")
-        # RuntimeError: Ctrl-C came in the middle of a write, and this one is from its handler.
-        with suppress(OSError, RuntimeError):
-            self.stream.write(line + "\n")
-            self.stream.flush()
+        self.waiting.append(line)
+        self.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Write what waits. Where a signal's handler came in between, who was writing goes on."""
+        while self.waiting:
+            line = self.waiting.pop(0)
+            shown = in_lines(line) if self.is_terminal else line
+            if not self.unicode:
+                shown = shown.replace("·", "|")
+            try:
+                with suppress(OSError):
+                    self.stream.write(shown + "\n")
+                    self.stream.flush()
+            except RuntimeError:  # a handler within a write: streams refuse a second one
+                self.waiting.insert(0, line)
+                return
+
+    def close(self) -> None:
+        self.write_waiting()
 
 
 class Plain(Teller):

@@ -46,13 +46,17 @@ class Passage:
     """Sum over the retained tokens that lie in it."""
     place: int | str | None = None
     """In a document: the page of the first character, or the heading above it (empty: none)."""
+    page_end: int | None = None
+    """The page of the last character, where it is another one."""
 
     @property
     def spot(self) -> str:
         """The line, page or chapter in short; a document without headings has none of them."""
         if self.place is None:
             return str(self.line_start)
-        return f"p. {self.place}" if isinstance(self.place, int) else self.place or "text"
+        if isinstance(self.place, str):
+            return self.place or "text"
+        return pages(self.place, self.page_end)
 
     def where(self) -> dict[str, Any]:
         """Lines in a plain text, page or chapter in a document; what does not apply is None."""
@@ -61,8 +65,14 @@ class Passage:
             "line_start": self.line_start if plain else None,
             "line_end": self.line_end if plain else None,
             "page": self.place if isinstance(self.place, int) else None,
+            "page_end": self.page_end or self.place if isinstance(self.place, int) else None,
             "chapter": self.place or None if isinstance(self.place, str) else None,
         }
+
+
+def pages(first: int, last: int | None) -> str:
+    """``p. 212``, or ``pp. 212-213``."""
+    return f"p. {first}" if last in (None, first) else f"pp. {first}-{last}"
 
 
 class Passages:
@@ -198,6 +208,10 @@ class Passages:
             return lines if looks_like_lines(text[:SAMPLE]) else sentences
         return lines if self._mode == "lines" else sentences
 
+    def _place(self, at: int) -> int | str | None:
+        """Page or chapter of the byte ``at``."""
+        return self._places[max(bisect_right(self._marks, at) - 1, 0)]
+
     def _pieces(
         self, text: str, offsets: np.ndarray, cut: Cutter, *, final: bool
     ) -> Iterator[tuple[Passage, int, int]]:
@@ -207,8 +221,12 @@ class Passages:
             first = line + text.count("\n", counted, start)
             line, counted = first + text.count("\n", start, end), end
             begin, stop = int(offsets[start]), int(offsets[end])
-            place = self._places[max(bisect_right(self._marks, begin) - 1, 0)]
-            found = Passage(self._source, begin, stop, first, line, text[start:end], place=place)
+            place, last = self._place(begin), self._place(max(begin, stop - 1))
+            page_end = last if isinstance(last, int) and last != place else None
+            found = Passage(
+                self._source, begin, stop, first, line, text[start:end],
+                place=place, page_end=page_end,
+            )  # fmt: skip
             yield found, behind, end
             behind = stop
 

@@ -23,12 +23,13 @@ def test_source_lines_weight_and_text() -> None:
 
 
 def test_pages_and_chapters_instead_of_lines() -> None:
-    nothing = {"line_start": None, "line_end": None, "page": None, "chapter": None}
+    nothing = dict.fromkeys(("line_start", "line_end", "page", "page_end", "chapter"))
 
     def head(**place: object) -> str:
         return citation_lines([cited("It was late.") | nothing | place], 80)[2]
 
-    assert head(page=212) == "[1] book.txt p. 212 (50%)"
+    assert head(page=212, page_end=212) == "[1] book.txt p. 212 (50%)"
+    assert head(page=212, page_end=213) == "[1] book.txt pp. 212-213 (50%)"
     assert head(chapter="The\nGate") == "[1] book.txt, The Gate (50%)"
     assert head(chapter="x" * 60) == f"[1] book.txt, {'x' * 21}... (50%)"
     assert head() == "[1] book.txt (50%)"

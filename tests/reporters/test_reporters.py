@@ -19,7 +19,7 @@ from kvstream.events import StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
-from kvstream.reporters.plain import Plain
+from kvstream.reporters.plain import Plain, Teller
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
 
@@ -224,3 +224,44 @@ def test_all_json_that_is_printed_is_made_in_one_place() -> None:
     files = [*package.glob("cli/**/*.py"), *package.glob("reporters/**/*.py")]
     makes = [str(p.relative_to(package)) for p in files if "dumps(" in p.read_text("utf-8")]
     assert makes == ["reporters/format.py"]
+
+
+def test_a_signal_in_the_middle_of_a_line_loses_no_message() -> None:
+    """Streams refuse a write from a handler that came within another one."""
+
+    class Stream(io.StringIO):
+        busy = False
+
+        def write(self, text: str) -> int:
+            if self.busy:
+                raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+            self.busy = True
+            if "step" in text:
+                teller.tell("Interrupted.")  # what Ctrl-C does
+            self.busy = False
+            return super().write(text)
+
+    stream = Stream()
+    teller = Teller(stream)
+    teller.write("step 1")
+    assert stream.getvalue() == "step 1\nInterrupted.\n"
+
+
+def test_a_signal_that_ends_the_run_in_the_middle_of_a_line_is_told_at_the_end() -> None:
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            if "step" not in text and ended:
+                return super().write(text)
+            if "step" in text:
+                teller.tell("Terminated.")
+                raise SystemExit(143)
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    ended: list[bool] = []
+    stream = Stream()
+    teller = Teller(stream)
+    with pytest.raises(SystemExit):
+        teller.write("step 1")
+    ended.append(True)
+    teller.close()
+    assert stream.getvalue() == "Terminated.\n"

@@ -230,3 +230,17 @@ def test_the_parts_of_a_document_take_turns() -> None:
     assert [p.start for p in extract(made, 3, parts=2)] == [400, 800, 900]
     assert extract(made, 20, parts=5) == made
     assert extract([], 3, parts=3) == []
+
+
+def test_a_passage_across_pages_names_both() -> None:
+    passages = Passages("sentences")
+    pages = {211: "It rained. Ada hid ", 212: "the letter in ", 213: "the oak. It was late."}
+    at = 0
+    for place, text in pages.items():
+        passages.feed(TextBlock(text, at, 0, place=place))
+        at += len(text)
+    first, second, third = passages.take(final=True)
+    assert [first.spot, second.spot, third.spot] == ["p. 211", "pp. 211-213", "p. 213"]
+    assert second.where()["page"] == 211
+    assert second.where()["page_end"] == 213
+    assert first.where()["page_end"] == 211

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +17,7 @@ from kvstream.cli.shared.options import CountType, FileType, SectionedCommand, S
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.format import for_terminal, json_text
+from kvstream.reporters.plain import Teller
 
 BUFFER = 64 * 1024
 STDOUT = Path("-")
@@ -92,7 +92,7 @@ def command(
     refuse_clashes({"--output": output, "--questions": questions}, {})
     # SIGTERM and SIGHUP raise, so that no temporary file is left.
     with (
-        Interrupts(partial(click.echo, err=True)),
+        Interrupts(Teller(sys.stderr).tell),
         _file(questions, "--questions") as asked,
         _file(output, "--output") as text,
     ):

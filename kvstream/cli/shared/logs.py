@@ -20,6 +20,7 @@ from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import json_text
+from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
     from kvstream.api.sources import Source
@@ -87,7 +88,9 @@ def summarize(
         if output is not None and output != Path("-"):
             out = OutputFile(output)
             stack.callback(out.close)
-        interrupts = stack.enter_context(Interrupts(_tell))
+        teller = Teller(sys.stderr)
+        stack.callback(teller.close)
+        interrupts = stack.enter_context(Interrupts(teller.tell))
         interrupts.gentle = interrupts.reading = True
         timer = _Timer(seconds)
         paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
@@ -107,7 +110,7 @@ def summarize(
         _report(log, reported, out, rows or ROWS, as_json=as_json, last=True)
         if not options.quiet:
             for warning in sources.warnings:
-                _tell(warning)
+                teller.tell(warning)
     return 0
 
 
@@ -213,7 +216,3 @@ def seconds_of(every: Any) -> float | None:
             "--every 30s, or read it with the model: --as prose."
         )
     return float(every.seconds)
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

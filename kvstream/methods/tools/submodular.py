@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from kvstream.methods.tools.scoring import noise
 
 ROWS = 64
 """Rows of similarities at once where all of them are visited."""
+FEW_ROWS = 16
+"""Rows of similarities that are copied at once."""
 BOUNDS = 16
 """Candidates of each head that a round of lazy greedy evaluates."""
 
@@ -63,9 +64,8 @@ class Mixture:
     """
 
     def __init__(self, keys: Tensor, weights: Tensor, mixture: float, concave: Concave) -> None:
-        norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
         # Entries of zero at the end are like none and change nothing.
-        self.unit = pad((keys / norm).to(keys.dtype), (0, 0, 0, -keys.shape[1] % COLUMNS))
+        self.unit = normalised(keys, -keys.shape[1] % COLUMNS)
         # [P, m, D] and [P, D, m]: neither factor of a product is copied, and rows lie together.
         self.keys = self.unit.transpose(1, 2).contiguous()
         self.heads, self.n = weights.shape
@@ -96,7 +96,7 @@ class Mixture:
     def covers(self, rows: Tensor) -> Tensor:
         """What entries with these `rows` [P, R, m] would add to facility location: [P, R]."""
         # In blocks: each is compared in a copy of its own.
-        parts = rows.split(ROWS, dim=1)
+        parts = rows.split(FEW_ROWS, dim=1)
         sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
         reached = sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
         covered = self.best.sum(-1, dtype=torch.float32)
@@ -113,7 +113,15 @@ class Mixture:
 
     def add(self, chosen: Tensor, rows: Tensor) -> None:
         """Add `chosen` [P, R], whose rows are `rows` [P, R, m]."""
+        self.reach(rows)
+        self.weigh(chosen)
+
+    def reach(self, rows: Tensor) -> None:
+        """Let the entries of these `rows` [P, R, m] cover what they are closest to."""
         self.best = torch.maximum(self.best, rows.amax(1, keepdim=True))
+
+    def weigh(self, chosen: Tensor) -> None:
+        """Count `chosen` [P, R], whose rows were given to `reach`."""
         self.mass = self.mass + self.weights.gather(1, chosen).sum(1, keepdim=True)
         self.added.scatter_(1, chosen, True)
         self.count += chosen.shape[1]
@@ -183,6 +191,7 @@ def stochastic_greedy(
             groups = sample.unflatten(1, (-1, size))[:, : places.shape[1]]
             groups = groups.scatter(2, places[..., None], groups[..., :1])
             rest.append(groups[..., 1:].flatten(1))
+            del rows  # before the next ones come
         left = torch.cat((*rest, left[:, first:]), dim=1)
     return torch.cat(chosen, dim=1)
 
@@ -236,10 +245,11 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
     chosen: list[Tensor] = []
     found = 0
+    wide = min(WIDE, max(NARROW, g.unit.shape[2]))  # their rows take a quarter of the keys' memory
     while found < count:
         early = found < 2 * NARROW
-        most = min(max(8, found // 2), NARROW // 2) if early else WIDE // 2
-        take, width = min(count - found, most), NARROW if early else WIDE
+        most = min(max(8, found // 2), NARROW // 2) if early else wide // 2
+        take, width = min(count - found, most), NARROW if early else wide
         width = min(width, candidates - found)
         g.narrow()
         tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices
@@ -248,7 +258,10 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
         bounds.scatter_(1, tried, covers)
         places = (covers + g.weighs(weights.gather(1, tried))).topk(take, dim=1).indices
         picked = tried.gather(1, places)
-        g.add(picked, _pick(rows, places))
+        for part in places.split(FEW_ROWS, dim=1):
+            g.reach(_pick(rows, part))
+        g.weigh(picked)
+        del rows  # before the next ones come
         bounds.scatter_(1, picked, -torch.inf)
         chosen.append(picked)
         found += take
@@ -277,16 +290,15 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     """
     heads, n, _ = keys.shape
     device = keys.device
-    norm = keys.float().norm(dim=-1, keepdim=True).clamp_min_(1e-12)
-    unit = (keys / norm).to(keys.dtype)
+    unit = normalised(keys)
     weights = weights.double().clamp_min(0)
     head = torch.arange(heads, device=device)
     held = torch.arange(size + 1, device=device).repeat(heads, 1)
     unit_held = unit[:, : size + 1].clone()
     near = torch.empty(heads, size + 1, dtype=torch.float32, device=device)
     whose = torch.empty(heads, size + 1, dtype=torch.int64, device=device)
-    for first in range(0, size + 1, ROWS):
-        part = slice(first, min(first + ROWS, size + 1))
+    for first in range(0, size + 1, FEW_ROWS):
+        part = slice(first, min(first + FEW_ROWS, size + 1))
         cosines = (unit_held[:, part] @ unit_held.transpose(1, 2)).float()
         cosines.diagonal(offset=first, dim1=1, dim2=2).fill_(-1)
         near[:, part], whose[:, part] = cosines.max(-1)
@@ -312,17 +324,29 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
         orphans = whose == gone[:, None]
         most = int(orphans.sum(1).max())
         if most:
-            found = orphans.int().topk(most, dim=1).indices
             # Rows that were no orphans are computed as well, and come out as they were.
-            cosines = (_pick(unit_held, found) @ unit_held.transpose(1, 2)).float()
-            cosines.scatter_(2, found[..., None], -1)
-            cosines.scatter_(2, gone[:, None, None].expand(-1, most, 1), -1)
-            nearest = cosines.max(-1)
-            near.scatter_(1, found, nearest.values)
-            whose.scatter_(1, found, nearest.indices)
+            for found in orphans.int().topk(most, dim=1).indices.split(FEW_ROWS, dim=1):
+                cosines = (_pick(unit_held, found) @ unit_held.transpose(1, 2)).float()
+                cosines.scatter_(2, found[..., None], -1)
+                cosines.scatter_(2, gone[:, None, None].expand(-1, found.shape[1], 1), -1)
+                nearest = cosines.max(-1)
+                near.scatter_(1, found, nearest.values)
+                whose.scatter_(1, found, nearest.indices)
     keep = torch.ones_like(held, dtype=torch.bool)
     keep[head, gone] = False
     return held[keep].view(heads, size).sort(1).values
+
+
+def normalised(keys: Tensor, more: int = 0) -> Tensor:
+    """Keys [P, n, D] divided by their length, in their own dtype, and `more` of zero behind."""
+    heads, n, width = keys.shape
+    unit = keys.new_empty(heads, n + more, width)
+    unit[:, n:] = 0
+    for first in range(0, n, ROWS):  # in blocks, as float32 may be twice as large
+        rows = slice(first, min(first + ROWS, n))
+        part = keys[:, rows].float()
+        unit[:, rows] = part / part.norm(dim=-1, keepdim=True).clamp_min_(1e-12)
+    return unit
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
