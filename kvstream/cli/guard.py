@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -26,6 +25,8 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
     """
     if not _limited():
         return work()
+    import tempfile  # which brings ten modules along, and is rarely needed
+
     forwarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     waited = {*forwarded, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)

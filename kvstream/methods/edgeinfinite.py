@@ -28,7 +28,7 @@ ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
 MIXED = 32
 """Queries at once that look at memory."""
-BLOCK = 128
+BLOCK = 64
 """Queries that read the memory, or entries that leave, at once."""
 LOOKED_AT = 22
 """One of so many entries that leave goes into a learned memory: those looked at most."""

@@ -322,6 +322,29 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "says"), [("SIGINT", 130, "Interrupted."), ("SIGTERM", 143, "Terminated.")]
+)
+def test_a_signal_within_an_import_closes_what_is_open_and_ends(tmp_path, name, code, says) -> None:
+    """The import of torch takes half a minute on a machine that is busy."""
+    (tmp_path / "slow.py").write_text(
+        f"import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(20)\n"
+    )
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys\n"
+        "from functools import partial\n"
+        "from kvstream.cli.shared.interrupts import Interrupts\n"
+        "say = partial(print, flush=True)\n"
+        "with Interrupts(say, lambda: say('closed')):\n"
+        "    import slow\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=15, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, f"{says}\nclosed\n", "")
+
+
 def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path) -> None:
     """Raised inside torch's import it would abort the process."""
     (tmp_path / "slow.py").write_text(

@@ -26,8 +26,12 @@ class Interrupts:
     at once, as the second one does.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], leave: Callable[[], None] | None = None
+    ) -> None:
         self.tell = tell
+        self.leave = leave
+        """Closes what is open, for a signal that comes while libraries are imported."""
         self.reading = False
         self.pressed = False
         self.gentle = False
@@ -60,7 +64,9 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.reading or self.pressed:
             if _importing(frame):
-                # Raised in there it would go through torch's C++ code, which then aborts.
+                # Raised in there it would go through torch's C++ code, which then aborts; and to
+                # wait until it is imported can take long.
+                self._leave("Interrupted.", number)
                 again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
                 again.daemon = True
                 again.start()
@@ -69,8 +75,19 @@ class Interrupts:
         self.pressed = True
         self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
 
+    def _leave(self, message: str, number: int) -> None:
+        """End the process here and now, if what is open can be closed."""
+        if self.leave is None:
+            return
+        with suppress(Exception):
+            self.tell(message)
+            self.leave()
+        os._exit(128 + number)
+
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if not (self.gentle and self.reading) or self.pressed:
+            if _importing(frame):
+                self._leave("Terminated.", number)
             self.tell("Terminated.")
             raise SystemExit(128 + number)
         self.pressed = True

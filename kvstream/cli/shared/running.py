@@ -52,7 +52,7 @@ def prepared(
         reporters.append(Stats(stats))
     reporter = Reporters(reporters)
     stack.callback(reporter.close)
-    return output, reporter, stack.enter_context(Interrupts(progress.tell))
+    return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
 
 
 def check_files(
