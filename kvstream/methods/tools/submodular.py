@@ -245,21 +245,27 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
     chosen: list[Tensor] = []
     found = 0
-    wide = min(WIDE, max(NARROW, g.unit.shape[2]))  # their rows take a quarter of the keys' memory
+    # Rows of so many candidates take WIDE / D of the memory that keys do. Where that is much, they
+    # are computed in blocks, and once more for those that are added.
+    fits = g.unit.shape[2] >= WIDE
     while found < count:
         early = found < 2 * NARROW
-        most = min(max(8, found // 2), NARROW // 2) if early else wide // 2
-        take, width = min(count - found, most), NARROW if early else wide
+        most = min(max(8, found // 2), NARROW // 2) if early else WIDE // 2
+        take, width = min(count - found, most), NARROW if early else WIDE
         width = min(width, candidates - found)
         g.narrow()
         tried = (bounds + g.weighs(weights)).topk(width, dim=1).indices
-        rows = g.rows(tried)
-        covers = g.covers(rows)
+        rows = g.rows(tried) if fits else None
+        if rows is not None:
+            covers = g.covers(rows)
+        else:
+            covers = torch.cat([g.covers(g.rows(p)) for p in tried.split(ROWS, dim=1)], dim=1)
         bounds.scatter_(1, tried, covers)
         places = (covers + g.weighs(weights.gather(1, tried))).topk(take, dim=1).indices
         picked = tried.gather(1, places)
         for part in places.split(FEW_ROWS, dim=1):
-            g.reach(_pick(rows, part))
+            chosen_rows = g.rows(tried.gather(1, part)) if rows is None else _pick(rows, part)
+            g.reach(chosen_rows)
         g.weigh(picked)
         del rows  # before the next ones come
         bounds.scatter_(1, picked, -torch.inf)
