@@ -70,7 +70,7 @@ def _memory() -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     import torch
 
-    from kvstream.model.placement import automatic_dtype
+    from kvstream.model.precision import automatic_dtype
 
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")

@@ -150,7 +150,9 @@ class Bench:
             **{key: _median(results, key) for key in MEDIANS},
             "runs": len(results),
             "threads": torch.get_num_threads(),
-            "dtype": str(model.layers[0].dtype).removeprefix("torch."),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "kv_dtype": str(model.kv_dtype).removeprefix("torch."),
+            "precision": model.precision,
             "device": model.device.type,
         }
         if system.mode:
