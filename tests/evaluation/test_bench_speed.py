@@ -334,7 +334,7 @@ def fake_kvpress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
     session = shapes.open_shape("tiny", None, SETTINGS)
     with outside.Kvpress(
-        outside.check(fake_kvpress), session.model, random=True, revision=None
+        outside.KVPRESS.check(fake_kvpress), session.model, random=True, revision=None
     ) as kvpress:
         assert kvpress.loaded["versions"]["kvpress"] == "9.9"
         found = kvpress.read(models.tokens(400), 100, [5, 6], 3)
@@ -349,16 +349,16 @@ def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
         assert kvpress.read(models.tokens(50), 100, [5], 1)["kept"] == 50
         process = kvpress._process
     assert process is not None
-    assert process.poll() is not None
+    assert process._process.poll() is not None
 
 
 def test_kvpress_that_is_missing_is_told_with_the_remedy() -> None:
     for python, what in ((None, "needs --kvpress-python"), ("/nowhere/python", "is no program")):
         with pytest.raises(UsageError, match=what) as caught:
-            outside.check(python)
+            outside.KVPRESS.check(python)
         assert "pip install kvpress" in str(caught.value)
     with pytest.raises(UsageError, match="has no kvpress"):
-        outside.check(sys.executable)
+        outside.KVPRESS.check(sys.executable)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ answers that are the same, letter by letter, as with float32, and answers that h
 """
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -27,16 +30,19 @@ def main() -> None:
     args = parser.parse_args()
     types = args.types.split(",")
     said = {kind: [] for kind in types}
+    texts = [document(seed, parse_count(args.tokens)) for seed in range(args.texts)]
     for kind in types:
         model = kvstream.load(args.model, dtype="float32", kv_dtype=kind, threads=1, quiet=True)
-        for seed in range(args.texts):
-            text, facts = document(seed, parse_count(args.tokens))
+        for text, facts in texts:
             for fact in facts[: args.questions]:
                 answer = model.ask(
                     text=text, question=fact["question"], budget=args.budget, max_tokens=16
                 )
                 said[kind].append(
-                    (answer.text.strip(), fact["answer"].lower() in answer.text.lower())
+                    (
+                        answer.text.strip(),
+                        any(right.lower() in answer.text.lower() for right in fact["answers"]),
+                    )
                 )
     count = len(said[types[0]])
     for kind in types:
@@ -51,10 +57,6 @@ def main() -> None:
 
 def document(seed: int, tokens: int) -> tuple[str, list[dict]]:
     """A text and its planted facts."""
-    import json
-    import subprocess
-    import sys
-
     with tempfile.TemporaryDirectory() as folder:
         text, facts = Path(folder, "text"), Path(folder, "facts")
         subprocess.run(

@@ -25,11 +25,13 @@ WARM = 4096
 """Tokens of the first round, which is not counted: it warms up libraries and caches."""
 WARM_TOKEN_BY_TOKEN = 256
 MEDIANS = (
-    "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "cpu_s", "select_s",
+    "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "decode_cpu_tokens_per_s",
+    "cpu_s", "select_s",
     "peak_kv_tokens", "peak_kv_bytes", "peak_rss_bytes", "peak_device_bytes",
 )  # fmt: skip
 FACTS = (
     "load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens", "text_bytes",
+    "system_info", "setting", "tried",
 )  # fmt: skip
 """The same in every round."""
 
@@ -95,7 +97,7 @@ class Bench:
         if warm:
             few = WARM_TOKEN_BY_TOKEN if system.name == "streamingllm" else WARM
             task = replace(task, ids=task.ids[:few])
-        if system.name not in ("kvstream", "kvpress"):
+        if system.name not in ("kvstream", "kvpress", "llamacpp"):
             task = replace(task, steps=steps.get(_leader(system, self.every), ()))
             if system.case is not None and not task.steps:
                 return f"{system.label}: kvstream itself failed"
@@ -188,6 +190,14 @@ class Bench:
                 for kind, clock in (("ratio", "prefill_s"), ("cpu_ratio", "cpu_s")):
                     ratio = statistics.median(a[clock] / b[clock] for a, b in pairs)
                     rows[index][f"{kind}_to_{name}"] = round(ratio, 4)
+                if rival.name == "llamacpp":
+                    speeds = [
+                        a["decode_cpu_tokens_per_s"] / b["decode_cpu_tokens_per_s"]
+                        for a, b in pairs
+                        if {"decode_cpu_tokens_per_s"} <= a.keys() & b.keys()
+                    ]
+                    if speeds:
+                        rows[index][f"decode_to_{name}"] = round(statistics.median(speeds), 4)
 
 
 def _median(results: Sequence[Record], key: str) -> Any:
