@@ -38,8 +38,7 @@ class MemoryFile:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """``name``, ``revision``, ``fingerprint``, ``dtype`` (of the weights) and ``kv_dtype`` of the
-        model that made it."""
+        """``name``, ``revision``, ``fingerprint``, ``dtype`` and ``kv_dtype`` of the model."""
         return self.kind.model
 
     @property

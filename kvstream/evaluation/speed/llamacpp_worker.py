@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 
-sys.path.pop(0)  # this folder, whose files are none of this program's
 ALL, SLIDING = "full", "sliding"
 
 
 def main():
+    sys.path.pop(0)  # this folder, whose files are none of this program's
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what llama.cpp prints must not get between the answers
     worker = None

@@ -37,7 +37,8 @@ speed_options = stack(
         help="floor: same chunks and memory, no selection; floor-sdpa: with transformers' "
         "attention; full: nothing dropped, with the fastest attention there is; transformers: a "
         "plain cache, at once and in chunks; kvpress: its SnapKV; llamacpp: the same GGUF file, "
-        "with all of it kept and with a sliding window; streamingllm: token by token; reading: from the file to tokens, no model.",
+        "with all of it kept and with a sliding window; streamingllm: token by token; "
+        "reading: from the file to tokens, no model.",
     ),
     option(
         "--kvpress-python", metavar="PATH", section="Measurement",
