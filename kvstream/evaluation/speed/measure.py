@@ -23,7 +23,8 @@ from kvstream.session.session import Session
 
 WARM = 4096
 """Tokens of the first round, which is not counted: it warms up libraries and caches."""
-WARM_TOKEN_BY_TOKEN = 256
+WARM_FEWER = {"streamingllm": 256, "llamacpp": 512}
+"""Where that would take long."""
 MEDIANS = (
     "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "decode_cpu_tokens_per_s",
     "cpu_s", "select_s",
@@ -95,8 +96,7 @@ class Bench:
         if known and known[0]["prefill_s"] > self.limits.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
-            few = WARM_TOKEN_BY_TOKEN if system.name == "streamingllm" else WARM
-            task = replace(task, ids=task.ids[:few])
+            task = replace(task, ids=task.ids[: WARM_FEWER.get(system.name, WARM)])
         if system.name not in ("kvstream", "kvpress", "llamacpp"):
             task = replace(task, steps=steps.get(_leader(system, self.every), ()))
             if system.case is not None and not task.steps:
