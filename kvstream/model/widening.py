@@ -32,7 +32,8 @@ def widen(model: Any) -> None:
             continue
         if isinstance(module, nn.Embedding):
             module.padding_idx = None  # of no use without training, and it names a row
-            module.forward = partial(_looked_up, module, type(module).forward)
+            own = type(module).forward
+            module.forward = partial(_looked_up, module, own)  # type: ignore[method-assign]
         elif type(module).forward is nn.Linear.forward:
             module.forward = partial(_multiplied, module, room)
         else:
