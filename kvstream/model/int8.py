@@ -2,7 +2,8 @@
 
 A weight's row and a token's vector each have one scale, the largest of their numbers over 127, and
 no offset. The product of the integers is exact (int32). It is PyTorch's `torch._int_mm`, the one
-that torchao's int8 configurations call; this file alone knows of it.
+that torchao's int8 configurations call; this file alone knows of it. CPUs without VNNI are slow
+with it where tokens come one by one; there `torch._weight_int8pack_mm` takes bfloat16 activations.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ TRIED = (256, 768, 768)
 ERROR = 0.02
 """Relative error of that product; 8 bits were seen at 0.011."""
 LARGEST = 127
+FEW = 4
+"""Fewer tokens than this may go the other way."""
 
 
 class Int8Linear(nn.Module):
     """A linear layer of 8-bit weights; takes and gives float32."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, *, packs: bool = False) -> None:
+        """`packs`: few tokens stay in bfloat16, and weights are widened within the product."""
         super().__init__()
+        self.packs = packs
         weight, scale = quantized(linear.weight.detach().float())
         self.weight = nn.Parameter(weight, requires_grad=False)
         """int8 [out, in]."""
@@ -46,9 +51,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], float32."""
-        flat, scale = quantized(x.reshape(-1, x.shape[-1]))
-        out = torch._int_mm(flat, self.weight.t()).float()
-        out.mul_(scale).mul_(self.scale)
+        rows = x.reshape(-1, x.shape[-1])
+        if self.packs and len(rows) < FEW:
+            ones = torch.ones(self.out_features, dtype=torch.bfloat16)
+            out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, ones).float()
+        else:
+            flat, scale = quantized(rows)
+            out = torch._int_mm(flat, self.weight.t()).float().mul_(scale)
+        out.mul_(self.scale)
         if self.bias is not None:
             out.add_(self.bias)
         return out.view(*x.shape[:-1], -1)
@@ -80,8 +90,9 @@ def quantize(model: nn.Module, name: str) -> None:
             f"{name}; the others are no linear layers, or narrower than {LEAST}. Leave it out, or "
             "use --quantize 8bit."
         )
+    packs = packing_is_faster()
     for parent, key, child in places:
-        setattr(parent, key, Int8Linear(child))
+        setattr(parent, key, Int8Linear(child, packs=packs))
 
 
 def problem() -> str | None:
@@ -104,6 +115,20 @@ def problem() -> str | None:
     if times < WORTH:
         return f"8-bit products are {times:.1f} times as fast as float32 on this CPU"
     return None
+
+
+@torch.inference_mode()
+def packing_is_faster() -> bool:
+    """Whether one token's product is faster on this machine with its activations in bfloat16."""
+    _, width, outputs = TRIED
+    linear = nn.Linear(width, outputs, bias=False)
+    x = torch.ones(1, width)
+    ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
+    try:
+        packed, plain = (_seconds(lambda layer=layer: layer(x)) for layer in ways)
+    except (RuntimeError, AttributeError):  # a PyTorch without it
+        return False
+    return packed < plain
 
 
 def _seconds(run: Callable[[], Any], rounds: int = 7) -> float:

@@ -252,6 +252,11 @@ def test_the_product_of_integers_is_exact() -> None:
         slow = (rows.double() @ layer.weight.double().t()) * scale * layer.scale + linear.bias
         assert torch.allclose(layer(x), slow.float(), rtol=1e-5, atol=1e-5)
         assert float((layer(x) - linear(x)).norm() / linear(x).norm()) < 0.02
+    packed, x = int8.Int8Linear(linear, packs=True), torch.randn(3, 96, generator=draw)
+    assert not torch.equal(packed(x), layer(x))
+    assert float((packed(x) - linear(x)).norm() / linear(x).norm()) < 0.02
+    many = torch.randn(4, 96, generator=draw)
+    assert torch.equal(packed(many), layer(many))
     assert layer(torch.zeros(2, 96)).isfinite().all()
     assert layer(torch.randn(2, 5, 96)).shape == (2, 5, 160)
 
