@@ -1,7 +1,9 @@
 """8-bit integer products on a CPU: weights quantized once, activations token by token.
 
 A weight's row and a token's vector each have one scale, the largest of their numbers over 127, and
-no offset. The product of the integers is exact (int32). It is PyTorch's `torch._int_mm`, the one
+no offset. The product of the integers is exact (int32). The few columns with the largest
+activations stay in float32, as they would make the scale coarse for all others (LLM.int8(), arXiv
+2208.07339, section 3.2; here their number is fixed). It is PyTorch's `torch._int_mm`, the one
 that torchao's int8 configurations call; this file alone knows of it. CPUs without VNNI are slow
 with it where tokens come one by one; there `torch._weight_int8pack_mm` takes bfloat16 activations.
 """
@@ -29,6 +31,8 @@ TRIED = (256, 768, 768)
 ERROR = 0.02
 """Relative error of that product; 8 bits were seen at 0.011."""
 LARGEST = 127
+COLUMNS = 16
+"""Of the activations that stay in float32, at the most; an eighth in narrow layers."""
 FEW = 4
 """Fewer tokens than this may go the other way."""
 
@@ -56,12 +60,19 @@ class Int8Linear(nn.Module):
             ones = torch.ones(self.out_features, dtype=torch.bfloat16)
             out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, ones).float()
         else:
-            flat, scale = quantized(rows)
+            columns = largest_columns(rows)
+            flat, scale = quantized(rows.index_fill(1, columns, 0))
             out = torch._int_mm(flat, self.weight.t()).float().mul_(scale)
+            out.addmm_(rows[:, columns], self.weight[:, columns].float().t())
         out.mul_(self.scale)
         if self.bias is not None:
             out.add_(self.bias)
         return out.view(*x.shape[:-1], -1)
+
+
+def largest_columns(rows: Tensor) -> Tensor:
+    """Which of the columns of rows [n, d] have the largest numbers, [k] int64."""
+    return rows.abs().amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
 
 
 def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -58,7 +58,8 @@ def main() -> None:
         print(
             f"{kind:12} perplexity {math.exp(losses.mean()):.2f} ({middle:+.2%}, {low:+.2%} to "
             f"{high:+.2%}), reading {len(ids) / read:.0f} tokens/s ({first[1] / read:.2f}), "
-            f"writing {args.write / wrote:.1f} ({first[2] / wrote:.2f}), weights {size / 1e6:.0f} MB",
+            f"writing {args.write / wrote:.1f} ({first[2] / wrote:.2f}), "
+            f"weights {size / 1e6:.0f} MB",
             flush=True,
         )
 
