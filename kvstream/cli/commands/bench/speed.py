@@ -280,7 +280,8 @@ def _name(row: Any, ours: list[Any]) -> str:
     label = line_label(row, ours)
     if row["system"].startswith("floor"):
         return f"  {label}"
-    return f"{label}, {row['mode']}" if row.get("mode") else label
+    told = row.get("mode") if row["system"] != "llamacpp" else None
+    return f"{label}, {told}" if told else label
 
 
 def _seconds(row: Any) -> str | None:
