@@ -51,9 +51,10 @@ def write(source, target, kind):
         inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
     to = gguf.GGMLQuantizationType[kind]
+    block = gguf.GGML_QUANT_SIZES[to][0]
     for tensor in reader.tensors:
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
-        if len(tensor.shape) < 2:
+        if len(tensor.shape) < 2 or numbers.shape[-1] % block:
             writer.add_tensor(tensor.name, numbers.astype("float32"))
         else:
             writer.add_tensor(tensor.name, gguf.quantize(numbers, to), raw_dtype=to)
