@@ -355,7 +355,7 @@ def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
     assert load(ModelSettings(str(here), device="cpu")).layers[0].dtype == (
         dtype if expected == "auto" else expected
     )
-    # What does not fit in float32 stays as it is stored, to be widened, and so do weights that go to the disk.
+    # What does not fit in float32 stays as stored, to be widened, and so do weights on the disk.
     monkeypatch.setattr(placement, "_free_memory", lambda: int(weights_in(here).bytes * 1.2))
     assert chosen() == (dtype if stored in slow else "auto")
     assert chosen(max_weights=10**9) == "auto"
