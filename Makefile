@@ -1,10 +1,11 @@
 # Two commands, each of which sets itself up in .venv:
 #   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
 #   make test    everything that has to hold: ruff, mypy, pytest
-# And three that fetch more:
+# And four that fetch more:
 #   make real    fetches a small pretrained model (93 MB) and runs the tests that need one
 #   make docs    the help pages and the documentation site, in build/docs
 #   make kvpress a Python with kvpress in .venv-kvpress, for `kvstream bench speed --against kvpress`
+#   make llamacpp the same with llama.cpp in .venv-llamacpp, for `--against llamacpp`
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo "$$python" && break; done)
 
-.PHONY: try test real docs kvpress clean
+.PHONY: try test real docs kvpress llamacpp clean
 
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 try: $(VENV)/.installed build/reference.txt
@@ -61,6 +62,16 @@ $(VENV)-kvpress/.installed:
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi
 	@test -x $(VENV)-kvpress/bin/python || $(PYTHON) -m venv $(VENV)-kvpress
 	$(VENV)-kvpress/bin/pip install $(QUIET) 'kvpress>=0.5.5' psutil 'torch<2.14'
+	@touch $@
+
+# The prebuilt llama.cpp, apart from what kvstream needs.
+llamacpp: $(VENV)-llamacpp/.installed
+	@echo "$(CURDIR)/$(VENV)-llamacpp/bin/python"
+
+$(VENV)-llamacpp/.installed:
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed, with its venv module." >&2; exit 1; fi
+	@test -x $(VENV)-llamacpp/bin/python || $(PYTHON) -m venv $(VENV)-llamacpp
+	$(VENV)-llamacpp/bin/pip install $(QUIET) xllamacpp gguf psutil
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml

@@ -32,6 +32,8 @@ class Started:
     estimated_steps: int | None
     lossless: bool
     """Expected to fit whole: nothing will be evicted."""
+    precision: str = ""
+    """Number types of computing and of the KV cache, and why they were chosen."""
 
     @property
     def entry_bytes(self) -> float:

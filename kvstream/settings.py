@@ -10,6 +10,8 @@ from kvstream.errors import UsageError
 
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
+INT8 = "int8"
+"""The way to quantize for a CPU."""
 PAPER = "paper"
 """In place of a number of entries or a choice: what the paper of a method or schedule sets."""
 
@@ -83,12 +85,16 @@ class ModelSettings:
     dtype: str = "auto"
     """``auto`` (as stored, or float32 on a CPU without instructions for that), ``float32``,
     ``bfloat16``, ``float16``."""
+    kv_dtype: str = "auto"
+    """Of the KV cache: ``auto`` (as computed, or as the weights are stored where that has 16 bits
+    and ``dtype`` is ``auto``), ``float32``, ``bfloat16``, ``float16``."""
     attn: str = "auto"
     """Attention backend: ``auto``, ``split``, ``flash``, ``sdpa``, ``reference``."""
     threads: int | None = None
     """CPU threads; None leaves torch's own choice."""
     quantize: str | None = None
-    """``8bit`` or ``4bit``: quantize the weights while they are loaded."""
+    """``int8`` (on a CPU), ``8bit`` or ``4bit`` (bitsandbytes): quantize the weights while they
+    are loaded."""
     max_weights: int | None = None
     """Most bytes of weights on a device; what is over goes to the CPU, and then stays on disk."""
     trust_remote_code: bool = False

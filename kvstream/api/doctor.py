@@ -70,7 +70,8 @@ def _memory() -> Iterator[Finding]:
 def _devices() -> Iterator[Finding]:
     import torch
 
-    from kvstream.model.placement import automatic_dtype
+    from kvstream.model import int8
+    from kvstream.model.precision import automatic_dtype
 
     capability = torch.backends.cpu.get_cpu_capability()
     yield Finding("cpu", f"{os.cpu_count()} threads, torch uses {torch.get_num_threads()}")
@@ -79,8 +80,10 @@ def _devices() -> Iterator[Finding]:
     precision = str(automatic_dtype("cpu")).removeprefix("torch.")
     why = "this CPU multiplies it in hardware"
     if precision == "float32":
-        why = "this CPU has no bfloat16 instructions: bfloat16 would be slower"
+        why = "this CPU has no bfloat16 instructions; the KV cache stays in bfloat16"
     yield Finding("precision", f"{precision} on the CPU for models stored in bfloat16 ({why})")
+    problem = int8.problem()
+    yield Finding("int8", f"not used: {problem}" if problem else "works (--quantize int8)")
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)

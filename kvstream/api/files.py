@@ -38,7 +38,7 @@ class MemoryFile:
 
     @property
     def model(self) -> Mapping[str, Any]:
-        """``name``, ``revision``, ``fingerprint`` and ``dtype`` of the model that made it."""
+        """``name``, ``revision``, ``fingerprint``, ``dtype`` and ``kv_dtype`` of the model."""
         return self.kind.model
 
     @property
@@ -73,6 +73,23 @@ class MemoryFile:
             "chunk_size": run["chunk_size"],
             "system": state["system"],
         }
+
+    def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options to load a model for this memory: where they say ``auto``, the number types that
+        it was made in, so that nothing is rounded. Weights in 16 bits that this CPU is slow with
+        are left to ``auto``."""
+        from kvstream.model.placement import device_of
+        from kvstream.model.precision import is_slow
+
+        found = dict(options)
+        made = self.model["dtype"]
+        device = device_of(str(found.get("device") or "auto")).type
+        quantized = found.get("quantize") is not None
+        if found.get("dtype", "auto") == "auto" and not is_slow(made, device) and not quantized:
+            found["dtype"] = made
+        if found.get("kv_dtype", "auto") == "auto":
+            found["kv_dtype"] = str(self.kind.kv_dtype).removeprefix("torch.")
+        return found
 
     @property
     def complete_checkpoint_of(self) -> str | None:

@@ -182,7 +182,8 @@ def _entry(
 
 def _number_bytes(where: str) -> int | None:
     """Bytes of a number where loading chooses another type than the files have."""
-    from kvstream.model.placement import device_of, dtype_of
+    from kvstream.model.placement import device_of
+    from kvstream.model.precision import dtype_of
     from kvstream.settings import ModelSettings
 
     dtype = dtype_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
@@ -228,7 +229,7 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
 
 def number_bytes(room: Room) -> int:
     """Of a number of a converted GGUF file, where nothing else is asked for."""
-    from kvstream.model.placement import automatic_dtype
+    from kvstream.model.precision import automatic_dtype
 
     return automatic_dtype(room.device).itemsize
 

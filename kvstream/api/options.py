@@ -32,12 +32,14 @@ class ModelOptions(TypedDict, total=False):
     """``auto``, ``cpu``, ``cuda``, ``cuda:1`` or ``mps``."""
     dtype: str
     """``auto``, ``float32``, ``bfloat16`` or ``float16``."""
+    kv_dtype: str
+    """Of the KV cache: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     attn: str
     """``auto``, ``split``, ``flash``, ``sdpa`` or ``reference``."""
     threads: int | None
     """CPU threads."""
     quantize: str | None
-    """``8bit`` or ``4bit``."""
+    """``int8`` (on a CPU), ``8bit`` or ``4bit`` (bitsandbytes)."""
     max_weights: int | str | None
     """Bytes of weights on the device (``"16GiB"``); the rest stays on disk."""
     trust_remote_code: bool

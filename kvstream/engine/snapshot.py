@@ -48,8 +48,13 @@ def restore(prefill: Prefill, numbers: Mapping[str, Any], tensors: Mapping[str, 
     if before is not None and (before.dim(), len(before)) != (2, 1):
         raise ValueError(f"what stood before has the shape {list(before.shape)}")
     prefill.before = None if before is None else before.to(prefill.model.device)
-    if prefill.before is not None:
-        prefill.model.logits(prefill.before)  # a RuntimeError where it is not of this model
+    if prefill.before is None:
+        return
+    try:
+        prefill.model.logits(prefill.before)
+    except RuntimeError:  # of this model in another number type, or else of another one
+        prefill.before = prefill.before.to(prefill.model.dtype)
+        prefill.model.logits(prefill.before)
 
 
 def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:

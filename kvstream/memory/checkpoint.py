@@ -107,11 +107,14 @@ class Checkpoint:
         saved = self.kind.content.state
         check_model(self.kind, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
+        # Of files of 0.1: they have one number type, and no rounded fingerprint.
+        unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
+        then = {**saved, "model": {**unsaid, **saved["model"]}}
         for name in SAME:
-            if fresh[name] != saved.get(name):
+            if fresh[name] != then.get(name):
                 raise UsageError(
                     f"{self.path} is the checkpoint of another run: "
-                    f"{differs(name, saved.get(name), fresh[name])}. Remove the file to start "
+                    f"{differs(name, then.get(name), fresh[name])}. Remove the file to start "
                     "anew, or name another one."
                 )
         position = self.position
@@ -175,6 +178,7 @@ OPTIONS = {
     "run.seed": "--seed", "method.name": "--method", "method.typed": "--set",
     "sizes.budget": "--budget", "system": "--system", "questions": "the question",
     "sizes.question": "the question's length", "model.name": "--model",
+    "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",
     "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
 }  # fmt: skip
 """What a person calls the settings in a checkpoint."""

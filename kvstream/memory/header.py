@@ -18,6 +18,7 @@ Size = Annotated[int, Meta(ge=0, lt=2**53)]
 """Of bytes, or a place in a text."""
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e300)]
+NumberType = Literal["float64", "float32", "bfloat16", "float16"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -27,7 +28,12 @@ class Model(Struct, forbid_unknown_fields=True):
     name: str
     revision: str | None
     fingerprint: str
-    dtype: Literal["float64", "float32", "bfloat16", "float16"]
+    dtype: NumberType
+    """Of the weights."""
+    kv_dtype: NumberType | None = None
+    """Of keys and values; files of 0.1 have none, and `dtype` holds."""
+    rounded: str | None = None
+    """The fingerprint of the weights in bfloat16."""
 
 
 class Method(Struct, forbid_unknown_fields=True):

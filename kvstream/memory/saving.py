@@ -75,8 +75,14 @@ class Kind:
 
     @property
     def model(self) -> dict[str, Any]:
-        """``name``, ``revision``, ``fingerprint`` and ``dtype``."""
+        """``name``, ``revision``, ``fingerprint``, ``dtype`` and ``kv_dtype``."""
         return self.content.state["model"]
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """The number type of its keys and values."""
+        found: torch.dtype = getattr(torch, self.model.get("kv_dtype") or self.model["dtype"])
+        return found
 
     @property
     def questions(self) -> tuple[str, ...]:
@@ -173,7 +179,9 @@ def memory_state(
             "name": memory.model,
             "revision": getattr(reader.model.model.config, "_commit_hash", None),
             "fingerprint": reader.model.fingerprint,
-            "dtype": str(reader.model.layers[0].dtype).removeprefix("torch."),
+            "dtype": reader.model.weights_dtype,
+            "kv_dtype": str(reader.model.kv_dtype).removeprefix("torch."),
+            "rounded": reader.model.rounded,
         },
         "method": {
             "name": plan.method.name,
@@ -289,8 +297,12 @@ def restored(kind: Kind, memory: Memory) -> None:
     reader = memory.reader
     try:
         reader.restore(state["reader"], own)
-        fill(reader, state["cache"], tensors, state["trace"]["read"])
+        fill(reader, state["cache"], tensors, state["trace"]["read"], kind.kv_dtype)
         reader.cache.peak = Peak(**notes["peak"])
+        if kind.kv_dtype != reader.model.kv_dtype:  # its bytes were those of other numbers
+            reader.cache.peak.bytes = reader.cache.bytes
+        if rounds(kind.kv_dtype, reader.model.kv_dtype):
+            memory.warnings.append(_rounded(kind, reader.model))
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
         memory.prefill_s = float(notes["read_s"])
@@ -299,21 +311,40 @@ def restored(kind: Kind, memory: Memory) -> None:
         raise _wrong(kind.path, error) from error
 
 
+def rounds(made: torch.dtype, here: torch.dtype) -> bool:
+    """Whether numbers lose digits on their way from one type to the other."""
+    return torch.promote_types(made, here) != here
+
+
+def _rounded(kind: Kind, model: BoundedModel) -> str:
+    made, here = (str(t).removeprefix("torch.") for t in (kind.kv_dtype, model.kv_dtype))
+    return (
+        f"The KV cache in {kind.path} is in {made}, and was rounded to {here}; "
+        f"--kv-dtype {made} keeps it as it is."
+    )
+
+
 def check_model(kind: Kind, model: BoundedModel) -> None:
-    """Whether it is the model that made a memory. Raises ModelError with what differs."""
-    made, here = kind.model, str(model.layers[0].dtype).removeprefix("torch.")
+    """Whether it is the model that made a memory, in whatever number type its weights are loaded.
+
+    Raises ModelError with what differs.
+    """
+    made = kind.model
     revision = f" at {made['revision']}" if made.get("revision") else ""
-    if made["dtype"] != here:
-        raise ModelError(
-            f"{kind.path} was made in {made['dtype']}, and {model.name} is loaded in {here}; use "
-            f"--dtype {made['dtype']}."
-        )
-    if made["fingerprint"] != model.fingerprint:
+    if not _same_weights(made, model):
         raise ModelError(
             f"{kind.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
             f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
-            "with -m."
+            f"with -m, loaded alike (--dtype {made['dtype']}, --quantize)."
         )
+
+
+def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
+    if made["dtype"] == model.weights_dtype:
+        return bool(made["fingerprint"] == model.fingerprint)
+    # What was stored in 16 bits is the same after its conversion to float32, and back.
+    there = model.fingerprint_in(getattr(torch, made["dtype"]))
+    return made["fingerprint"] == there or made.get("rounded") == model.rounded
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.reader import Reader
+from kvstream.errors import ModelError
 from kvstream.memory.file import ASIDE
 from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore
@@ -57,17 +58,23 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def fill(
-    reader: Reader, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], tokens: int
+    reader: Reader,
+    numbers: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokens: int,
+    kv_dtype: torch.dtype,
 ) -> None:
     """Put a `cache_state` into the cache of a reader that was made alike, and read `tokens`.
 
-    Raises ValueError or KeyError where something does not fit, before anything is computed.
+    Keys and values of the type `kv_dtype` are converted to the cache's; to float16 only what it
+    can hold. Raises ValueError or KeyError where something does not fit, before anything is
+    computed, and ModelError for numbers beyond float16.
     """
     cache = reader.cache
     if len(numbers["layers"]) != len(cache.stores):
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):
-        _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors)
+        _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors, kv_dtype)
     head = len(reader.head) if reader.begun else 0
     full = [s.used - head for s in reader.compressible]
     fronts = {int((s.origin[0, : s.used] == PROMPT).sum()) for s in reader.compressible}
@@ -88,14 +95,24 @@ def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
     """Names of the tensors that the layer goes on from."""
     spec, carried = recurrent.carries, {}
     for name, (shape, dtype) in spec.shapes.items():
-        found = _found(tensors, f"states.{spec.index}.{name}", dtype, shape)
-        carried[name] = found.to(spec.device, copy=True)  # not what the file is mapped to
+        key = f"states.{spec.index}.{name}"
+        kind = tensors[key].dtype
+        # Made with weights in another type.
+        kind = kind if kind.is_floating_point and dtype.is_floating_point else dtype
+        found = _found(tensors, key, kind, shape)
+        carried[name] = found.to(spec.device, dtype, copy=True)  # not what the file is mapped to
     recurrent.resume(carried)
     return {f"states.{spec.index}.{name}" for name in carried}
 
 
 def _fill(
-    store: LayerStore, used: Any, raw: Any, prefix: Any, tokens: int, tensors: Mapping[str, Tensor]
+    store: LayerStore,
+    used: Any,
+    raw: Any,
+    prefix: Any,
+    tokens: int,
+    tensors: Mapping[str, Tensor],
+    kv_dtype: torch.dtype,
 ) -> None:
     spec = store.spec
     counts = (raw, prefix, used)
@@ -107,8 +124,10 @@ def _fill(
         into.copy_(_found(tensors, name, into.dtype, into.shape))
 
     for part, span in _parts(used, prefix).items():
-        take(f"{part}.{spec.index}.keys", store.keys[:, span])
-        take(f"{part}.{spec.index}.values", store.values[:, span])
+        for name, held in (("keys", store.keys), ("values", store.values)):
+            found = _found(tensors, f"{part}.{spec.index}.{name}", kv_dtype, held[:, span].shape)
+            _refuse_beyond(held.dtype, found, f"{part}.{spec.index}.{name}")
+            held[:, span].copy_(found)
     entries = slice(prefix, used)
     take(f"entries.{spec.index}.origin", store.origin[:, entries])
     origin = store.origin[:, entries]
@@ -140,6 +159,17 @@ def _found(
     if (found.dtype, tuple(found.shape)) != (dtype, tuple(shape)):
         raise ValueError(f"{name} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
     return found
+
+
+def _refuse_beyond(dtype: torch.dtype, numbers: Tensor, name: str) -> None:
+    """Raises ModelError for numbers that float16 would make infinite."""
+    if dtype == torch.float16 != numbers.dtype and numbers.numel():
+        most = float(numbers.abs().max())
+        if most > torch.finfo(torch.float16).max:
+            raise ModelError(
+                f"{name} of the memory has numbers up to {most:,.0f}, and float16 holds 65,504 at "
+                "the most; use --kv-dtype bfloat16 or float32."
+            )
 
 
 def _parts(used: int, prefix: int) -> dict[str, slice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,15 +37,31 @@ class BoundedModel:
     """How attention is computed: one of `attention.BACKENDS`."""
     states: tuple[StateSpec, ...] = ()
     """What layers carry from token to token, instead of keys and values or beside them."""
+    precision: str = ""
+    """Number types of computing and of the KV cache, and why they were chosen."""
 
     @property
     def device(self) -> torch.device:
         return runs_on(self.model.get_input_embeddings())
 
     @property
+    def dtype(self) -> torch.dtype:
+        """What attention computes in."""
+        return self.layers[0].dtype
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """What the KV cache stores."""
+        return self.layers[0].kv_dtype
+
+    def storing(self, dtype: torch.dtype | None) -> BoundedModel:
+        """The same model with a KV cache of another number type; None: what it computes in."""
+        return replace(self, layers=tuple(replace(s, stored_as=dtype) for s in self.layers))
+
+    @property
     def round_width(self) -> int:
         """Passes of a multiple of this many tokens run best; 1: all alike."""
-        tiles = self.device.type == "cpu" and self.layers[0].dtype in HALF
+        tiles = self.device.type == "cpu" and self.dtype in HALF
         return STEP if tiles else 1
 
     @property
@@ -65,6 +81,20 @@ class BoundedModel:
     def fingerprint(self) -> str:
         """A short name for the weights."""
         return fingerprint(self.model)
+
+    @property
+    def weights_dtype(self) -> str:
+        """The number type of most weights, as torch names it: what `fingerprint` is of."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @cached_property
+    def rounded(self) -> str:
+        """The same name as of weights rounded to bfloat16, whatever they were loaded in."""
+        return self.fingerprint_in(torch.bfloat16)
+
+    def fingerprint_in(self, dtype: torch.dtype) -> str:
+        """The name that the weights have where they are loaded in another number type."""
+        return fingerprint(self.model, dtype)
 
     def new_cache(
         self,

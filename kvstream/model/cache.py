@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
 
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, ModelError
 from kvstream.methods.base import CompressiveMemory, EntryTensor, HeadTensor
 from kvstream.methods.tools.scoring import on_host
 from kvstream.model.attention import AttentionRequest
@@ -43,6 +43,7 @@ class LayerSpec:
     key_dim: int
     value_dim: int
     dtype: torch.dtype
+    """In which the model computes them."""
     device: torch.device
     rotary: Rotary | None
     """None: the layer has no rotary positions."""
@@ -53,11 +54,23 @@ class LayerSpec:
     """A query sees itself and the ``sight - 1`` positions before it; None: all of them."""
     shared_by: tuple[int, ...] = ()
     """Later layers that keep nothing, and attend to what this one keeps."""
+    stored_as: torch.dtype | None = None
+    """The number type that entries are stored in; None: `dtype`."""
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """The number type that entries are stored in."""
+        return self.stored_as or self.dtype
+
+    @property
+    def converts(self) -> bool:
+        """Whether attention computes in another type than the entries have."""
+        return self.kv_dtype != self.dtype
 
     @property
     def entry_bytes(self) -> int:
         """Bytes of one entry's keys and values over all heads."""
-        return self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+        return self.heads * (self.key_dim + self.value_dim) * self.kv_dtype.itemsize
 
 
 class LayerStore(CacheLayerMixin):
@@ -78,8 +91,8 @@ class LayerStore(CacheLayerMixin):
         self.used = 0
         self.unrotated = 0
         shape, on = (spec.heads, capacity), spec.device
-        self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.dtype, device=on)
-        self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.dtype, device=on)
+        self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.kv_dtype, device=on)
+        self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.kv_dtype, device=on)
         self.origin = torch.full(shape, PROMPT, dtype=torch.int32, device=on)
         self.state = {t.name: torch.zeros(shape, dtype=t.dtype, device=on) for t in tensors}
         self.head_state = {
@@ -111,8 +124,19 @@ class LayerStore(CacheLayerMixin):
             )
         self.keys[:, self.used : end] = key_states[0]
         self.values[:, self.used : end] = value_states[0]
+        if self.spec.kv_dtype == torch.float16 and self.spec.converts:
+            self._refuse_infinite(end)
         self.used = end
         return key_states, value_states
+
+    def _refuse_infinite(self, end: int) -> None:
+        """Raises ModelError where new entries, up to `end`, are beyond what float16 can store."""
+        for new in (self.keys[:, self.used : end], self.values[:, self.used : end]):
+            if bool(new.isinf().any()):
+                raise ModelError(
+                    f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
+                    "float16 can store; use --kv-dtype bfloat16."
+                )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.used + query_length, 0
@@ -128,16 +152,21 @@ class LayerStore(CacheLayerMixin):
         return self.used - self.unrotated
 
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
-        """All keys as attention needs them, [K, used, D]; in `scratch` unless none is unrotated."""
-        if self.unrotated == 0 or self.spec.rotary is None:
+        """All keys as attention needs them, [K, used, D]; in `scratch` if they have to change."""
+        if not self.turns and not self.spec.converts:
             return self.keys[:, : self.used]
         assert scratch is not None
         out = scratch[: self.spec.heads, : self.used, : self.spec.key_dim]
-        self.spec.rotary.rotate(
-            self.keys[:, : self.unrotated], base - self.unrotated, out[:, : self.unrotated]
-        )
-        out[:, self.unrotated :] = self.keys[:, self.unrotated : self.used]
+        turned = self.unrotated if self.turns else 0
+        if self.spec.rotary is not None and turned:
+            self.spec.rotary.rotate(self.keys[:, :turned], base - turned, out[:, :turned])
+        out[:, turned:] = self.keys[:, turned : self.used]
         return out
+
+    @property
+    def turns(self) -> bool:
+        """Whether entries have to be rotated before attention reads them."""
+        return self.unrotated > 0 and self.spec.rotary is not None
 
     def unrotated_keys(self, part: slice, base: int) -> Tensor:
         """Unrotated keys [K, n, D] of the entries `part`; a copy where some are rotated."""
@@ -292,7 +321,7 @@ class BoundedCache(Cache):
         """What attention takes for a moment."""
         self._selection = Scratch()
         """What selection takes for a moment, after attention."""
-        self._scratch: dict[torch.device, Tensor] = {}
+        self._scratch: dict[tuple[torch.device, bool], Tensor] = {}
 
     def store(self, layer: int) -> LayerStore:
         """What layer `layer` of the model attends to."""
@@ -333,22 +362,30 @@ class BoundedCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.next_position
 
-    def scratch(self, spec: LayerSpec) -> Tensor:
-        """Room for one layer's rotated keys, shared by the layers of a device."""
-        if spec.device not in self._scratch:
+    def scratch(self, spec: LayerSpec, *, values: bool = False) -> Tensor:
+        """Room for one layer's keys (or `values`) as attention reads them, in the type that it
+        computes in, shared by the layers of a device."""
+        which = spec.device, values
+        if which not in self._scratch:
             same = [s.spec for s in self.stores if s.spec.device == spec.device]
-            heads, width = max(s.heads for s in same), max(s.key_dim for s in same)
-            self._scratch[spec.device] = torch.empty(
-                heads, self.capacity, width, dtype=spec.dtype, device=spec.device
-            )
-        return self._scratch[spec.device]
+            width = max(s.value_dim if values else s.key_dim for s in same)
+            self._scratch[which] = torch.empty(
+                max(s.heads for s in same), self.capacity, width, dtype=spec.dtype,
+                device=spec.device,
+            )  # fmt: skip
+        return self._scratch[which]
 
     def attended(self, store: LayerStore) -> tuple[Tensor, Tensor]:
         """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
-        scratch = self.scratch(store.spec) if store.unrotated and store.spec.rotary else None
+        spec = store.spec
+        scratch = self.scratch(spec) if store.turns or spec.converts else None
         with self.momentary.metered():
             keys = store.rotated_keys(self.base, scratch)
-        return keys, store.values[:, : store.used]
+        values = store.values[:, : store.used]
+        if spec.converts:
+            room = self.scratch(spec, values=True)[: spec.heads, : store.used, : spec.value_dim]
+            values = room.copy_(values)
+        return keys, values
 
     def free_scratch(self) -> None:
         """Give the room for rotated keys back; it is taken again when it is needed."""

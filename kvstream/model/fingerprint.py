@@ -15,18 +15,22 @@ PLACES, PLACE = 256, 4096
 """Of larger ones so many stretches of so many bytes, evenly spaced, the two ends among them."""
 
 
-def fingerprint(model: Any) -> str:
+def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
     """The first 16 hex digits of a SHA-256 over the weights as they are in memory.
 
     Names, shapes and number types count. Large tensors are sampled, so that a model of many
     gigabytes takes seconds: a change to some few of their weights may go unseen.
+
+    Args:
+        dtype: hash floating-point weights as if they were loaded in this type.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters(), key=lambda pair: pair[0]):
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        kind = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
+        digest.update(f"{name} {kind} {tuple(weight.shape)}\n".encode())
         for tensor in _plain(weight.detach()):
             if tensor.device.type != "meta":  # what is on disk alone is known by name and shape
-                for part in _parts(tensor):
+                for part in _parts(tensor, dtype):
                     digest.update(part)
     return digest.hexdigest()[:16]
 
@@ -39,15 +43,17 @@ def _plain(weight: Tensor) -> list[Tensor]:
     return [tensor for name in names for tensor in _plain(getattr(weight, name))]
 
 
-def _parts(weight: Tensor) -> list[bytes]:
+def _parts(weight: Tensor, dtype: torch.dtype | None) -> list[bytes]:
+    """The bytes that count, of numbers as if of type `dtype`: what is sampled depends on it."""
     flat = weight.flatten()
-    each = flat.element_size()
-    if flat.nbytes <= WHOLE:
-        return [_bytes(flat)]
+    cast = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
+    each = cast.itemsize
+    if flat.numel() * each <= WHOLE:
+        return [_bytes(flat.to(cast))]
     length, last = PLACE // each, flat.numel() - PLACE // each
     starts = [last * i // (PLACES - 1) for i in range(PLACES)]
     places = torch.tensor(starts, device=flat.device)[:, None]
-    return [_bytes(flat[places + torch.arange(length, device=flat.device)])]
+    return [_bytes(flat[places + torch.arange(length, device=flat.device)].to(cast))]
 
 
 def _bytes(values: Tensor) -> bytes:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
+from kvstream.model import int8
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
     device_map,
     device_of,
-    dtype_of,
     folder_of,
     quantization,
     refuse_too_large,
 )
+from kvstream.model.precision import Precision, precision_of, told
 from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
+from kvstream.model.widening import widen
 from kvstream.settings import ModelSettings
 from kvstream.store import offered, pocket, stores
 from kvstream.store.gguf_file import is_gguf
@@ -119,8 +122,8 @@ def load(settings: ModelSettings) -> BoundedModel:
         "local_files_only": settings.offline or settings.name == POCKET,
         "trust_remote_code": settings.trust_remote_code,
     }
-    dtype = dtype_of(settings, device, embedded=settings.name == POCKET, where=where)
-    refuse_too_large(where, settings, device, dtype)
+    chosen = choose(settings, device, where)
+    refuse_too_large(where, settings, device, chosen.load)
     placement = {**device_map(settings, device), **quantization(settings)}
     _quiet()
     from transformers import AutoModelForCausalLM
@@ -128,7 +131,7 @@ def load(settings: ModelSettings) -> BoundedModel:
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             where,
-            dtype=dtype,
+            dtype=chosen.load,
             use_safetensors=True,
             # What does not fit is told here, with the sizes: transformers' report is kept quiet.
             ignore_mismatched_sizes=True,
@@ -145,8 +148,33 @@ def load(settings: ModelSettings) -> BoundedModel:
         # What quantizers store has names and shapes of its own, which they check themselves.
         _check_complete(settings.name, found)
     model.requires_grad_(False)
-    bounded = bound(model, settings.name)
-    bounded.backend = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    return in_precision(model, settings, chosen)
+
+
+def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
+    """The number types, without 8-bit products where they are wrong or slow. Raises UsageError."""
+    embedded = settings.name == POCKET
+    chosen = precision_of(settings, device, embedded=embedded, where=where)
+    problem = int8.problem() if chosen.int8 else None
+    if problem is None:
+        return chosen
+    without = replace(settings, quantize=None)
+    chosen = precision_of(without, device, embedded=embedded, where=where)
+    return replace(chosen, why=f"{chosen.why}; int8 is not used: {problem}")
+
+
+def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> BoundedModel:
+    """Probe a loaded model that is to compute and to store as chosen.
+
+    Raises ModelError for --quantize int8 where it does not apply, UnsupportedModelError.
+    """
+    if chosen.int8:
+        int8.quantize(model, settings.name)
+    if chosen.widen:
+        widen(model)
+    bounded = bound(model, settings.name).storing(chosen.kv)
+    bounded.backend = resolve(settings.attn, bounded.device, bounded.dtype)
+    bounded.precision = told(bounded.dtype, bounded.kv_dtype, chosen.why)
     return bounded
 
 

@@ -14,12 +14,8 @@ from kvstream.errors import ModelError, UsageError
 from kvstream.model.weights import HEADROOM, Weights, weights_in, weights_on_hub
 from kvstream.settings import ModelSettings
 
-DTYPES = {
-    "float32": torch.float32, "fp32": torch.float32,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
-    "float16": torch.float16, "fp16": torch.float16,
-}  # fmt: skip
 BITS = {"8bit": 8, "4bit": 4}
+"""What bitsandbytes can do."""
 
 
 def device_of(name: str) -> torch.device:
@@ -36,54 +32,6 @@ def device_of(name: str) -> torch.device:
             "that can."
         ) from error
     return device
-
-
-def dtype_of(
-    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
-) -> Any:
-    """What `from_pretrained` takes as dtype. Raises UsageError for an unknown name.
-
-    `where`: folder or hub id of the weights. On a CPU that has no instructions for the 16-bit
-    numbers in which they are stored, ``auto`` is float32 where that fits in memory: bfloat16 was
-    seen at an eighth of its speed.
-    """
-    if settings.dtype != "auto":
-        if settings.dtype not in DTYPES:
-            raise UsageError(
-                f"Unknown dtype {settings.dtype!r}; choose one of {', '.join(DTYPES)}."
-            )
-        return DTYPES[settings.dtype]
-    if embedded and device.type == "cpu" and not _fast_bfloat16():
-        return torch.float32
-    whole = settings.quantize is None and settings.max_weights is None
-    if where is not None and device.type == "cpu" and whole:
-        weights = _weights(where, settings)
-        if weights is not None and weights.number_name in _slow_on_cpu():
-            fits = weights.loaded(4) * HEADROOM <= free_memory(device)
-            return torch.float32 if fits else "auto"
-    return "auto"
-
-
-def automatic_dtype(device: str) -> torch.dtype:
-    """What weights in bfloat16 are computed in where nothing is asked for and memory suffices."""
-    slow = device == "cpu" and "bfloat16" in _slow_on_cpu()
-    return torch.float32 if slow else torch.bfloat16
-
-
-def _slow_on_cpu() -> set[str]:
-    """Types of 16 bits that this CPU does not multiply in hardware: slower than float32."""
-    fast = {"bfloat16": _fast_bfloat16(), "float16": _fast_float16()}
-    return {name for name, in_hardware in fast.items() if not in_hardware}
-
-
-def _fast_bfloat16() -> bool:
-    check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return bool(check and check())
-
-
-def _fast_float16() -> bool:
-    check = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
-    return bool(check and check())
 
 
 def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
@@ -108,7 +56,7 @@ def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
 
 def quantization(settings: ModelSettings) -> dict[str, Any]:
     """What `from_pretrained` takes to quantize while loading. Raises ModelError."""
-    if settings.quantize is None:
+    if settings.quantize not in BITS:
         return {}
     if find_spec("bitsandbytes") is None:
         raise ModelError(
@@ -128,10 +76,10 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
     """
     if device_map(settings, device).get("device_map") == "auto":
         return
-    weights = _weights(where, settings)
+    weights = weights_of(where, settings)
     if weights is None:
         return
-    if settings.quantize is not None:
+    if settings.quantize in BITS:
         size = weights.loaded(BITS[settings.quantize] / 8)
     else:
         size = weights.loaded(None if dtype == "auto" else dtype.itemsize)
@@ -160,7 +108,7 @@ def refuse_beyond_memory(
         )
 
 
-def _weights(where: str, settings: ModelSettings) -> Weights | None:
+def weights_of(where: str, settings: ModelSettings) -> Weights | None:
     """What is to be loaded from a folder, the cache or the hub; None where that is not known.
 
     What is wrong with files that cannot be understood, loading says better.

@@ -296,6 +296,7 @@ class PanelView:
             ("read", self._progress(step)),
             ("", Text(self._read_words(step))),
             ("", Text(self._process_words(), style="dim")),
+            *([("types", Text(started.precision, style="dim"))] if started.precision else []),
         ]
 
     def _bar(self, parts: list[tuple[int, str, str]], total: int) -> Text:

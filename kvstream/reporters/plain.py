@@ -129,6 +129,7 @@ def plan_line(event: Started) -> str:
         f"{event.model} · {event.method} · budget {number(event.budget_tokens)} entries "
         f"({size(event.budget_bytes)}) · memory {event.schedule}, chunks {event.chunk}"
     )
+    line += f" · {event.precision}" if event.precision else ""
     if event.estimated_tokens is None:
         return f"{line} · length unknown"
     if event.lossless:

@@ -204,6 +204,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
         estimated_tokens=reader.schedule.length,
         estimated_steps=reader.schedule.steps,
         lossless=reader.schedule.whole,
+        precision=reader.model.precision,
     )
 
 

@@ -21,7 +21,7 @@ from kvstream.model.loading import POCKET, folder, load
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
-from kvstream.settings import ModelSettings, RunSettings
+from kvstream.settings import INT8, ModelSettings, RunSettings
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
 
 
@@ -45,7 +45,7 @@ class Session:
         rows = model.model.get_input_embeddings().weight.shape[0]
         # Special tokens beyond it are common and do no harm: no text gives their ids.
         most = tokenizer.highest + 1
-        if most > rows and settings.quantize is None:
+        if most > rows and settings.quantize in (None, INT8):
             raise ModelError(
                 f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
                 f"has {rows:,} rows; they are of two models: download both again."

@@ -31,9 +31,7 @@ def folder(session: Session, tmp_path: Path) -> Path:
     for name, sentence in TOPICS.items():
         text = tmp_path / f"{name}.txt"
         text.write_text(sentence * 60)
-        memory = returned(
-            session.read(open_sources([str(text)]), Request((), run, "remember"))
-        )
+        memory = returned(session.read(open_sources([str(text)]), Request((), run, "remember")))
         saving.save(memory, tmp_path / f"{name}.kvs")
     return tmp_path
 

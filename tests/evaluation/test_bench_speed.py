@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf_files
 import models
 import psutil
 import pytest
@@ -16,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvstream.errors import KvstreamError, ModelError, UnsupportedModelError, UsageError
-from kvstream.evaluation.speed import fit, floor, measure, outside, plain, plot, shapes
+from kvstream.evaluation.speed import fit, floor, llamacpp, measure, outside, plain, plot, shapes
 from kvstream.evaluation.speed.peak import measured_flops, reading_flops
 from kvstream.evaluation.speed.systems import NAMES, System, Task
 from kvstream.settings import ModelSettings
@@ -334,7 +335,7 @@ def fake_kvpress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
     session = shapes.open_shape("tiny", None, SETTINGS)
     with outside.Kvpress(
-        outside.check(fake_kvpress), session.model, random=True, revision=None
+        outside.KVPRESS.check(fake_kvpress), session.model, random=True, revision=None
     ) as kvpress:
         assert kvpress.loaded["versions"]["kvpress"] == "9.9"
         found = kvpress.read(models.tokens(400), 100, [5, 6], 3)
@@ -349,21 +350,109 @@ def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
         assert kvpress.read(models.tokens(50), 100, [5], 1)["kept"] == 50
         process = kvpress._process
     assert process is not None
-    assert process.poll() is not None
+    assert process._process.poll() is not None
 
 
 def test_kvpress_that_is_missing_is_told_with_the_remedy() -> None:
     for python, what in ((None, "needs --kvpress-python"), ("/nowhere/python", "is no program")):
         with pytest.raises(UsageError, match=what) as caught:
-            outside.check(python)
+            outside.KVPRESS.check(python)
         assert "pip install kvpress" in str(caught.value)
     with pytest.raises(UsageError, match="has no kvpress"):
-        outside.check(sys.executable)
+        outside.KVPRESS.check(sys.executable)
+
+
+# llama.cpp, played by a package that takes longer in the slower settings
+
+
+FAKE_LLAMA = """
+import time
+from types import SimpleNamespace as Some
+from pathlib import Path
+
+llama_flash_attn_type = Some(LLAMA_FLASH_ATTN_TYPE_ENABLED=1, LLAMA_FLASH_ATTN_TYPE_DISABLED=0)
+get_system_info = lambda: "AVX2 = 1"
+
+def CommonParams():
+    return Some(model=Some(), cpuparams=Some(), cpuparams_batch=Some())
+
+class Server:
+    def __init__(self, params):
+        self.params, self.cached, self.read = params, [], 0
+
+    def handle_completions(self, asked):
+        if asked["prompt"][:1] == [666]:
+            return {"error": "no such token"}
+        assert len(asked["prompt"]) + asked["n_predict"] <= self.params.n_ctx
+        p = self.params
+        fast = p.model.path.endswith("Q8_0.gguf") and p.flash_attn_type and p.n_ubatch == 128
+        end = time.process_time() + (0.01 if fast else 0.1)
+        while time.process_time() < end:
+            pass
+        return {"choices": [{"tokens": [7] * asked["n_predict"]}]}
+"""
+
+
+@pytest.fixture
+def fake_llamacpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "xllamacpp.py").write_text(FAKE_LLAMA)
+    info = tmp_path / "xllamacpp-9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: xllamacpp\nVersion: 9.9\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path)]))
+    return sys.executable
+
+
+def test_llamacpp_takes_part_at_its_best(fake_llamacpp: str, tmp_path: Path) -> None:
+    session = shapes.open_shape("tiny", None, SETTINGS)
+    source = tmp_path / "model.gguf"
+    gguf_files.write(source)
+    converted = tmp_path / "converted"
+    converted.mkdir()
+    (converted / "origin.json").write_text(json.dumps({"files": [str(source)]}))
+    session.model.model.name_or_path = str(converted)
+    python = llamacpp.LLAMACPP.check(fake_llamacpp)
+    with llamacpp.Llamacpp(python, session.model, lambda text: None) as rival:
+        found = rival.read(models.tokens(600), "full", None, [5, 6], 3)
+        assert found["setting"] == {"kind": "Q8_0", "ubatch": 128, "flash": True}
+        assert len(found["tried"]) == 8
+        assert found["system_info"] == "AVX2 = 1"
+        assert found["cpu_s"] < 0.09  # it is the fast setting that read
+        assert found["decode_cpu_tokens_per_s"] > 0
+        assert found["peak_rss_bytes"] > 10**6
+        assert rival.read(models.tokens(600), "sliding", 100, [5], 3)["peak_kv_tokens"] == 100
+        with pytest.raises(KvstreamError, match=r"xllamacpp failed.*no such token"):
+            rival.read([666], "full", None, [5], 3)
+
+
+def test_another_type_of_gguf_holds_the_same_numbers(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    from kvstream.evaluation.speed.llamacpp_worker import write
+
+    source, target = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    gguf_files.write(source)
+    write(str(source), str(target), "F16")
+    before, after = gguf.GGUFReader(source), gguf.GGUFReader(target)
+    names = set(before.fields) - {"GGUF.tensor_count", "GGUF.kv_count", "GGUF.version"}
+    assert names <= set(after.fields)
+    for name in names:
+        assert before.fields[name].contents() == after.fields[name].contents()
+    for old, new in zip(before.tensors, after.tensors, strict=True):
+        assert (old.name, list(old.shape)) == (new.name, list(new.shape))
+        numbers = (gguf.dequantize(t.data, t.tensor_type) for t in (old, new))
+        assert torch.allclose(*(torch.tensor(n) for n in numbers), rtol=1e-3, atol=1e-6)
+
+
+def test_llamacpp_needs_the_gguf_file() -> None:
+    session = shapes.open_shape("tiny", None, SETTINGS)
+    with pytest.raises(UsageError, match=r"use -m MODEL\.gguf"):
+        llamacpp.gguf_of(session.model)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--against", "llamacpp"), "needs --llamacpp-python"),
         (("--against", "llama.cpp"), "Unknown system 'llama.cpp'"),
         (("--against", "kvpress"), "needs --kvpress-python"),
         (("--save", "x"), "a time is never taken"),

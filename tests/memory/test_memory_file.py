@@ -27,7 +27,7 @@ from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.passages import Passages
 
 QUESTION = "What is the passkey for the old mill?"
@@ -341,12 +341,70 @@ def test_another_model_dtype_or_method_is_told(
     forged(written, set_in("model", "fingerprint", "0" * 16), path)
     with pytest.raises(ModelError, match=r"weights 0{16}.*-m"):
         session.recall(saving.look(path), run_of())
-    forged(written, set_in("model", "dtype", "bfloat16"), path)
-    with pytest.raises(ModelError, match="--dtype bfloat16"):
+    # Its keys and values are not of the type that it names.
+    forged(written, set_in("model", "kv_dtype", "float16"), path)
+    with pytest.raises(SourceError, match="keys is torch"):
         session.recall(saving.look(path), run_of())
     forged(written, set_in("method", "settings", "recent", 99), path)
     with pytest.raises(UsageError, match="recent=99"):
         session.recall(saving.look(path), run_of())
+
+
+@pytest.mark.parametrize("made", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("here", ["float32", "bfloat16", "float16"])
+def test_memory_of_another_number_type_is_converted(
+    session: Session, story: Path, tmp_path: Path, made: str, here: str
+) -> None:
+    """Exactly where nothing is lost; else it is said."""
+    types = {name: getattr(torch, name) for name in (made, here)}
+    path = tmp_path / "m.kvs"
+    writer = Session(session.model.storing(types[made]), session.tokenizer)
+    saving.save(read(writer, story, run_of(260)), path)
+    kind = saving.look(path)
+    assert kind.kv_dtype == types[made]
+    memory = Session(session.model.storing(types[here]), session.tokenizer).recall(kind, run_of())
+    for store in memory.reader.cache.stores:
+        stored = kind.content.tensors[f"entries.{store.spec.index}.values"]
+        held = store.values[:, store.used - stored.shape[1] : store.used]
+        assert held.dtype == types[here]
+        assert torch.equal(held, stored.to(types[here]))
+    assert memory.reader.cache.peak.bytes <= memory.reader.cache.capacity_bytes
+    exact = here in (made, "float32")
+    told = [w for w in memory.warnings if f"--kv-dtype {made}" in w]
+    assert bool(told) is not exact
+    assert result(memory).answer
+    # What was rounded says what it holds now.
+    again = tmp_path / "again.kvs"
+    saving.save(memory, again)
+    assert saving.look(again).kv_dtype == types[here]
+
+
+def test_numbers_beyond_float16_are_not_made_infinite(
+    session: Session, written: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.kvs"
+    forged(written, lambda state, tensors: tensors["entries.1.values"].fill_(1e5), path)
+    narrow = Session(session.model.storing(torch.float16), session.tokenizer)
+    with pytest.raises(ModelError, match=r"100,\d+, and float16 holds 65,504.*--kv-dtype bfloat16"):
+        narrow.recall(saving.look(path), run_of())
+
+
+@pytest.mark.parametrize("made", [torch.float32, torch.bfloat16])
+def test_a_model_loaded_in_another_type_knows_its_memory(
+    session: Session, story: Path, tmp_path: Path, made: torch.dtype
+) -> None:
+    path = tmp_path / "m.kvs"
+    other = torch.bfloat16 if made == torch.float32 else torch.float32
+    writer, reader = (
+        Session.open(ModelSettings(device="cpu", dtype=str(d).removeprefix("torch.")))
+        for d in (made, other)
+    )
+    saving.save(read(writer, story, run_of(260)), path)
+    assert result(reader.recall(saving.look(path), run_of())).answer
+    forged(path.read_bytes(), set_in("model", "rounded", "0" * 16), path)
+    forged(path.read_bytes(), set_in("model", "fingerprint", "0" * 16), path)
+    with pytest.raises(ModelError, match=r"weights 0{16}"):
+        reader.recall(saving.look(path), run_of())
 
 
 def test_weights_have_a_fingerprint(session: Session) -> None:

@@ -68,9 +68,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]
-    if options.loading["dtype"] == "auto":  # what is stored fits no other
-        stored = kinds[0].model["dtype"]
-        options = replace(options, loading={**options.loading, "dtype": stored})
+    options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):
         if budget.tokens is None:

@@ -396,8 +396,14 @@ model_options = stack(
     option(
         "--dtype", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Number type of weights and cache; auto is as stored, or float32 where the CPU has no "
-        "instructions for that.",
+        help="Number type that the model computes in; auto is as stored, or float32 where the CPU "
+        "has no instructions for that.",
+    ),
+    option(
+        "--kv-dtype", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Number type of the KV cache; auto is --dtype, but stays at the 16 bits of the "
+        "weights where auto computes them in float32.",
     ),
     option(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",
@@ -405,8 +411,10 @@ model_options = stack(
         help="How attention is computed.",
     ),
     option(
-        "--quantize", type=click.Choice(["8bit", "4bit"]), advanced=True, section="Model",
-        help="Quantize the weights while they are loaded (needs bitsandbytes).",
+        "--quantize", type=click.Choice(["int8", "8bit", "4bit"]), advanced=True,
+        section="Model",
+        help="Quantize the weights while they are loaded: int8 for a CPU; 8bit and 4bit need "
+        "bitsandbytes.",
     ),
     option(
         "--max-weights", type=BytesType(), metavar="SIZE", advanced=True, section="Model",
@@ -731,8 +739,8 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
 
 
 _LOADING = (
-    "device", "dtype", "attn", "quantize", "max_weights", "threads", "revision", "offline",
-    "trust_remote_code", "quiet",
+    "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
+    "offline", "trust_remote_code", "quiet",
 )  # fmt: skip
 _ANSWERS = (
     "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "extract", "passages", "strict",

@@ -112,8 +112,7 @@ def open_memory(
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
-    if options.loading["dtype"] == "auto":  # what is stored fits no other
-        options = replace(options, loading={**options.loading, "dtype": file.model["dtype"]})
+    options = replace(options, loading=file.loading(options.loading))
     announce(reporter, options)
     model = open_model(options)
     memory = model.recall(file)

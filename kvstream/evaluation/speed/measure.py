@@ -23,13 +23,16 @@ from kvstream.session.session import Session
 
 WARM = 4096
 """Tokens of the first round, which is not counted: it warms up libraries and caches."""
-WARM_TOKEN_BY_TOKEN = 256
+WARM_FEWER = {"streamingllm": 256, "llamacpp": 512}
+"""Where that would take long."""
 MEDIANS = (
-    "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "cpu_s", "select_s",
+    "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "decode_cpu_tokens_per_s",
+    "cpu_s", "select_s",
     "peak_kv_tokens", "peak_kv_bytes", "peak_rss_bytes", "peak_device_bytes",
 )  # fmt: skip
 FACTS = (
     "load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens", "text_bytes",
+    "system_info", "setting", "tried",
 )  # fmt: skip
 """The same in every round."""
 
@@ -93,9 +96,8 @@ class Bench:
         if known and known[0]["prefill_s"] > self.limits.repeat_s:
             return f"{system.label} takes too long to be repeated"
         if warm:
-            few = WARM_TOKEN_BY_TOKEN if system.name == "streamingllm" else WARM
-            task = replace(task, ids=task.ids[:few])
-        if system.name not in ("kvstream", "kvpress"):
+            task = replace(task, ids=task.ids[: WARM_FEWER.get(system.name, WARM)])
+        if system.name not in ("kvstream", "kvpress", "llamacpp"):
             task = replace(task, steps=steps.get(_leader(system, self.every), ()))
             if system.case is not None and not task.steps:
                 return f"{system.label}: kvstream itself failed"
@@ -150,7 +152,9 @@ class Bench:
             **{key: _median(results, key) for key in MEDIANS},
             "runs": len(results),
             "threads": torch.get_num_threads(),
-            "dtype": str(model.layers[0].dtype).removeprefix("torch."),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "kv_dtype": str(model.kv_dtype).removeprefix("torch."),
+            "precision": model.precision,
             "device": model.device.type,
         }
         if system.mode:
@@ -186,6 +190,14 @@ class Bench:
                 for kind, clock in (("ratio", "prefill_s"), ("cpu_ratio", "cpu_s")):
                     ratio = statistics.median(a[clock] / b[clock] for a, b in pairs)
                     rows[index][f"{kind}_to_{name}"] = round(ratio, 4)
+                if rival.name == "llamacpp":
+                    speeds = [
+                        a["decode_cpu_tokens_per_s"] / b["decode_cpu_tokens_per_s"]
+                        for a, b in pairs
+                        if {"decode_cpu_tokens_per_s"} <= a.keys() & b.keys()
+                    ]
+                    if speeds:
+                        rows[index][f"decode_to_{name}"] = round(statistics.median(speeds), 4)
 
 
 def _median(results: Sequence[Record], key: str) -> Any:

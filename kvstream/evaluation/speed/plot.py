@@ -19,6 +19,8 @@ OTHERS = {
     "full": ("#663333", "s"),
     "transformers": ("#000000", "D"),
     "kvpress": ("#aa3377", "^"),
+    "llamacpp": ("#117733", "P"),
+    "llamacpp sliding": ("#44bb99", "P"),
     "streamingllm": ("#888800", "v"),
     "reading": ("#aaaaaa", "."),
 }
@@ -100,7 +102,7 @@ def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
     for row in rows:
         label, system = line_label(row, ours), row["system"]
         if label not in found and system in OTHERS:
-            found[label] = _Line(*OTHERS[system])
+            found[label] = _Line(*OTHERS.get(f"{system} {row.get('mode')}", OTHERS[system]))
         elif label not in found:
             number = names.index(case_label(row, ours)) if names else 0
             colour = COLOURS[number % len(COLOURS)]
@@ -123,6 +125,7 @@ def line_label(row: Record, ours: Sequence[Record]) -> str:
         "full": "all of it, kvstream's attention",
         "transformers": "transformers, plain cache",
         "kvpress": "kvpress, SnapKV",
+        "llamacpp": f"llama.cpp, {row.get('mode', 'full')}",
         "streamingllm": "StreamingLLM, token by token",
         "reading": "reading and tokenizing alone",
     }.get(row["system"])

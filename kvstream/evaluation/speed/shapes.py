@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kvstream.errors import UsageError
-from kvstream.model.attention import resolve
-from kvstream.model.loading import POCKET
-from kvstream.model.placement import device_of, dtype_of, refuse_beyond_memory
-from kvstream.model.probe import bound
+from kvstream.model.loading import POCKET, choose, in_precision
+from kvstream.model.placement import device_of, refuse_beyond_memory
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings
 from kvstream.tokenization.loading import load_tokenizer
@@ -86,9 +85,11 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
         torch.set_num_threads(settings.threads)
     shape = config(name, layers)
     device = device_of(settings.device)
-    dtype = dtype_of(settings, device, embedded=False)
-    if dtype == "auto":
+    chosen = choose(replace(settings, name=name), device, None)
+    if chosen.load == "auto":
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        chosen = replace(chosen, load=dtype, why="the default of a shape")
+    dtype = chosen.load
     _refuse_too_large(name, shape, device, dtype)
     torch.manual_seed(0)
     with device:
@@ -96,8 +97,7 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     model.requires_grad_(False)
     whole = config(name).num_hidden_layers
     label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
-    bounded = bound(model, label)
-    bounded.backend = resolve(settings.attn, bounded.device, bounded.layers[0].dtype)
+    bounded = in_precision(model, replace(settings, name=label), chosen)
     return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
 
 

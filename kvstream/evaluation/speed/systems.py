@@ -12,6 +12,7 @@ from kvstream.errors import UsageError
 from kvstream.evaluation.harness import IdFeed, document, open_reader
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, read_floor
+from kvstream.evaluation.speed.llamacpp import FULL, SLIDING, Llamacpp
 from kvstream.evaluation.speed.outside import Kvpress
 from kvstream.evaluation.speed.plain import read_plain, read_token_by_token
 from kvstream.evaluation.speed.timing import Stopwatch
@@ -21,8 +22,10 @@ from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.tokenization.loading import TokenStream
 
-NAMES = ("floor", "floor-sdpa", "full", "transformers", "kvpress", "streamingllm", "reading")
-FITTED = ("full", "transformers", "kvpress")
+NAMES = (
+    "floor", "floor-sdpa", "full", "transformers", "kvpress", "llamacpp", "streamingllm", "reading",
+)  # fmt: skip
+FITTED = ("full", "transformers", "kvpress", "llamacpp")
 """Attention to everything: for long texts their time grows with the square of the length."""
 FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
 QUESTION = "What is the passkey?"
@@ -41,7 +44,8 @@ class System:
     case: Case | None = None
     """What kvstream does, and whose sizes the floor takes."""
     mode: str | None = None
-    """How transformers reads: ``one shot`` or ``chunked``."""
+    """How transformers reads, ``one shot`` or ``chunked``, and llama.cpp: ``full`` or
+    ``sliding``."""
     budget: int | None = None
     """Entries a head that it may keep; None: all."""
 
@@ -59,7 +63,7 @@ class System:
     @property
     def growth(self) -> int:
         """The power of the length that its time grows with, for long texts."""
-        return 2 if self.name in FITTED else 1
+        return 2 if self.name in FITTED and self.mode != SLIDING else 1
 
     def beside(self, other: System) -> bool:
         """Whether this one of kvstream's is compared with the other."""
@@ -89,9 +93,12 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
         out += [System("transformers", mode=mode) for mode in ("one shot", "chunked")]
     if "reading" in against:
         out.append(System("reading"))
+    budgets = dict.fromkeys(s.budget for s in out if s.budget is not None)
+    if "llamacpp" in against:
+        out.append(System("llamacpp", mode=FULL))
+        out += [System("llamacpp", mode=SLIDING, budget=budget) for budget in budgets]
     for name in ("kvpress", "streamingllm"):
         if name in against:
-            budgets = dict.fromkeys(s.budget for s in out if s.budget is not None)
             out += [System(name, budget=budget) for budget in budgets]
     return out
 
@@ -111,6 +118,7 @@ class Task:
     steps: Sequence[tuple[int, int]] = ()
     """(chunk, memory) of kvstream's last reading, which its floor repeats."""
     kvpress: Kvpress | None = None
+    llamacpp: Llamacpp | None = None
     exact_times: bool = False
     """Wait for the GPU around selection: the whole takes longer, and the part is right."""
 
@@ -174,6 +182,12 @@ def _kvpress(system: System, task: Task) -> Record:
     return {**found, **task.kvpress.loaded}
 
 
+def _llamacpp(system: System, task: Task) -> Record:
+    assert task.llamacpp is not None
+    assert system.mode is not None
+    return task.llamacpp.read(task.ids, system.mode, system.budget, task.question, task.tokens)
+
+
 def _streamingllm(system: System, task: Task) -> Record:
     assert system.budget is not None
     return read_token_by_token(
@@ -199,6 +213,7 @@ _RUNS: dict[str, Callable[[System, Task], Record]] = {
     "full": _full,
     "transformers": _plain,
     "kvpress": _kvpress,
+    "llamacpp": _llamacpp,
     "streamingllm": _streamingllm,
     "reading": _reading,
 }

@@ -46,7 +46,7 @@ class Stopwatch:
         wait(device)
         self._started = Clock.now()
         self._read: Clock | None = None
-        self._tokens: list[float] = []
+        self._tokens: list[Clock] = []
 
     @property
     def seconds(self) -> float:
@@ -60,17 +60,20 @@ class Stopwatch:
 
     def token(self) -> None:
         """A token of the answer is known; reading its number has waited for the device."""
-        self._tokens.append(self.seconds)
+        self._tokens.append(Clock.now() - self._started)
 
     def record(self) -> Record:
-        """``prefill_s``, ``cpu_s``, ``first_token_s``, ``total_s``, ``decode_tokens_per_s``."""
+        """``prefill_s``, ``cpu_s``, ``first_token_s``, ``total_s``, ``decode_tokens_per_s``,
+        ``decode_cpu_tokens_per_s``."""
         assert self._read is not None
         found: Record = {"prefill_s": self._read.wall, "cpu_s": self._read.cpu}
         if self._tokens:
             first, last = self._tokens[0], self._tokens[-1]
-            found |= {"first_token_s": first, "total_s": last}
-            if last > first:
-                found["decode_tokens_per_s"] = (len(self._tokens) - 1) / (last - first)
+            found |= {"first_token_s": first.wall, "total_s": last.wall}
+            if last.wall > first.wall:
+                spent, more = last - first, len(self._tokens) - 1
+                found["decode_tokens_per_s"] = more / spent.wall
+                found["decode_cpu_tokens_per_s"] = more / max(spent.cpu, 1e-9)
         return found
 
 

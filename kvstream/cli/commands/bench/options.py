@@ -180,8 +180,8 @@ def plot_option(of: str) -> Callable[[Any], Any]:
 def model_settings(values: dict[str, Any]) -> ModelSettings:
     """The shared model options as settings; they are taken out of `values`."""
     same = (
-        "revision", "offline", "device", "dtype", "attn", "quantize", "max_weights", "threads",
-        "trust_remote_code",
+        "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
+        "threads", "trust_remote_code",
     )  # fmt: skip
     return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
 

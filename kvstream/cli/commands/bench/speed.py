@@ -36,12 +36,17 @@ speed_options = stack(
         section="Measurement",
         help="floor: same chunks and memory, no selection; floor-sdpa: with transformers' "
         "attention; full: nothing dropped, with the fastest attention there is; transformers: a "
-        "plain cache, at once and in chunks; kvpress: its SnapKV; streamingllm: token by token; "
+        "plain cache, at once and in chunks; kvpress: its SnapKV; llamacpp: the same GGUF file, "
+        "with all of it kept and with a sliding window; streamingllm: token by token; "
         "reading: from the file to tokens, no model.",
     ),
     option(
         "--kvpress-python", metavar="PATH", section="Measurement",
         help="A Python that has kvpress, for --against kvpress; make kvpress sets one up.",
+    ),
+    option(
+        "--llamacpp-python", metavar="PATH", section="Measurement",
+        help="A Python that has xllamacpp, for --against llamacpp; make llamacpp sets one up.",
     ),
     option(
         "--shape", metavar="NAME", section="Measurement",
@@ -100,13 +105,17 @@ def command(ctx: click.Context, **values: Any) -> int:
 
 def _run(**values: Any) -> int:
     from kvstream.evaluation import heatmap, report
-    from kvstream.evaluation.speed import fit, outside, peak, plot, systems
+    from kvstream.evaluation.speed import fit, llamacpp, outside, peak, plot, systems
     from kvstream.evaluation.speed.measure import Bench, Limits
 
     no_stdin(values["text"])
     against, answer = values["against"], values["max_tokens"]
     systems.check(against)
-    python = outside.check(values["kvpress_python"]) if "kvpress" in against else None
+    python = other_python = None
+    if "kvpress" in against:
+        python = outside.KVPRESS.check(values["kvpress_python"])
+    if "llamacpp" in against:
+        other_python = llamacpp.LLAMACPP.check(values["llamacpp_python"])
     if values["plot"] is not None:
         heatmap.check(values["plot"])
     settings = model_settings(values)
@@ -127,6 +136,11 @@ def _run(**values: Any) -> int:
         advance = stack.enter_context(
             output.progress(values["progress"], total, quiet=values["quiet"])
         )
+        llama = None
+        if other_python is not None:
+            llama = stack.enter_context(
+                llamacpp.Llamacpp(other_python, session.model, lambda text: None)
+            )
         model = session.model
         flops = peak.measured_flops(model.device, model.layers[0].dtype)
         limits = Limits(values["limit"], values["give_up"])
@@ -137,7 +151,13 @@ def _run(**values: Any) -> int:
         texts = _texts(session, values)
         for tokens in sorted(values["lengths"]):
             task = systems.Task(
-                session, texts(tokens), question, answer, limits.repeat_s, kvpress=kvpress
+                session,
+                texts(tokens),
+                question,
+                answer,
+                limits.repeat_s,
+                kvpress=kvpress,
+                llamacpp=llama,
             )
             found = bench.measure(task)
             rows += found
@@ -199,6 +219,8 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
         "to_full": "to all of it",
         "to_transformers": "to a plain cache",
         "to_kvpress": "to kvpress",
+        "to_llamacpp_full": "to llama.cpp",
+        "to_llamacpp_sliding": "to llama.cpp, sliding",
         "to_streamingllm": "to StreamingLLM",
         "to_reading": "to reading",
     }
@@ -213,6 +235,19 @@ def _tables(rows: list[Any], report: Any, flops: float) -> Any:
             ],
             ours,
         )
+    for row in (r for r in rows if r.get("setting")):
+        setting = ", ".join(f"{name} {value}" for name, value in row["setting"].items())
+        yield f"{_name(row, ours)}, {report.count(row['tokens'])}: {setting}."
+    for info in dict.fromkeys(r["system_info"] for r in rows if r.get("system_info")):
+        yield f"llama.cpp says of this machine: {info.strip()}"
+    for row in ours:
+        for name in ("full", "sliding"):
+            if f"decode_to_llamacpp_{name}" in row:
+                ratio = row[f"decode_to_llamacpp_{name}"]
+                yield (
+                    f"{_name(row, ours)} answers {ratio:.3g} times as fast as llama.cpp, {name} "
+                    "(processor time)."
+                )
     told = dict.fromkeys(
         f"{_name(r, ours).strip()}, {report.count(r['tokens'])}: {r['error']}"
         for r in rows if "error" in r
@@ -245,7 +280,8 @@ def _name(row: Any, ours: list[Any]) -> str:
     label = line_label(row, ours)
     if row["system"].startswith("floor"):
         return f"  {label}"
-    return f"{label}, {row['mode']}" if row.get("mode") else label
+    told = row.get("mode") if row["system"] != "llamacpp" else None
+    return f"{label}, {told}" if told else label
 
 
 def _seconds(row: Any) -> str | None:

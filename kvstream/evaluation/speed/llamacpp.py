@@ -1,0 +1,165 @@
+"""llama.cpp with the same GGUF file, at its best: the fastest of its types and settings.
+
+A short text decides: every type with flash attention on and off, then the fastest with other sizes
+of its batches. The process that reads is a fresh one, so that its memory is that of one setting.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvstream.errors import UsageError
+from kvstream.evaluation.records import Record
+from kvstream.evaluation.speed.outside import Process, Program
+from kvstream.model.bounded import BoundedModel
+
+LLAMACPP = Program(
+    "xllamacpp",
+    Path(__file__).with_name("llamacpp_worker.py"),
+    "make llamacpp (which prints the path), or: python -m venv DIR && DIR/bin/pip install "
+    "xllamacpp gguf psutil",
+    "--llamacpp-python",
+)
+FULL, SLIDING = "full", "sliding"
+"""Everything stays, or the newest entries of a window that slides by half of it."""
+OTHER_TYPES = ("Q8_0", "F16")
+FIRST_UBATCH, OTHER_UBATCHES = 512, (128, 2048)
+TUNE = 512
+"""Tokens of the text that settings are compared on."""
+SPARE = 64
+"""Entries beside text, question and answer."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How llama.cpp runs."""
+
+    path: str
+    kind: str
+    """Type of its matrices, or ``as given``."""
+    ubatch: int = FIRST_UBATCH
+    flash: bool = True
+
+    def __str__(self) -> str:
+        attention = "flash attention" if self.flash else "no flash attention"
+        return f"{self.kind}, ubatch {self.ubatch}, {attention}"
+
+
+def gguf_of(model: BoundedModel) -> Path:
+    """The GGUF file that a model was converted from. Raises UsageError."""
+    try:
+        origin = json.loads(Path(model.model.name_or_path, "origin.json").read_text("utf-8"))
+        path = Path(origin["files"][0])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        raise UsageError(
+            f"--against llamacpp reads the same GGUF file, and {model.name} is none; use "
+            "-m MODEL.gguf, or -m smollm2."
+        ) from None
+    if len(origin["files"]) > 1 or not path.is_file():
+        raise UsageError(
+            f"--against llamacpp needs the GGUF file that {model.name} was converted from, in one "
+            f"piece, and {path} is not that; put it back, or join its parts."
+        )
+    return path
+
+
+class Llamacpp:
+    """A process with llama.cpp in it, in the setting that was fastest; used as a context."""
+
+    def __init__(self, python: str, model: BoundedModel, advance: Callable[[str], None]) -> None:
+        self._python, self._model, self._advance = python, model, advance
+        self._source = gguf_of(model)
+        self._stack = ExitStack()
+        self._process: Process | None = None
+        self._context = 0
+        self.best: Setting | None = None
+        self.tried: dict[str, float] = {}
+        """Tokens a second of processor time by setting."""
+        self.loaded: Record = {}
+
+    def __enter__(self) -> Llamacpp:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._end()
+        self._stack.close()
+
+    def tune(self, ids: Sequence[int]) -> None:
+        """Find the fastest setting. Raises KvstreamError with what the process said."""
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+        settings = [Setting(str(self._source), "as given")]
+        process = Process(LLAMACPP, self._python)
+        try:
+            for kind in OTHER_TYPES:
+                path = str(folder / f"{kind}.gguf")
+                process.ask(write={"source": str(self._source), "target": path, "kind": kind})
+                settings.append(Setting(path, kind))
+            every = [replace(s, flash=flash) for s in settings for flash in (True, False)]
+            speeds = {setting: self._speed(process, setting, ids) for setting in every}
+            best = max(speeds, key=lambda s: speeds[s])
+            for ubatch in OTHER_UBATCHES:
+                other = replace(best, ubatch=ubatch)
+                speeds[other] = self._speed(process, other, ids)
+        finally:
+            process.close()
+        self.best = max(speeds, key=lambda s: speeds[s])
+        self.tried = {str(s): round(speed, 1) for s, speed in speeds.items()}
+
+    def _speed(self, process: Process, setting: Setting, ids: Sequence[int]) -> float:
+        few = list(ids[:TUNE])
+        self._load(process, setting, TUNE + SPARE)
+        read = {"ids": few, "question": [], "tokens": 0, "mode": FULL, "budget": None}
+        speed = len(few) / process.ask(read=read)["cpu_s"]
+        self._advance(f"llama.cpp, {setting}: {speed:.0f} tokens/s")
+        return speed
+
+    def _load(self, process: Process, setting: Setting, context: int) -> Record:
+        return process.ask(
+            model={
+                "path": setting.path,
+                "threads": torch.get_num_threads(),
+                "context": context,
+                "ubatch": setting.ubatch,
+                "flash": setting.flash,
+            }
+        )
+
+    def read(
+        self,
+        ids: Sequence[int],
+        mode: str,
+        budget: int | None,
+        question: Sequence[int],
+        tokens: int,
+    ) -> Record:
+        """What reading `ids` costs, all of them kept or in a window of `budget` entries."""
+        if self.best is None:
+            self.tune(ids)
+        assert self.best is not None
+        window = len(ids) if budget is None else budget
+        context = window + len(question) + tokens + SPARE
+        if self._process is None or context != self._context:
+            self._end()
+            self._process, self._context = Process(LLAMACPP, self._python), context
+            self.loaded = self._load(self._process, self.best, context)
+        found = self._process.ask(
+            read={
+                "ids": list(ids), "question": list(question), "tokens": tokens, "mode": mode,
+                "budget": budget,
+            }
+        )  # fmt: skip
+        best = {k: v for k, v in asdict(self.best).items() if k != "path"}
+        return {**found, **self.loaded, "setting": best, "tried": self.tried}
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None

@@ -1,0 +1,152 @@
+"""8-bit integer products on a CPU: weights quantized once, activations token by token.
+
+A weight's row and a token's vector each have one scale, the largest of their numbers over 127, and
+no offset. The product of the integers is exact (int32). The few columns with the largest
+activations stay in float32, as they would make the scale coarse for all others (LLM.int8(), arXiv
+2208.07339, section 3.2; here their number is fixed). It is PyTorch's `torch._int_mm`, the one
+that torchao's int8 configurations call; this file alone knows of it. CPUs without VNNI are slow
+with it where tokens come one by one; there `torch._weight_int8pack_mm` takes bfloat16 activations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvstream.errors import ModelError
+
+LEAST = 64
+"""Narrower layers stay as they are: routers and the like, which cost little and matter much."""
+LEAST_SHARE = 0.5
+"""Of the weights of a model that must be in layers that can be quantized."""
+WORTH = 1.3
+"""How many times as fast as float32 it must be."""
+TRIED = (256, 768, 768)
+"""Tokens, width and outputs of the product that is tried."""
+ERROR = 0.02
+"""Relative error of that product; 8 bits were seen at 0.011."""
+LARGEST = 127
+COLUMNS = 16
+"""Of the activations that stay in float32, at the most; an eighth in narrow layers."""
+FEW = 4
+"""Fewer tokens than this may go the other way."""
+
+
+class Int8Linear(nn.Module):
+    """A linear layer of 8-bit weights; takes and gives float32."""
+
+    def __init__(self, linear: nn.Linear, *, packs: bool = False) -> None:
+        """`packs`: few tokens stay in bfloat16, and weights are widened within the product."""
+        super().__init__()
+        self.packs = packs
+        weight, scale = quantized(linear.weight.detach().float())
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        """int8 [out, in]."""
+        self.scale = nn.Parameter(scale.flatten(), requires_grad=False)
+        """float32 [out]."""
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], float32."""
+        rows = x.reshape(-1, x.shape[-1])
+        if self.packs and len(rows) < FEW:
+            ones = torch.ones(self.out_features, dtype=torch.bfloat16)
+            out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, ones).float()
+        else:
+            columns = largest_columns(rows)
+            flat, scale = quantized(rows.index_fill(1, columns, 0))
+            out = torch._int_mm(flat, self.weight.t()).float().mul_(scale)
+            out.addmm_(rows[:, columns], self.weight[:, columns].float().t())
+        out.mul_(self.scale)
+        if self.bias is not None:
+            out.add_(self.bias)
+        return out.view(*x.shape[:-1], -1)
+
+
+def largest_columns(rows: Tensor) -> Tensor:
+    """Which of the columns of rows [n, d] have the largest numbers, [k] int64."""
+    return rows.abs().amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
+
+
+def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [n, d] as int8 and the scale of each, [n, 1] float32."""
+    scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(1e-30)
+    return (rows / scale).round_().to(torch.int8), scale
+
+
+def quantize(model: nn.Module, name: str) -> None:
+    """Replace a model's linear layers. Raises ModelError where most weights are in others."""
+    places = [
+        (parent, key, child)
+        for parent in model.modules()
+        for key, child in parent.named_children()
+        if isinstance(child, nn.Linear)
+        and type(child).forward is nn.Linear.forward
+        and min(child.weight.shape) >= LEAST
+    ]
+    # A table that is the output layer, too, stays for looking up.
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    inside = sum(c.weight.numel() for _, _, c in places if id(c.weight) not in tables)
+    beside = sum(p.numel() for p in model.parameters() if id(p) not in tables)
+    if inside < LEAST_SHARE * beside:
+        raise ModelError(
+            f"--quantize int8 can replace layers with {inside:,} of the {beside:,} weights of "
+            f"{name}; the others are no linear layers, or narrower than {LEAST}. Leave it out, or "
+            "use --quantize 8bit."
+        )
+    packs = packing_is_faster()
+    for parent, key, child in places:
+        setattr(parent, key, Int8Linear(child, packs=packs))
+
+
+def problem() -> str | None:
+    """What is wrong with 8-bit products on this machine, if anything."""
+    tokens, width, outputs = TRIED
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tokens, width, generator=generator)
+    linear = nn.Linear(width, outputs, bias=False).requires_grad_(False)
+    linear.weight.data = torch.randn(outputs, width, generator=generator)
+    try:
+        layer = Int8Linear(linear)
+        with torch.inference_mode():
+            right, found = linear(x), layer(x)
+            error = float((found - right).norm() / right.norm())
+            if not error <= ERROR:
+                return f"its products are wrong by {error:.0%} on this CPU"
+            times = _seconds(lambda: F.linear(x, linear.weight)) / _seconds(lambda: layer(x))
+    except (RuntimeError, AttributeError) as exception:
+        return f"this PyTorch cannot do it ({str(exception).splitlines()[0][:80]})"
+    if times < WORTH:
+        return f"8-bit products are {times:.1f} times as fast as float32 on this CPU"
+    return None
+
+
+@torch.inference_mode()
+def packing_is_faster() -> bool:
+    """Whether one token's product is faster on this machine with its activations in bfloat16."""
+    _, width, outputs = TRIED
+    linear = nn.Linear(width, outputs, bias=False)
+    x = torch.ones(1, width)
+    ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
+    try:
+        packed, plain = (_seconds(lambda layer=layer: layer(x)) for layer in ways)
+    except (RuntimeError, AttributeError):  # a PyTorch without it
+        return False
+    return packed < plain
+
+
+def _seconds(run: Callable[[], Any], rounds: int = 7) -> float:
+    """Processor time of the fastest of some rounds."""
+    found = []
+    for _ in range(rounds):
+        started = time.process_time()
+        run()
+        found.append(time.process_time() - started)
+    return min(found)

@@ -1,0 +1,177 @@
+"""In which numbers a model computes, its weights lie in memory, and its KV cache is stored."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvstream.errors import UsageError
+from kvstream.model import placement
+from kvstream.model.weights import HEADROOM, Weights
+from kvstream.settings import INT8, ModelSettings
+
+DTYPES = {
+    "float32": torch.float32, "fp32": torch.float32,
+    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
+    "float16": torch.float16, "fp16": torch.float16,
+}  # fmt: skip
+HALVES = ("bfloat16", "float16")
+INSTRUCTIONS = ("avx512_bf16", "amx_tile")
+"""Of processors of the kinds `X86` that multiply bfloat16."""
+INT8_WHY = "beside 8-bit products"
+X86 = ("x86_64", "AMD64")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What was chosen, and why."""
+
+    load: Any
+    """What `from_pretrained` takes as dtype: a type, or ``auto`` (as stored)."""
+    why: str
+    widen: bool = False
+    """Weights stay in 16 bits, and are widened to float32 while the model computes."""
+    int8: bool = False
+    """The products of the layers take 8-bit integers."""
+    kv: torch.dtype | None = None
+    """What the KV cache stores; None: what the model computes in."""
+
+
+def precision_of(
+    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
+) -> Precision:
+    """The types for a model. Raises UsageError for an unknown name.
+
+    `where`: folder or hub id of the weights. On a CPU that has no instructions for the 16-bit
+    numbers in which they are stored, ``auto`` computes in float32: bfloat16 was seen at an eighth
+    of its speed. Where float32 weights do not fit, they stay in 16 bits and are widened. The KV
+    cache then stays in the 16-bit type of the weights, unless `ModelSettings.kv_dtype` says
+    otherwise.
+    """
+    asked = _named(settings.dtype, "dtype")
+    kv = _named(settings.kv_dtype, "kv-dtype")
+    if settings.quantize == INT8:
+        return _for_int8(settings, device, asked, kv, where)
+    whole = settings.quantize is None and settings.max_weights is None
+    on_cpu = device.type == "cpu" and whole
+    weights = placement.weights_of(where, settings) if where is not None and on_cpu else None
+    stored = None if weights is None else weights.number_name
+    if asked is not None:
+        narrow = asked == torch.float32 and weights is not None and stored in HALVES
+        if narrow and not _fits(weights, device):
+            return Precision(_stored_type(weights), _no_room(weights), widen=True, kv=kv)
+        return Precision(asked, "asked for", kv=kv)
+    if embedded and device.type == "cpu" and not _fast_bfloat16():
+        stored = "bfloat16"
+    if stored is None or stored not in _slow_on_cpu() or not (on_cpu or embedded):
+        return Precision("auto", "as stored", kv=kv)
+    why = f"this CPU has no {stored} instructions"
+    if settings.kv_dtype == "auto":
+        kv = DTYPES[stored]
+    if weights is not None and not _fits(weights, device):
+        return Precision(_stored_type(weights), f"{why}; {_no_room(weights)}", widen=True, kv=kv)
+    return Precision(torch.float32, why, kv=kv)
+
+
+def _for_int8(
+    settings: ModelSettings,
+    device: torch.device,
+    asked: torch.dtype | None,
+    kv: torch.dtype | None,
+    where: str | None,
+) -> Precision:
+    """The types beside 8-bit products, which take and give float32. Raises UsageError."""
+    if device.type != "cpu":
+        raise UsageError(
+            f"--quantize {INT8} is for the CPU, and the model goes to {device.type}; use "
+            "--quantize 8bit there."
+        )
+    if asked not in (None, torch.float32):
+        raise UsageError(
+            f"--quantize {INT8} computes in float32 beside its 8-bit products; leave --dtype "
+            f"{settings.dtype} out."
+        )
+    if settings.max_weights is not None:
+        raise UsageError(f"--quantize {INT8} holds all weights in memory; leave --max-weights out.")
+    weights = None if where is None else placement.weights_of(where, settings)
+    stored = None if weights is None else weights.number_name
+    if weights is None or stored not in HALVES:
+        return Precision(torch.float32, INT8_WHY, int8=True, kv=kv)
+    if settings.kv_dtype == "auto":
+        kv = DTYPES[stored]
+    return Precision(_stored_type(weights), INT8_WHY, widen=True, int8=True, kv=kv)
+
+
+def _named(name: str, option: str) -> torch.dtype | None:
+    """The type of a name; None for ``auto``. Raises UsageError."""
+    if name != "auto" and name not in DTYPES:
+        raise UsageError(f"Unknown {option} {name!r}; choose one of auto, {', '.join(DTYPES)}.")
+    return DTYPES.get(name)
+
+
+def _fits(weights: Weights | None, device: torch.device) -> bool:
+    """Whether the weights in float32 fit in what memory is free."""
+    return weights is None or weights.loaded(4) * HEADROOM <= placement.free_memory(device)
+
+
+def _stored_type(weights: Weights | None) -> torch.dtype:
+    """The 16-bit type that most numbers are stored in, so that nothing is rounded."""
+    assert weights is not None
+    halves = {"F16": torch.float16, "BF16": torch.bfloat16}
+    most = max(halves, key=lambda kind: weights.floats[kind])
+    return halves[most]
+
+
+def _no_room(weights: Weights | None) -> str:
+    assert weights is not None
+    return (
+        f"float32 weights of {weights.loaded(4) / 1e9:.1f} GB do not fit, so each is widened from "
+        "16 bits when it is needed"
+    )
+
+
+def dtype_of(
+    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
+) -> Any:
+    """What `from_pretrained` takes as dtype. Raises UsageError for an unknown name."""
+    return precision_of(settings, device, embedded=embedded, where=where).load
+
+
+def automatic_dtype(device: str) -> torch.dtype:
+    """What weights in bfloat16 are computed in where nothing is asked for."""
+    return torch.float32 if is_slow("bfloat16", device) else torch.bfloat16
+
+
+def is_slow(name: str, device: str) -> bool:
+    """Whether a number type has no instructions on this kind of device."""
+    return device == "cpu" and name in _slow_on_cpu()
+
+
+def told(model_dtype: torch.dtype, kv_dtype: torch.dtype, why: str) -> str:
+    """The choice in a few words, for the status line."""
+    computes, stores = (str(t).removeprefix("torch.") for t in (model_dtype, kv_dtype))
+    cache = "" if computes == stores else f", KV cache {stores}"
+    return f"{computes}{cache} ({why})"
+
+
+def _slow_on_cpu() -> set[str]:
+    """Types of 16 bits that this CPU does not multiply in hardware: slower than float32."""
+    fast = {"bfloat16": _fast_bfloat16(), "float16": _fast_float16()}
+    return {name for name, in_hardware in fast.items() if not in_hardware}
+
+
+def _fast_bfloat16() -> bool:
+    check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    if not (check and check()):
+        return False
+    # On x86 the check is content with AVX-512, where oneDNN computes bfloat16 by other means.
+    asks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in INSTRUCTIONS)
+    return platform.machine() not in X86 or any(bool(ask and ask()) for ask in asks)
+
+
+def _fast_float16() -> bool:
+    check = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
+    return bool(check and check())

@@ -1,0 +1,98 @@
+"""Weights that stay in 16 bits and are widened to float32 where the model needs them.
+
+For CPUs without instructions for 16-bit products, where float32 weights do not fit in memory. The
+results are those of float32 weights: each number is converted exactly. Linear layers are widened
+and multiplied in blocks of rows that stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HALF = (torch.bfloat16, torch.float16)
+SMALL = 1 << 16
+"""Weights of up to so many numbers (norms, biases) are widened once and for all."""
+BLOCK = 1 << 20
+"""Numbers of a linear layer that are widened at once."""
+
+
+def widen(model: Any) -> None:
+    """Let a model with 16-bit weights compute in float32; its weights stay as they are."""
+    room = torch.empty(BLOCK)
+    modules: list[Any] = list(model.modules())
+    for module in modules:
+        large = _small_ones_widened(module)
+        if not large:
+            continue
+        if isinstance(module, nn.Embedding):
+            module.padding_idx = None  # of no use without training, and it names a row
+            own = type(module).forward
+            module.forward = partial(_looked_up, module, own)  # type: ignore[method-assign]
+        elif type(module).forward is nn.Linear.forward:
+            module.forward = partial(_multiplied, module, room)
+        else:
+            module.forward = partial(_whole, module, type(module).forward, large)
+
+
+def _small_ones_widened(module: nn.Module) -> list[str]:
+    """Widen a module's own small weights and its buffers; the names of its large weights."""
+    large = []
+    for name, weight in module.named_parameters(recurse=False):
+        if weight.dtype in HALF and weight.numel() > SMALL:
+            large.append(name)
+        elif weight.dtype in HALF:
+            weight.data = weight.data.float()
+    for name, buffer in module.named_buffers(recurse=False):
+        if buffer.dtype in HALF:
+            module._buffers[name] = buffer.float()
+    return large
+
+
+def _multiplied(module: nn.Linear, room: Tensor, x: Tensor) -> Tensor:
+    """What a linear layer gives, [..., out], for x [..., in] in float32."""
+    weight = module.weight
+    rows = max(1, room.numel() // weight.shape[1])
+    out = None
+    for first in range(0, weight.shape[0], rows):
+        part = weight[first : first + rows]
+        wide = room[: part.numel()].view(part.shape) if part.numel() <= room.numel() else None
+        wide = part.float() if wide is None else wide.copy_(part)
+        product = F.linear(x, wide)
+        if len(part) == len(weight):
+            out = product
+            break
+        if out is None:
+            out = product.new_empty(*x.shape[:-1], weight.shape[0])
+        out[..., first : first + rows] = product
+    assert out is not None
+    return out if module.bias is None else out.add_(module.bias)
+
+
+def _looked_up(module: Any, own: Callable[..., Tensor], ids: Tensor) -> Tensor:
+    """The rows of `ids` alone are widened; what else the module does with them follows."""
+    table = module.weight
+    rows = nn.Parameter(table[ids.flatten()].float(), requires_grad=False)
+    module._parameters["weight"] = rows
+    try:
+        return own(module, torch.arange(ids.numel(), device=ids.device).view(ids.shape))
+    finally:
+        module._parameters["weight"] = table
+
+
+def _whole(
+    module: Any, own: Callable[..., Any], large: list[str], *args: Any, **kwargs: Any
+) -> Any:
+    """A module of another kind (experts of a mixture) with all of its weights widened."""
+    kept = {name: getattr(module, name) for name in large}
+    try:
+        for name, weight in kept.items():
+            module._parameters[name] = nn.Parameter(weight.float(), requires_grad=False)
+        return own(module, *args, **kwargs)
+    finally:
+        module._parameters.update(kept)

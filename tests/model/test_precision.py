@@ -1,0 +1,341 @@
+"""Number types: which are chosen, a KV cache in another type, widened weights, 8-bit products."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import FAMILIES, fresh
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
+from kvstream.errors import ModelError, UsageError
+from kvstream.methods.names import BUILT_IN
+from kvstream.methods.registry import make
+from kvstream.model import int8, placement, precision, widening
+from kvstream.model.bounded import BoundedModel
+from kvstream.model.cache import LayerStore
+from kvstream.model.loading import load
+from kvstream.model.precision import precision_of
+from kvstream.model.probe import bound
+from kvstream.model.weights import weights_in
+from kvstream.run.plan import budget_tokens
+from kvstream.settings import Budget, ModelSettings, RunSettings
+
+CPU = torch.device("cpu")
+BUDGET = 96
+SIZE: dict[str, Any] = dict(  # noqa: C408
+    vocab_size=600, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama in bfloat16, large enough that its weights are not all small ones."""
+    torch.manual_seed(0)
+    where = tmp_path_factory.mktemp("model")
+    LlamaForCausalLM(LlamaConfig(**SIZE)).to(torch.bfloat16).save_pretrained(where)
+    return where
+
+
+@pytest.fixture
+def old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without instructions for 16-bit numbers."""
+    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: False)
+    monkeypatch.setattr(precision, "_fast_float16", lambda: False)
+
+
+def settings(folder: Path, **more: Any) -> ModelSettings:
+    return ModelSettings(str(folder), device="cpu", **more)
+
+
+def read(model: BoundedModel, method: str = "streaming") -> Reader:
+    """Four budgets of tokens under a bound."""
+    draw = torch.Generator().manual_seed(1)
+    rows = model.model.get_input_embeddings().num_embeddings
+    text = torch.randint(3, rows, (4 * BUDGET,), generator=draw).tolist()
+    catalysts = [[5, 6, 7]] if make(method).catalyst(("q",)) else []
+    sizes = BudgetSplit(BUDGET, prompt=1, catalyst=3 * len(catalysts), question=3, answer=8)
+    run = RunSettings(budget=Budget(tokens=BUDGET), method=method)
+    reader = Reader(model, make(method), run, sizes, [1], catalysts, estimate=len(text))
+    while reader.seen < len(text):
+        piece = Chunk(text[reader.seen :][: reader.prefill.room(round_down=True)], reader.seen)
+        reader.step(piece, last=reader.seen + len(piece.ids) == len(text))
+    list(reader.answer([5, 6, 7], lambda x: int(x.argmax()), frozenset(), 8))
+    return reader
+
+
+# What is chosen
+
+
+def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bits(
+    folder: Path, old_cpu: None
+) -> None:
+    model = load(settings(folder))
+    assert (model.dtype, model.kv_dtype) == (torch.float32, torch.bfloat16)
+    assert model.precision == ("float32, KV cache bfloat16 (this CPU has no bfloat16 instructions)")
+    model = load(settings(folder, kv_dtype="float32"))
+    assert (model.dtype, model.kv_dtype) == (torch.float32, torch.float32)
+    # Who asks for float32 gets it throughout.
+    model = load(settings(folder, dtype="float32"))
+    assert (model.kv_dtype, model.precision) == (torch.float32, "float32 (asked for)")
+
+
+def test_a_cpu_with_the_instructions_computes_as_stored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: True)
+    model = load(settings(folder))
+    assert (model.dtype, model.kv_dtype) == (torch.bfloat16, torch.bfloat16)
+    assert model.precision == "bfloat16 (as stored)"
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_avx_512_alone_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
+    """oneDNN says yes to AVX-512 and computes in float32 piece by piece."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    assert precision._fast_bfloat16() is supported
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_weights_that_do_not_fit_in_float32_stay_in_16_bits(
+    folder: Path, old_cpu: None, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    size = weights_in(folder).bytes
+    monkeypatch.setattr(placement, "_free_memory", lambda: round(1.2 * size))
+    model = load(settings(folder, dtype=dtype))
+    assert model.dtype == torch.float32
+    assert "do not fit" in model.precision
+    assert model.weights_dtype == "bfloat16"
+    monkeypatch.setattr(placement, "_free_memory", lambda: round(2.3 * size))
+    assert "do not fit" not in load(settings(folder, dtype=dtype)).precision
+
+
+# A KV cache of another type
+
+
+def test_a_budget_in_bytes_holds_twice_as_many_entries_in_16_bits(folder: Path) -> None:
+    """Keys and values halve; what names an entry does not."""
+    wide = load(settings(folder, dtype="float32"))
+    narrow = load(settings(folder, dtype="float32", kv_dtype="bfloat16"))
+    method = make("streaming")
+    asked = Budget(bytes=200_000)
+    many, few = (budget_tokens(m, asked, method) for m in (narrow, wide))
+    assert 1.9 < many / few <= 2
+    cache = narrow.new_cache(many)
+    held = sum(s.keys.nbytes + s.values.nbytes + s.origin.nbytes for s in cache.stores)
+    assert held == cache.capacity_bytes <= 200_000
+
+
+@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("full", "truncate")])
+@pytest.mark.parametrize("kv", [torch.bfloat16, torch.float16])
+def test_every_method_reads_into_a_narrower_cache(method: str, kv: torch.dtype) -> None:
+    model = _llama().storing(kv)
+    if (
+        method == "edgeinfinite"
+        and make(method).compressive_memory(model.facts, asked=True) is None
+    ):
+        pytest.skip("no gate for this model")
+    reader = read(model, method)
+    cache = reader.cache
+    assert cache.peak.tokens <= BUDGET
+    assert cache.peak.bytes <= cache.capacity_bytes
+    for store in cache.stores:
+        assert store.keys.dtype == store.values.dtype == kv
+        assert store.keys[:, : store.used].isfinite().all()
+
+
+@pytest.mark.parametrize("kv", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "qwen3.5"])
+def test_attention_reads_what_was_stored(
+    monkeypatch: pytest.MonkeyPatch, family: str, kv: torch.dtype
+) -> None:
+    """The logits of several passes, against a float32 cache whose entries were rounded before."""
+    exact = bound(fresh(FAMILIES[family].config()), family)
+    model = exact.storing(kv)
+    store, update = type(exact.new_cache(8).stores[0]), LayerStore.update
+
+    def rounded(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any) -> Any:
+        return update(self, keys.to(kv).float(), values.to(kv).float(), *args)
+
+    ids = torch.randint(3, 90, (24,), generator=torch.Generator().manual_seed(2)).tolist()
+    ours, plain = model.new_cache(64), exact.new_cache(64)
+    for part in (ids[:9], ids[9:10], ids[10:]):
+        found = model.logits(model.forward(part, ours))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "update", rounded)
+            right = exact.logits(exact.forward(part, plain))
+        assert torch.allclose(found, right, rtol=1e-4, atol=1e-4)
+    for mine, theirs in zip(ours.stores, plain.stores, strict=True):
+        assert mine.keys.dtype == kv
+        assert torch.equal(mine.keys[:, :24].float(), theirs.keys[:, :24])
+
+
+def test_numbers_beyond_float16_are_refused(folder: Path) -> None:
+    model = load(settings(folder, dtype="float32", kv_dtype="float16"))
+    model.model.model.layers[0].self_attn.v_proj.weight.fill_(1e6)
+    with pytest.raises(ModelError, match="--kv-dtype bfloat16"):
+        model.forward([5, 6, 7], model.new_cache(16))
+
+
+# Widened weights
+
+
+@pytest.mark.parametrize("block", [1 << 20, 300, 40_000])
+def test_widened_weights_give_what_float32_gives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """The same numbers; blocks that divide no layer evenly, and smaller than a row."""
+    monkeypatch.setattr(widening, "BLOCK", block)
+    monkeypatch.setattr(widening, "SMALL", 300)
+    ids = torch.arange(3, 40)[None]
+    right = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ours = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    widening.widen(ours)
+    with torch.inference_mode():
+        assert torch.allclose(ours(ids).logits, right(ids).logits, rtol=1e-5, atol=1e-5)
+    kinds = {p.dtype for p in ours.parameters() if p.dim() > 1}
+    assert kinds == {torch.bfloat16}
+    assert sum(p.nbytes for p in ours.parameters()) <= 1.01 * weights_in(folder).bytes
+
+
+def test_experts_are_widened_one_module_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widening, "SMALL", 300)
+    torch.manual_seed(0)
+    config = MixtralConfig(**{**SIZE, "num_local_experts": 4, "num_experts_per_tok": 2})
+    exact = MixtralForCausalLM(config).eval().requires_grad_(False)
+    for weight in exact.parameters():
+        weight.data = weight.data.bfloat16().float()
+    model = copy.deepcopy(exact)
+    for weight in model.parameters():  # buffers, such as rotary frequencies, stay in float32
+        weight.data = weight.data.bfloat16()
+    widening.widen(model)
+    ids = torch.arange(3, 40)[None]
+    with torch.inference_mode():
+        assert torch.allclose(model(ids).logits, exact(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_widened_models_are_bounded_and_read(folder: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    widening.widen(model)
+    wide, exact = bound(model, "widened"), load(settings(folder, dtype="float32"))
+    assert wide.head_is_plain
+    assert wide.fingerprint_in(torch.float32) == exact.fingerprint
+    ours, theirs = read(wide), read(exact)
+    for a, b in zip(ours.cache.stores, theirs.cache.stores, strict=True):
+        assert torch.allclose(a.keys[:, : a.used], b.keys[:, : b.used], atol=1e-4)
+
+
+# 8-bit products
+
+
+@pytest.fixture
+def int8_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "problem", lambda: None)
+
+
+def test_the_product_of_integers_is_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(96, 160).requires_grad_(False)
+    layer = int8.Int8Linear(linear)
+    for count in (1, 3, 65):
+        x = torch.randn(count, 96, generator=draw)
+        large = x.abs().amax(0).argsort(descending=True)[:12]
+        rest = x.clone()
+        rest[:, large] = 0
+        rows, scale = int8.quantized(rest)
+        seen = rows.double() * scale
+        seen[:, large] = x[:, large].double()
+        slow = seen @ (layer.weight.double() * layer.scale[:, None]).t() + linear.bias
+        assert torch.allclose(layer(x), slow.float(), rtol=1e-5, atol=1e-5)
+        assert float((layer(x) - linear(x)).norm() / linear(x).norm()) < 0.02
+    # A column a hundred times as large as the others costs them nothing.
+    x = torch.randn(8, 96, generator=draw)
+    others = x.clone()
+    x[:, 5] *= 100
+    others[:, 5] = 0
+    right, rest = (t @ (layer.weight * layer.scale[:, None]).t() for t in (x, others))
+    assert float((layer(x) - linear.bias - right).norm() / rest.norm()) < 0.02
+    packed, x = int8.Int8Linear(linear, packs=True), torch.randn(3, 96, generator=draw)
+    assert not torch.equal(packed(x), layer(x))
+    assert float((packed(x) - linear(x)).norm() / linear(x).norm()) < 0.02
+    many = torch.randn(4, 96, generator=draw)
+    assert torch.equal(packed(many), layer(many))
+    assert layer(torch.zeros(2, 96)).isfinite().all()
+    assert layer(torch.randn(2, 5, 96)).shape == (2, 5, 160)
+
+
+def test_int8_is_near_float32_and_small(folder: Path, int8_works: None) -> None:
+    exact, small = load(settings(folder, dtype="float32")), load(settings(folder, quantize="int8"))
+    assert small.dtype == torch.float32
+    assert small.kv_dtype == torch.bfloat16
+    assert "8-bit" in small.precision
+    held = [sum(p.nbytes for p in m.model.parameters()) for m in (small, exact)]
+    assert held[0] < 0.4 * held[1]
+    ids = list(range(3, 60))
+    ours, right = (m.logits(m.forward(ids, m.new_cache(64))) for m in (small, exact))
+    assert float((ours - right).norm() / right.norm()) < 0.1
+    assert small.fingerprint != exact.fingerprint
+    read(small)
+
+
+def test_int8_falls_back_where_it_is_slow_or_wrong(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8, "_seconds", lambda run: 1.0)
+    assert int8.problem() == "8-bit products are 1.0 times as fast as float32 on this CPU"
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: torch.zeros(len(a), b.shape[1]))
+    assert "wrong by 100%" in (int8.problem() or "")
+
+    def missing(*_: Any) -> None:
+        raise RuntimeError("no such product")
+
+    monkeypatch.setattr(torch, "_int_mm", missing)
+    assert int8.problem() == "this PyTorch cannot do it (no such product)"
+    model = load(settings(folder, quantize="int8"))
+    assert "int8 is not used: this PyTorch cannot do it" in model.precision
+    assert model.weights_dtype in ("bfloat16", "float32")
+
+
+def test_int8_refuses_layers_that_cannot_take_it(int8_works: None) -> None:
+    narrow = fresh(FAMILIES["llama"].config())
+    with pytest.raises(ModelError, match=r"--quantize int8 can replace .*narrower than 64"):
+        int8.quantize(narrow, "narrow")
+    torch.manual_seed(0)
+    experts = MixtralForCausalLM(MixtralConfig(**{**SIZE, "num_local_experts": 4}))
+    with pytest.raises(ModelError, match="Leave it out, or use --quantize 8bit"):
+        int8.quantize(experts, "experts")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"dtype": "bfloat16", "quantize": "int8"}, "leave --dtype bfloat16 out"),
+        ({"max_weights": 10**6, "quantize": "int8"}, "leave --max-weights out"),
+        ({"kv_dtype": "int3"}, "Unknown kv-dtype 'int3'"),
+    ],
+)
+def test_types_that_cannot_be_had_together(
+    folder: Path, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(settings(folder, **more))
+
+
+def test_int8_is_for_the_cpu(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--quantize 8bit there"):
+        precision_of(
+            settings(folder, quantize="int8"), torch.device("cuda"), embedded=False, where=None
+        )
+
+
+def _llama() -> BoundedModel:
+    return bound(fresh(FAMILIES["llama"].config()), "llama")
