@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from kvstream.errors import BudgetError
 from kvstream.server.bound import Bound
 from kvstream.server.cache import ConversationCache
 from kvstream.server.catalog import Catalog
@@ -30,11 +31,17 @@ class Service:
         """Raises UsageError, BudgetError where the bound holds not one memory."""
         self.model, self.settings = model, settings
         options = {"command": "remember", **settings.reading}
+        model.plan(text="a text", question="a question", **options)  # or nothing could be read
+        self.memory_bytes = model.kv_bytes(**options)
+        self.catalog = Catalog(model, settings.memories)
+        self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
+        if self.memory_bytes > self.bound.most:
+            raise BudgetError(
+                f"--bound allows {self.bound.most:,} bytes, and one memory of --budget takes "
+                f"{self.memory_bytes:,}. Use a larger --bound, or a smaller --budget."
+            )
         self.cache = ConversationCache(settings.cache_dir, settings.cache)
         answering = Answering(model, options, self.cache)
-        self.memory_bytes = answering.bytes
-        self.catalog = Catalog(model, settings.memories)
-        self.bound = Bound(settings.bound or settings.parallel * answering.bytes)
         self.worker = Worker(answering, self.catalog, self.bound, settings.parallel, settings.queue)
         self._began = time.monotonic()
 

@@ -163,8 +163,11 @@ class Worker:
             self._leave(job, "done")
             self._send(job, reply)
         except BaseException as error:
-            self._leave(job, None)
-            self._fail(job, self._told(error))
+            if job.cancelled:
+                self._leave(job, "left")
+            else:
+                self._leave(job, None)
+                self._fail(job, self._told(error))
         else:
             self._send(job, event)
         finally:
