@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,16 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from serving import FACT, FILLER, QUESTION
 
 LONG = f"{FACT}{FILLER * 40}\n\n{QUESTION}"
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/server.md"
+
+
+def of_guide(kind: str, url: str, *, every: bool = False) -> str:
+    """The fence of a kind, or all of them with --- between, for the server of the test."""
+    found = re.findall(rf"^```{kind}\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    assert found
+    return ("---".join(found) if every else found[0]).replace("http://127.0.0.1:8100", url)
 
 
 @pytest.fixture
@@ -85,10 +97,7 @@ def test_the_openai_package_hears_of_an_error_in_a_stream(client, start) -> None
 def test_llm_asks_a_memory(server, tmp_path) -> None:
     """By its configuration of OpenAI-compatible models, as the guide shows it."""
     pytest.importorskip("llm", reason="needs the extra test")
-    (tmp_path / "extra-openai-models.yaml").write_text(
-        f"- model_id: book\n  model_name: book\n  api_base: {server.url}/v1\n"
-        f"- model_id: kvstream\n  model_name: pocket\n  api_base: {server.url}/v1\n"
-    )
+    (tmp_path / "extra-openai-models.yaml").write_text(of_guide("yaml", server.url))
 
     def llm(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
@@ -111,6 +120,23 @@ def test_llm_asks_a_memory(server, tmp_path) -> None:
     before = server.health()["requests"]["done"]
     assert llm("-m", "kvstream", "-c", "What lay under the stone?")
     assert server.health()["requests"]["done"] == before + 1
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_curl_command_of_the_guide(server) -> None:
+    script = next(
+        part for part in of_guide("sh", server.url, every=True).split("---") if "curl" in part
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["choices"][0]["finish_reason"] == "stop"
+
+
+def test_the_openai_snippet_of_the_guide(server, tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("openai", reason="needs the extra test")
+    (tmp_path / "book.txt").write_text(FACT + FILLER * 40)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(of_guide("python", server.url), "server.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
