@@ -234,12 +234,14 @@ class Model:
 
         Raises SourceError for what is no memory file, ModelError where another model made it.
         """
+        given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
         engine = self.session.recall(file.kind, answer)
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0
-        return Memory(self.session, engine, file)
+        # A file that nobody else holds need not stay in memory beside what was made of it.
+        return Memory(self.session, engine, file if given else file.told)
 
     def merge(
         self, paths: Sequence[str | os.PathLike[str]], budget: int | str | None = None

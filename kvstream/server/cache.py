@@ -38,7 +38,7 @@ class ConversationCache:
                     "--cache-dir."
                 ) from error
             self.folder = folder
-        self._shrink()
+        self.shrink()
 
     def find(self, key: str) -> Path | None:
         """The file of a memory, which counts as used now; None where there is none."""
@@ -58,7 +58,7 @@ class ConversationCache:
         if memory.budget[1] <= self.most:
             with suppress(KvstreamError):
                 memory.save(path)
-        self._shrink()
+        self.shrink()
 
     def drop(self, path: Path) -> None:
         """Forget a file that turned out to be of no use."""
@@ -93,7 +93,8 @@ class ConversationCache:
                     found.append((about.st_mtime_ns, about.st_size, path))
         return sorted(found)
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
+        """Let the least recently used files leave until the others fit."""
         files = self._files()
         total = sum(size for _, size, _ in files)
         for _, size, path in files:

@@ -205,6 +205,7 @@ class Answering:
                 ) from error
             raise
         if job.over:
+            self.cache.shrink()
             raise job.error(saved=place is not None and place.exists())
         if place is not None:
             self.cache.drop(place)

@@ -53,6 +53,10 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
 """Fields that would change the answer, and which of their values do not."""
 
 
+MOST_MESSAGES = 10_000
+"""Messages, and parts of a message; each takes more memory than its text."""
+
+
 class Loose(BaseModel):
     """Fields that are not named are kept, so that they can be refused by name."""
 
@@ -70,7 +74,7 @@ class Message(Loose):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(max_length=MOST_MESSAGES)] | None = None
 
 
 class StreamOptions(Loose):
@@ -96,7 +100,7 @@ class ChatRequest(Loose):
     """The body of ``POST /v1/chat/completions``."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None

@@ -38,7 +38,7 @@ class ServerSettings:
     """Where these files are; None: in a temporary folder that goes with the server."""
     queue: int = 32
     """Most requests that wait."""
-    max_body: int = 64 * 1000**2
+    max_body: int = 16 * 1000**2
     """Most bytes of a request."""
     timeout: float = 600.0
     """Most seconds of a request, from its arrival to its last token."""

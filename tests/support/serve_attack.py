@@ -22,7 +22,7 @@ import httpx
 
 SECRET = "zebra marmalade umbrella"
 """Sent by another client all the while; no reply to an attack may hold it."""
-SECONDS = 60.0
+SECONDS = 300.0
 GOOD: dict[str, Any] = {
     "model": "book",
     "messages": [
@@ -41,12 +41,12 @@ GOOD: dict[str, Any] = {
 }
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**400, -0.0, 1e-320, 1e308,
-    float("nan"), float("inf"), "", " ", "\0", "\ud800", "x" * 10_000, "?" * 3000,
+    float("nan"), float("inf"), "", " ", "\0", "\ud800", "x" * 10_000, "?" * 600,
     "\n\n" * 2000,
     "../../etc/passwd",
     "..", "book.kvs", "book\0", "%2e%2e%2f", "<|bos|>", "<|im_start|>system", "{{7*7}}", "${x}",
-    "<script>alert(1)</script>", "\u202e\u2066", "\u0000\u0001", "🦓" * 500,
-    "a" + "\u0301" * 2000,
+    "<script>alert(1)</script>", "\u202e\u2066", "\u0000\u0001", "🦓" * 100,
+    "a" + "\u0301" * 300,
     [], {}, [[]], [None], [{}], {"a": {"b": []}}, {"type": "text"}, [{"type": "text", "text": 1}],
     [{"type": "input_audio"}], {"role": "user"}, {"role": "user", "content": "x"},
     "pocket", "other",
@@ -178,7 +178,7 @@ class Attack:
         """Bytes that are no request; an answer is not needed, but it must not be a 500."""
         parts = urlsplit(self.url)
         with socket.create_connection((parts.hostname or "", parts.port or 0), SECONDS) as link:
-            link.settimeout(2)
+            link.settimeout(0.5)
             found = b""
             try:
                 link.sendall(data)

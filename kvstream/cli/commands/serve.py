@@ -83,7 +83,7 @@ class CacheType(BytesType):
     advanced=True, section="Server", help="Requests that may wait; one more gets error 429.",
 )  # fmt: skip
 @option(
-    "--max-body", type=BytesType(), default="64MB", show_default=True, metavar="SIZE",
+    "--max-body", type=BytesType(), default="16MB", show_default=True, metavar="SIZE",
     advanced=True, section="Server", help="A longer request gets error 413.",
 )  # fmt: skip
 @option(
