@@ -85,11 +85,11 @@ NO_HTTP = (
 
 
 def mutated(chance: random.Random) -> Any:
-    """A body that works, changed at one to three places."""
+    """A body that works, changed at two to six places."""
     body = copy.deepcopy(GOOD)
     if chance.random() < 0.7:  # else there is a question, and often an answer
         del body["kvstream"]
-    for _ in range(chance.randint(1, 3)):
+    for _ in range(chance.randint(2, 6)):
         places = list(_places(body))
         if not places:
             return body
