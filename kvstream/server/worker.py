@@ -48,7 +48,9 @@ class Worker:
         with self._changed:
             if self._draining:
                 raise shut_down(saved=False)
-            if len(self._waiting) >= self.most_waiting:
+            # One that is about to begin does not count as waiting.
+            free = self.parallel - len(self._active)
+            if len(self._waiting) >= self.most_waiting + free:
                 raise ApiError(
                     429,
                     f"{len(self._waiting)} requests wait already; try again later.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import signal
 import socket
 import sys
 import threading
@@ -128,10 +129,13 @@ class Attack:
         self.statuses: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.slowest = 0.0
+        self.ended = False
 
     def run(self, count: int) -> None:
         """Send `count` requests."""
         for number in range(count):
+            if self.ended:
+                return
             began = time.monotonic()
             kind = self.chance.random()
             try:
@@ -194,8 +198,8 @@ class Attack:
 class Neighbor:
     """Another client, whose text must not come to anybody else; and what it is told stays right."""
 
-    def __init__(self, url: str) -> None:
-        self.url, self.asked, self.wrong = url, 0, 0
+    def __init__(self, url: str, pause: float = 0.2) -> None:
+        self.url, self.pause, self.asked, self.wrong = url, pause, 0, 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -212,7 +216,7 @@ class Neighbor:
         body = {"model": "pocket", "messages": [{"role": "user", "content": text}]}
         expected = None
         with httpx.Client(base_url=self.url, timeout=SECONDS) as http:
-            while not self._end.wait(0.2):
+            while not self._end.wait(self.pause):
                 reply = http.post("/v1/chat/completions", json=body).json()
                 answer = reply["choices"][0]["message"]["content"]
                 expected = answer if expected is None else expected
@@ -221,18 +225,26 @@ class Neighbor:
 
 
 def main() -> int:
+    """Four clients attack at once; SIGTERM ends the attack early, and what was seen is printed."""
     url, count = sys.argv[1], int(sys.argv[2])
-    with Neighbor(url) as neighbor:
-        attack = Attack(url, seed=1)
-        attack.run(count)
+    attacks = [Attack(url, seed) for seed in range(1, 5)]
+    signal.signal(signal.SIGTERM, lambda *_: [setattr(each, "ended", True) for each in attacks])
+    threads = [threading.Thread(target=each.run, args=(count // 4,)) for each in attacks]
+    with Neighbor(url, 2.0) as neighbor:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    wrong = [told for each in attacks for told in each.wrong]
+    statuses = sum((each.statuses for each in attacks), Counter())
     print(json.dumps({
-        "requests": sum(attack.statuses.values()), "statuses": dict(attack.statuses),
-        "slowest_s": round(attack.slowest, 2), "wrong": len(attack.wrong),
+        "requests": sum(statuses.values()), "statuses": dict(sorted(statuses.items())),
+        "slowest_s": round(max(each.slowest for each in attacks), 2), "wrong": len(wrong),
         "neighbor": {"asked": neighbor.asked, "wrong": neighbor.wrong},
     }))  # fmt: skip
-    for each in attack.wrong[:20]:
+    for each in wrong[:20]:
         print(each, file=sys.stderr)
-    return 1 if attack.wrong or neighbor.wrong else 0
+    return 1 if wrong or neighbor.wrong else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Running:
     def health(self) -> dict[str, Any]:
         return self.http.get("/health").json()
 
-    def wait(self, done: Callable[[], bool], seconds: float = 20) -> None:
+    def wait(self, done: Callable[[], bool], seconds: float = 60) -> None:
         """Until something is so; fails after some seconds."""
         end = time.monotonic() + seconds
         while not done():
