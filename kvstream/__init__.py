@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
     from kvstream.api.model import Model, load
     from kvstream.api.models import ModelEntry, available_models
-    from kvstream.api.sources import Source, open_sources
+    from kvstream.api.sources import Source, Text, open_sources
     from kvstream.errors import (
         BudgetError,
         KvstreamError,
@@ -65,6 +65,7 @@ __all__ = [
     "SourceError",
     "Started",
     "StepDone",
+    "Text",
     "UnsupportedModelError",
     "UsageError",
     "__version__",
@@ -84,7 +85,7 @@ _HOMES = {
     "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
     "api.model": ("Model", "load"),
     "api.models": ("ModelEntry", "available_models"),
-    "api.sources": ("Source", "open_sources"),
+    "api.sources": ("Source", "Text", "open_sources"),
     "errors": (
         "BudgetError", "KvstreamError", "ModelError", "SourceError", "UnsupportedModelError",
         "UsageError",

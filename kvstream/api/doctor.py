@@ -126,6 +126,7 @@ def _extras() -> Iterator[Finding]:
     for name, module, what in (
         ("zstd", "zstandard", ".zst files"),
         ("documents", "pypdfium2", "PDF, EPUB, DOCX and HTML"),
+        ("serve", "fastapi", "the server for other programs"),
     ):
         found = util.find_spec(module) is not None
         yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,13 @@ class MemoryFile:
         """Where this is the checkpoint of a finished reading into another memory, its digest."""
         position = self.kind.position
         return position.base if position is not None and position.complete else None
+
+    @property
+    def told(self) -> MemoryFile:
+        """What it says of itself, without what it holds: it cannot be recalled."""
+        content = self.kind.content
+        empty = {name: tensor.new_empty(0) for name, tensor in content.tensors.items()}
+        return MemoryFile(replace(self.kind, content=replace(content, tensors=empty)))
 
     def ends_with(self, source: SourceLike) -> bool:
         """Whether the newest of its sources have the content of these, which are read for that."""

@@ -35,6 +35,8 @@ class QuestionOptions(AnswerOptions, ShownOptions, total=False):
     """Nothing is asked afterwards: a long answer may take the room of memory."""
     earlier: Sequence[tuple[str, str]]
     """Questions and answers before this one; the newest that fit are shown to the model."""
+    seed: int
+    """Seed of sampling; that of the reading if none is given."""
     command: str
     """What the result says it comes from; ``ask``."""
 
@@ -81,7 +83,8 @@ class Memory:
         self._asked += 1
         run, warnings = engine.run, list(engine.warnings)
         engine.command = options.get("command", "ask")
-        engine.run = replace(run, **answer_settings(options))
+        seed = options.get("seed", run.seed)
+        engine.run = replace(run, **answer_settings(options), seed=seed)
         try:
             for event in answer(
                 engine,
@@ -112,6 +115,19 @@ class Memory:
         Of the options only `checkpoint`, `checkpoint_every` and `interrupted` count; the others are
         those of the first reading. Returns this memory. Raises as `Model.read`.
         """
+        return shown(self.reading(source, text=text, **options), progress)
+
+    def reading(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        **options: Unpack[MemoryOptions],
+    ) -> Generator[Event, None, Memory]:
+        """The events of `read`; returns this memory.
+
+        Whoever closes it before its end stops the reading and leaves a memory that cannot be used.
+        """
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(
@@ -119,7 +135,7 @@ class Memory:
             )
         request = request_of((), **{"command": "remember", **options})
         sources = open_sources(source, text=text, interrupted=request.interrupted)
-        self._engine = shown(self._session.read(sources, request, self._engine), progress)
+        self._engine = yield from self._session.read(sources, request, self._engine)
         self._checkpoint = None if request.interrupted() else request.checkpoint
         self.warnings, self.file = tuple(self._engine.warnings), None
         return self
@@ -176,6 +192,11 @@ class Memory:
     def evicted(self) -> int:
         """Tokens of the sources that no head holds any more."""
         return self.read_tokens - self.retained
+
+    @property
+    def entries(self) -> int:
+        """Entries of the fullest head; fewer than before where an answer compressed memory."""
+        return self._engine.reader.cache.used
 
     @property
     def budget(self) -> tuple[int, int]:

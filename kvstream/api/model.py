@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from kvstream.api.answer import Answer, answers
@@ -19,6 +19,7 @@ from kvstream.api.options import (
     method_settings,
     model_settings,
     request_of,
+    run_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.sources import SourceLike, is_path, open_sources, several
@@ -107,10 +108,24 @@ class Model:
         Memory is chosen for `questions`, which are asked later. Without any, what stays is what a
         prompt that asks nothing attends to.
         """
+        return shown(self.reading(source, text=text, questions=questions, **options), progress)
+
+    def reading(
+        self,
+        source: SourceLike | None = None,
+        *,
+        text: str | Iterable[str] | None = None,
+        questions: Sequence[str] = (),
+        **options: Unpack[TextOptions],
+    ) -> Generator[Event, None, Memory]:
+        """The events of `read`, a StepDone after every chunk; returns the memory.
+
+        Whoever closes it before its end stops the reading.
+        """
         _refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
-        engine = shown(self.session.read(sources, request), progress)
+        engine = yield from self.session.read(sources, request)
         checkpoint = None if request.interrupted() else request.checkpoint
         return Memory(self.session, engine, checkpoint=checkpoint)
 
@@ -219,12 +234,14 @@ class Model:
 
         Raises SourceError for what is no memory file, ModelError where another model made it.
         """
+        given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
         engine = self.session.recall(file.kind, answer)
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0
-        return Memory(self.session, engine, file)
+        # A file that nobody else holds need not stay in memory beside what was made of it.
+        return Memory(self.session, engine, file if given else file.told)
 
     def merge(
         self, paths: Sequence[str | os.PathLike[str]], budget: int | str | None = None
@@ -244,6 +261,17 @@ class Model:
         from kvstream.api.memories import Memories
 
         return Memories(self.session, folder)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text."""
+        return len(self.session.tokenizer.encode(text))
+
+    def kv_bytes(self, **options: Unpack[MemoryOptions]) -> int:
+        """Bytes that the KV cache of a memory with these options takes at most.
+
+        Raises BudgetError where the budget holds not one entry, UsageError.
+        """
+        return self.session.kv_bytes(run_settings(options))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
         asked = {name: value for name, value in options.items() if name not in _SOURCE}

@@ -43,8 +43,17 @@ class Source:
     name: str
 
 
+@dataclass(frozen=True)
+class Text:
+    """Text itself, under a name that citations use; read as it is, whatever it looks like."""
+
+    text: str
+    name: str
+
+
 SourceLike: TypeAlias = (
-    "Content | Source | list[Content | Source] | tuple[Content | Source, ...] | SourceSet"
+    "Content | Source | Text | list[Content | Source | Text] | "
+    "tuple[Content | Source | Text, ...] | SourceSet"
 )
 """One source, or a list or tuple of several that are read one after the other."""
 
@@ -119,9 +128,11 @@ def bytes_of(size: int | str | None) -> int:
     return found
 
 
-def _named(given: Content | Source) -> str | NamedPath | NamedStream:
+def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
     from kvstream.input.sources import NamedPath, NamedStream
 
+    if isinstance(given, Text):
+        return NamedStream(given.name, _bytes(given.text), plain=True)
     name = given.name if isinstance(given, Source) else None
     content = given.content if isinstance(given, Source) else given
     if isinstance(content, str | os.PathLike):

@@ -21,6 +21,7 @@ COMMANDS = {
     "remember": "Read once, keep the memory.",
     "merge": "Join memory files into one.",
     "chat": "Question after question.",
+    "serve": "Answer OpenAI-compatible clients.",
     "compare": "Put methods side by side.",
     "sample": "Write a text with known facts in it.",
     "bench": "Measure accuracy and speed.",

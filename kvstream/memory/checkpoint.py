@@ -155,6 +155,11 @@ class Checkpoint:
         if feed.count - self._saved >= self.every:
             self._save(memory, feed, complete=False)
 
+    def leave(self, memory: Memory, feed: Handed) -> None:
+        """Save the memory of a reading that was interrupted, if it has read more since."""
+        if feed.count > self._saved:
+            self._save(memory, feed, complete=False)
+
     def finish(self, memory: Memory, feed: Handed) -> None:
         """Save the memory as it is when all has been read."""
         self._save(memory, feed, complete=True)

@@ -99,6 +99,9 @@ class Reading:
         if trace.read == earlier:
             raise SourceError("There is no text in what was given; nothing to read.")
         if interrupted():
+            if self.checkpoint is not None:
+                self._place(trace)
+                self.checkpoint.leave(memory, handed)
             memory.warnings.append(
                 f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
             )

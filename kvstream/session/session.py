@@ -16,9 +16,10 @@ from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.saving import Kind, recall
+from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.loading import POCKET, folder, load
-from kvstream.run.plan import RunPlan
+from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
 from kvstream.settings import INT8, ModelSettings, RunSettings
@@ -65,6 +66,14 @@ class Session:
         """Settle a run before its first token. Raises BudgetError, UsageError."""
         head = () if checkpoint is None else checkpoint.head
         return RunPlan.of(self.model, self.tokenizer, request, head)
+
+    def kv_bytes(self, run: RunSettings) -> int:
+        """Bytes of the KV cache of a run, every head full. Raises BudgetError, UsageError."""
+        method = make(run.method, run.method_settings)
+        budget = budget_tokens(self.model, run.budget, method)
+        method = method.sized(budget)
+        one = self.model.new_cache(1, method.tensors(), method.head_tensors())
+        return one.fixed_bytes + budget * (one.capacity_bytes - one.fixed_bytes)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.

@@ -26,7 +26,7 @@ from kvstream.methods.names import method_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PARSED = ("bench", "models")
+PARSED = ("bench", "models", "serve")
 LEARNING = (["train"], ["measure"])
 STORY = "Ada hid the letter under the third stone of the garden wall. Nobody saw her do it.\n" * 12
 

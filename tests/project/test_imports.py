@@ -30,6 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("answer",),
     ("session",),
     ("api",),
+    ("server",),
     ("evaluation",),
     ("training",),  # its gauge scores answers as the benchmarks do
     ("cli",),
@@ -121,6 +122,7 @@ def test_an_import_for_types_is_an_import(tmp_path: Path) -> None:
 
 BESIDE_THE_API = {
     "cli", "reporters", "events", "errors", "settings", "version", "store", "evaluation",
+    "server",
 }  # fmt: skip
 """What the command line may import beside the API. Models, readings, memories and answers are the
 API's; benchmarks, made-up texts and the training of gates are in `evaluation`."""

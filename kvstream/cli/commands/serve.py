@@ -1,0 +1,163 @@
+"""``kvstream serve``: an OpenAI-compatible server whose models are memories."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.api.options import require
+from kvstream.cli.shared import early
+from kvstream.cli.shared.options import (
+    BytesType,
+    Finite,
+    ReadingOptions,
+    SectionedCommand,
+    option,
+    reading_options,
+)
+from kvstream.cli.shared.running import DEMONSTRATION, POCKET, open_model, quiet_libraries
+
+REQUESTS = "each request brings its own."
+PRINTED = "answers go to clients."
+WITHOUT = {
+    "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
+    "extract": "answers are written.", "passages": "answers are written.",
+    "output": PRINTED, "json": PRINTED, "stats": "GET /health tells what the server does.",
+    "progress": PRINTED, "dry_run": "nothing is read at the start.",
+    "checkpoint": "readings that are stopped are saved in --cache-dir.",
+    "checkpoint_every": "readings that are stopped are saved in --cache-dir.",
+}  # fmt: skip
+
+
+class CacheType(BytesType):
+    """A size in bytes, or 0."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return 0 if str(value).strip() == "0" else super().convert(value, param, ctx)
+
+
+@click.command("serve", cls=SectionedCommand, without=WITHOUT)
+@option(
+    "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+    section="Server", help="Every memory file of this folder is a model: book.kvs is book.",
+)  # fmt: skip
+@option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", section="Server",
+    help="Where to listen. Other machines can connect only with --key.",
+)  # fmt: skip
+@option(
+    "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, metavar="N",
+    section="Server", help="0 takes a free one.",
+)  # fmt: skip
+@option(
+    "--key", metavar="TEXT", section="Server",
+    help="What clients must send as API key. Others on this machine can read a command line: "
+    "better set KVSTREAM_KEY.",
+)  # fmt: skip
+@option(
+    "--allow-host", multiple=True, metavar="NAME", advanced=True, section="Server",
+    help="Another name of this machine that requests may use, as behind a proxy.",
+)  # fmt: skip
+@option(
+    "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N",
+    section="Server", help="Requests at work at once; others wait.",
+)  # fmt: skip
+@option(
+    "--bound", type=BytesType(), metavar="SIZE", section="Server",
+    help="What all memories together may hold. [default: --parallel memories of --budget]",
+)  # fmt: skip
+@option(
+    "--cache", type=CacheType(), default="256MB", show_default=True, metavar="SIZE",
+    section="Server", envvar=(),  # KVSTREAM_CACHE is the folder of models
+    help="Disk for what conversations have read; 0 keeps nothing.",
+)  # fmt: skip
+@option(
+    "--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    section="Server", help="Keep it there, for the next start too. [default: a temporary folder]",
+)  # fmt: skip
+@option(
+    "--queue", type=click.IntRange(0, 10000), default=32, show_default=True, metavar="N",
+    advanced=True, section="Server", help="Requests that may wait; one more gets error 429.",
+)  # fmt: skip
+@option(
+    "--max-body", type=BytesType(), default="16MB", show_default=True, metavar="SIZE",
+    advanced=True, section="Server", help="A longer request gets error 413.",
+)  # fmt: skip
+@option(
+    "--timeout", type=Finite(min=0, min_open=True), default=600.0, show_default=True,
+    metavar="SECONDS", advanced=True, section="Server",
+    help="A request that takes longer, its waiting included, gets error 504.",
+)  # fmt: skip
+@option(
+    "--grace", type=Finite(min=0), default=10.0, show_default=True, metavar="SECONDS",
+    advanced=True, section="Server",
+    help="Time to finish for requests at work when the server ends.",
+)  # fmt: skip
+@reading_options
+@click.pass_context
+def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
+    """Answer OpenAI-compatible clients: editors, chat programs, the openai package, curl.
+
+    A message longer than the model's context is read through the bounded memory, and none of it is
+    cut; its last paragraph is the question. A memory file is a model. Ctrl-C ends the server.
+
+    \b
+      kvstream serve --memories . --budget 4k
+      curl http://127.0.0.1:8100/v1/models
+    """
+    if len(options.methods) > 1:
+        raise click.UsageError("A server has one method; --method names several.", ctx)
+    for module in ("fastapi", "uvicorn"):
+        require(module, "serve", "kvstream serve")
+    early.check(options)
+    from kvstream.server.settings import ServerSettings
+
+    asked = {name: value for name, value in options.of_method().items() if name not in WITHOUT}
+    settings = ServerSettings(
+        reading=asked, allowed_hosts=tuple(server.pop("allow_host")), **server
+    )
+    serve(options, settings)
+
+
+def serve(options: ReadingOptions, settings: Any) -> None:
+    """Load the model and serve it until Ctrl-C."""
+    quiet_libraries(options)
+    log = _log(options)
+    from kvstream.server.run import Server, listen
+    from kvstream.server.run import serve as run
+
+    found = listen(settings)  # before the model is loaded, which takes longer
+    try:
+        if options.model == POCKET and not options.quiet:
+            log.info(DEMONSTRATION)
+        model = open_model(options)
+    except BaseException:
+        found.close()
+        raise
+
+    def ready(server: Server) -> None:
+        service = server.service
+        names = ", ".join([model.name, *service.catalog.files()])
+        log.info("Models: %s", names)
+        log.info(
+            "A memory holds at most %s bytes, all together %s.",
+            f"{service.memory_bytes:,}",
+            f"{service.bound.most:,}",
+        )
+        log.info("Listening on %s/v1; Ctrl-C ends it.", server.address)
+
+    run(model, settings, found, ready)
+
+
+def _log(options: ReadingOptions) -> logging.Logger:
+    """The server's log on stderr; with -q of failures alone."""
+    log = logging.getLogger("kvstream.server")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.handlers[:] = [handler]
+    log.propagate = False
+    log.setLevel(logging.WARNING if options.quiet else logging.INFO)
+    return log

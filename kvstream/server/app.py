@@ -1,0 +1,210 @@
+"""The application: OpenAI's paths over a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from kvstream.events import AnswerToken, Event, StepDone
+from kvstream.server.errors import ApiError, timed_out, told
+from kvstream.server.job import Job, Reply
+from kvstream.server.replies import Completion, comment, failed
+from kvstream.server.schema import ChatRequest
+from kvstream.server.service import Service
+from kvstream.version import __version__
+
+COMMENT_SECONDS = 5.0
+"""A stream in which nothing comes for so long has a comment, so that nobody takes it for dead."""
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application of a service."""
+    app = FastAPI(title="kvstream", version=__version__, docs_url=None, redoc_url=None)
+    app.add_exception_handler(ApiError, _told)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _told)
+
+    @app.get("/health")
+    async def health(request: Request) -> dict[str, Any]:
+        """Whether the server runs, and what it holds."""
+        if not request.scope.get("kvstream.known"):
+            return {"status": "ok"}
+        return service.health()
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The loaded model, and every memory."""
+        return {"object": "list", "data": service.catalog.listing()}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """One of them."""
+        service.catalog.path(name)
+        return next(row for row in service.catalog.listing() if row["id"] == name)
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        """An answer, whole or as a stream."""
+        body.check()
+        service.catalog.path(body.model)
+        talk = _Talk(service, body, request)
+        if body.stream:
+            return await talk.streamed()
+        return await talk.whole()
+
+    return app
+
+
+class _Talk:
+    """One request: a job for the worker, and what comes back from it."""
+
+    def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
+        self._service, self._request, self._body = service, request, body
+        self._events: asyncio.Queue[Event | Reply | ApiError] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def sink(event: Event | Reply | ApiError) -> None:
+            loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+        client = request.client.host if request.client is not None else ""
+        self._job = Job(body, client, sink, service.settings.timeout)
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        self._completion = Completion(body.model, with_usage=usage)
+        service.worker.submit(self._job)
+        self._left = asyncio.create_task(self._leaving())
+
+    async def whole(self) -> Response:
+        """The reply when it is complete."""
+        try:
+            while True:
+                found = await self._next(None)
+                if isinstance(found, ApiError):
+                    raise found
+                if isinstance(found, Reply):
+                    self._service.note(self._job, found)
+                    return JSONResponse(self._completion.whole(found))
+                if found is None:  # nobody is there to be told
+                    return Response(status_code=499)
+        finally:
+            self._end()
+
+    async def streamed(self) -> Response:
+        """The reply as it comes; what is wrong before it begins is an ordinary error."""
+        try:
+            first = await self._next(None)
+            if isinstance(first, ApiError):
+                raise first
+        except BaseException:
+            self._end()
+            raise
+        return StreamingResponse(
+            self._pieces(first),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+
+    async def _pieces(self, found: Event | Reply | ApiError | None) -> AsyncGenerator[bytes, None]:
+        try:
+            yield self._completion.first()
+            told_at = time.monotonic()
+            while found is not None:
+                if isinstance(found, ApiError):
+                    yield failed(found)
+                    return
+                if isinstance(found, Reply):
+                    self._service.note(self._job, found)
+                    yield self._completion.last(found)
+                    return
+                if isinstance(found, AnswerToken):
+                    if piece := self._completion.piece(found.text):
+                        yield piece
+                elif isinstance(found, StepDone) and time.monotonic() - told_at > 1:
+                    told_at = time.monotonic()
+                    yield comment(f"{found.seen} tokens read")
+                while True:
+                    try:
+                        found = await self._next(COMMENT_SECONDS)
+                        break
+                    except TimeoutError:
+                        yield comment("at work")
+        finally:
+            self._end()
+
+    async def _next(self, seconds: float | None) -> Event | Reply | ApiError | None:
+        """What the worker sends next; None where the client has left.
+
+        Raises TimeoutError after so many seconds. A request that still waits for its turn when its
+        time is over gets an error.
+        """
+        if self._left.done():
+            return None
+        job = self._job
+        event = asyncio.ensure_future(self._events.get())
+        try:
+            while True:
+                rest = max(0.0, job.arrived + job.timeout - time.monotonic())
+                wait = seconds if job.begun else rest if seconds is None else min(rest, seconds)
+                done, _ = await asyncio.wait(
+                    {event, self._left}, timeout=wait, return_when=asyncio.FIRST_COMPLETED
+                )
+                if event in done:
+                    return event.result()
+                if done:
+                    return None
+                if not job.begun and time.monotonic() > job.arrived + job.timeout:
+                    return timed_out(job.timeout, saved=False)
+                if seconds is not None:
+                    raise TimeoutError
+        finally:
+            event.cancel()
+
+    async def _leaving(self) -> None:
+        """Ends when the client has left."""
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+    def _end(self) -> None:
+        """The worker need not go on; nothing happens where it is done."""
+        self._left.cancel()
+        self._service.worker.cancel(self._job)
+
+
+def _reply(error: ApiError) -> JSONResponse:
+    return JSONResponse(error.to_json(), error.status, error.headers)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    return _reply(told(error))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What pydantic found, in one line that names the parameter."""
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
+    place = [str(part) for part in first.get("loc", ()) if part != "body"]
+    if first.get("type") == "json_invalid":
+        return _reply(ApiError(400, "The body is not valid JSON.", code="invalid_json"))
+    # Names of union members come behind the parameter; clients know none.
+    param = ".".join(place)[:80] or None
+    message = str(first.get("msg", "invalid"))
+    return _reply(
+        ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
+    )
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: unknown paths, other methods."""
+    assert isinstance(error, HTTPException)
+    reply = _reply(ApiError(error.status_code, f"{error.detail}.", code="http_error"))
+    with suppress(AttributeError):
+        reply.headers.update(error.headers or {})
+    return reply

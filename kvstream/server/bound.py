@@ -1,0 +1,68 @@
+"""One bound of bytes for all memories: those that work, and those that wait for a question."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from kvstream.server.catalog import Entry
+from kvstream.server.errors import ApiError
+
+if TYPE_CHECKING:
+    from kvstream.api.memory import Memory
+
+
+class Bound:
+    """Counts the bytes of KV caches as they are allocated: what each may hold, not what it does.
+
+    Memories of files that are done wait for the next question as long as nobody needs their room.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.working = 0
+        self.peak = 0
+        """The highest that `held` ever was."""
+        self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
+        self._made = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes now."""
+        return self.working + sum(entry.bytes for entry, _ in self._waiting)
+
+    def check(self, size: int) -> None:
+        """Raises ApiError for a memory that can never be held."""
+        if size > self.most:
+            raise ApiError(
+                400,
+                f"The memory needs {size:,} bytes of KV cache, and all memories of this server "
+                f"together may hold {self.most:,} (--bound).",
+                code="context_length_exceeded",
+                param="model",
+            )
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes can be had now, memories that wait left aside."""
+        return self.working + size <= self.most
+
+    def take(self, size: int, entry: Entry | None = None) -> Memory | None:
+        """Count `size` bytes as working; a memory of `entry` that waits is handed out."""
+        assert self.fits(size)
+        found = next((key for key in self._waiting if key[0] == entry), None)
+        memory = None if found is None else self._waiting.pop(found)
+        while self.held + size > self.most:
+            self._waiting.popitem(last=False)
+        self.working += size
+        self.peak = max(self.peak, self.held)
+        return memory
+
+    def give_back(self, size: int) -> None:
+        """The work is done; the memory is gone, or is put into `keep`."""
+        self.working -= size
+
+    def keep(self, entry: Entry, memory: Memory) -> None:
+        """Let a memory, whose bytes were given back, wait for the next question."""
+        if self.held + entry.bytes <= self.most:
+            self._made += 1
+            self._waiting[entry, self._made] = memory

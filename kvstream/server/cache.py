@@ -1,0 +1,104 @@
+"""Memories of conversations, as files in a folder that never holds more than so many bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstream.errors import KvstreamError
+
+if TYPE_CHECKING:
+    from kvstream.api.memory import Memory
+
+SUFFIX, READING = ".kvs", ".reading"
+"""Of a finished reading, and of the checkpoint of one that was stopped."""
+
+
+class ConversationCache:
+    """Finds memories by the digest of what they have read; the least recently used leave first."""
+
+    def __init__(self, folder: Path | None, most: int) -> None:
+        """Without a `folder` the files are in a temporary one, which `close` removes; only this
+        user can read it.
+        """
+        self.most = most
+        self.lasting = folder is not None
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="kvstream-serve-"))
+        else:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise KvstreamError(
+                    f"Cannot make the folder {folder}: {error.strerror}. Choose another one with "
+                    "--cache-dir."
+                ) from error
+            self.folder = folder
+        self.shrink()
+
+    def find(self, key: str) -> Path | None:
+        """The file of a memory, which counts as used now; None where there is none."""
+        path = self.folder / f"{key}{SUFFIX}"
+        try:
+            os.utime(path)
+        except OSError:
+            return None
+        return path
+
+    def save(self, key: str, memory: Memory) -> None:
+        """Keep a memory, if it is not kept already; one that cannot be written is not kept."""
+        path = self.folder / f"{key}{SUFFIX}"
+        if not self.most or path.exists():
+            return
+        # The file holds little more than the KV cache: what would not fit is not written.
+        if memory.budget[1] <= self.most:
+            with suppress(KvstreamError):
+                memory.save(path)
+        self.shrink()
+
+    def drop(self, path: Path) -> None:
+        """Forget a file that turned out to be of no use."""
+        path.unlink(missing_ok=True)
+
+    def checkpoint(self, key: str) -> Path | None:
+        """Where the reading for `key` is saved when it is stopped; None where nothing lasts."""
+        return self.folder / f"{key}{READING}" if self.lasting and self.most else None
+
+    @property
+    def bytes(self) -> int:
+        """Of all files now."""
+        return sum(size for _, size, _ in self._files())
+
+    @property
+    def count(self) -> int:
+        """Memories that can be gone on from."""
+        return len(self._files())
+
+    def close(self) -> None:
+        """Remove a temporary folder."""
+        if not self.lasting:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """Time of the last use, size and path; only files that this class writes."""
+        found = []
+        for path in self.folder.iterdir():
+            if path.suffix in (SUFFIX, READING) and len(path.stem) == 64:
+                with suppress(OSError):
+                    about = path.stat()
+                    found.append((about.st_mtime_ns, about.st_size, path))
+        return sorted(found)
+
+    def shrink(self) -> None:
+        """Let the least recently used files leave until the others fit."""
+        files = self._files()
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= self.most:
+                return
+            path.unlink(missing_ok=True)
+            total -= size

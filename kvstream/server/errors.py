@@ -1,0 +1,88 @@
+"""Errors in the shape of OpenAI's, so that clients understand them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
+
+
+class ApiError(Exception):
+    """What a client is told: status, message, and the parameter that is wrong, if one is."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind = status, message, kind
+        self.code, self.param, self.retry_after = code, param, retry_after
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of the reply."""
+        return {
+            "error": {
+                "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
+            }
+        }  # fmt: skip
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """When to ask again; OpenAI's clients retry by themselves unless they are told not to."""
+        found = {}
+        if self.retry_after is not None:
+            found["Retry-After"] = str(self.retry_after)
+        if self.code == "timeout":
+            found["X-Should-Retry"] = "false"
+        if self.status == 401:
+            found["WWW-Authenticate"] = "Bearer"
+        return found
+
+
+def shut_down(saved: bool) -> ApiError:
+    """For a request that the server could not finish before it ends."""
+    more = " Its reading is saved: send the same request again later." if saved else ""
+    return ApiError(
+        503, f"The server is shutting down.{more}", kind="server_error", code="shutting_down"
+    )
+
+
+def timed_out(seconds: float, saved: bool) -> ApiError:
+    """For a request that took too long."""
+    more = " Its reading is saved: the same request goes on from there." if saved else ""
+    return ApiError(
+        504,
+        f"The request took more than the {seconds:g} s that --timeout allows.{more}",
+        kind="server_error",
+        code="timeout",
+    )
+
+
+def told(error: BaseException, folder: Path | None = None) -> ApiError:
+    """What a client is told of an error; paths of the server are not."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, BudgetError):
+        return ApiError(400, str(error), code="context_length_exceeded", param="messages")
+    if isinstance(error, KvstreamError):
+        message = str(error)
+        if folder is not None:
+            message = message.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+        return ApiError(400, message, code=type(error).__name__)
+    if is_out_of_memory(error):
+        return ApiError(
+            503, "The server is out of memory.", kind="server_error", code="out_of_memory"
+        )
+    return ApiError(
+        500,
+        f"The server failed ({type(error).__name__}); its log says more.",
+        kind="server_error",
+        code="internal_error",
+    )

@@ -1,0 +1,178 @@
+"""Who may ask what: the Host header, the key, the type and the size of a request.
+
+A page of another site that a browser shows can send requests to this machine. It cannot read the
+answer (no CORS headers), cannot send JSON without asking first (OPTIONS is refused), and does not
+reach the server under a name of its own (the Host header is checked).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from kvstream.server.errors import ApiError
+from kvstream.server.settings import ServerSettings, is_loopback
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_SECONDS = 60.0
+"""A request whose body takes longer to arrive is given up."""
+BODIES = 4
+"""Bodies of the largest size that may be in memory at once."""
+
+
+class Guard:
+    """Stands in front of the application; hands on requests whose body is here and small enough."""
+
+    def __init__(self, app: App, settings: ServerSettings) -> None:
+        self.app, self.settings = app, settings
+        self.bodies = 0
+        """Bytes of the bodies of all requests that are not answered yet."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body = bytearray()
+        try:
+            headers = _headers(scope)
+            self._check_host(headers)
+            scope["kvstream.known"] = self._check_key(scope["path"], headers)
+            if scope["method"] == "POST":
+                _check_type(headers)
+                await self._read(headers, receive, body)
+            await self.app(scope, _again(bytes(body), receive), send)
+        except ApiError as error:
+            await _refuse(error, send)
+        finally:
+            self.bodies -= len(body)
+
+    def _check_host(self, headers: dict[str, list[str]]) -> None:
+        """Against names of another site that lead to this machine (DNS rebinding)."""
+        found = headers.get("host", [])
+        match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", (found or [""])[0])
+        if len(found) != 1 or match is None:
+            raise ApiError(400, "The request needs one Host header.", code="invalid_host")
+        name = match[1].strip("[]").lower().rstrip(".")
+        own = {self.settings.host.lower(), *map(str.lower, self.settings.allowed_hosts)}
+        if name in own or is_loopback(name) or (not self.settings.is_local and _is_address(name)):
+            return
+        raise ApiError(
+            403,
+            f"The Host header names {name[:80]!r}, which is no name of this server; allow it with "
+            "--allow-host.",
+            code="invalid_host",
+        )
+
+    def _check_key(self, path: str, headers: dict[str, list[str]]) -> bool:
+        """Whether the client has the key, where one is needed. Raises ApiError."""
+        if self.settings.key is None:
+            return True
+        given = headers.get("authorization", [""])[0]
+        scheme, _, token = given.partition(" ")
+        right = hmac.compare_digest(token.strip().encode(), self.settings.key.encode())
+        if right and scheme.lower() == "bearer":
+            return True
+        if path == "/health":  # it tells a stranger no more than that the server runs
+            return False
+        raise ApiError(
+            401,
+            "The key is missing or wrong; send it as Authorization: Bearer KEY.",
+            kind="authentication_error",
+            code="invalid_api_key",
+        )
+
+    async def _read(self, headers: dict[str, list[str]], receive: Receive, body: bytearray) -> None:
+        """Fill `body`, and count what it takes."""
+        stated = headers.get("content-length", ["0"])[0]
+        if stated.isdecimal() and len(stated) < 20:
+            self._check_size(int(stated), 0)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(400, "The client left.", code="client_left")
+                    part = message.get("body", b"")
+                    self._check_size(len(body) + len(part), len(body))
+                    body += part
+                    self.bodies += len(part)
+                    if not message.get("more_body"):
+                        return
+        except TimeoutError:
+            raise ApiError(
+                408, f"The body did not arrive within {BODY_SECONDS:g} s.", code="timeout"
+            ) from None
+
+    def _check_size(self, size: int, counted: int) -> None:
+        """For a body of `size` bytes, of which some are `counted`. Raises ApiError."""
+        most = self.settings.max_body
+        if size > most:
+            raise ApiError(
+                413,
+                f"The body has {size:,} bytes or more; --max-body allows {most:,}. A longer text "
+                "can be read with kvstream remember, and asked as a memory.",
+                code="request_too_large",
+            )
+        if self.bodies + size - counted > BODIES * most:
+            raise ApiError(
+                429, "Other requests with long texts wait already; try again later.",
+                kind="rate_limit_error", code="rate_limit_exceeded", retry_after=5,
+            )  # fmt: skip
+
+
+def _headers(scope: Scope) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
+
+
+def _check_type(headers: dict[str, list[str]]) -> None:
+    """Other types are what a form or a page of another site can send without asking."""
+    kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(
+            415, "The body must be JSON: send Content-Type: application/json.",
+            code="unsupported_media_type",
+        )  # fmt: skip
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, then what comes after it: that the client has left."""
+    waiting = [body]
+
+    async def read() -> MutableMapping[str, Any]:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return read
+
+
+async def _refuse(error: ApiError, send: Send) -> None:
+    import json
+
+    body = json.dumps(error.to_json()).encode()
+    headers = {
+        "content-type": "application/json", "content-length": str(len(body)),
+        "connection": "close", **{k.lower(): v for k, v in error.headers.items()},
+    }  # fmt: skip
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

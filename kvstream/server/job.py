@@ -1,0 +1,212 @@
+"""One request on its way: texts into a memory, the question, the answer, as a generator of events.
+
+The worker takes a step of one job, then of another, so a job never runs beside another one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvstream.errors import KvstreamError
+from kvstream.events import Answered, Event, Result
+from kvstream.server.catalog import Entry
+from kvstream.server.conversation import Conversation, conversation
+from kvstream.server.errors import ApiError, shut_down, timed_out
+from kvstream.server.question import Split
+from kvstream.server.schema import ChatRequest
+
+if TYPE_CHECKING:
+    from kvstream.api.memory import Memory
+    from kvstream.api.model import Model
+    from kvstream.server.cache import ConversationCache
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer with what the client is told of it."""
+
+    result: Result
+    asked: Split
+    prompt_tokens: int
+    """Of the messages: all that was read of them, and the question."""
+    cached_tokens: int
+    """Of these, what was not read again."""
+    warnings: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Job:
+    """A request, and what becomes of it."""
+
+    request: ChatRequest
+    client: str
+    """Whose turn it takes."""
+    sink: Callable[[Event | Reply | ApiError], None]
+    """Gets every event, then the reply or an error; called by the worker's thread."""
+    timeout: float
+    entry: Entry | None = None
+    """The memory file that is asked."""
+    arrived: float = field(default_factory=time.monotonic)
+    begun: bool = False
+    """It waits no longer."""
+    cancelled: bool = False
+    """The client has left."""
+    ending: bool = False
+    """The server ends and waits no longer."""
+    spent: float = 0.0
+    """Seconds of the worker, by which turns are taken."""
+    ready: Memory | None = None
+    """A memory of `entry` that waited for a question."""
+    unchanged: Memory | None = None
+    """The memory of `entry` after the answer, if it is as it was."""
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no more time."""
+        return self.cancelled or self.ending or time.monotonic() > self.arrived + self.timeout
+
+    def error(self, *, saved: bool = False) -> ApiError:
+        """Why there is no more time."""
+        return shut_down(saved) if self.ending else timed_out(self.timeout, saved)
+
+
+class Answering:
+    """What all jobs need: the model, its options, and the memories of earlier requests."""
+
+    def __init__(self, model: Model, options: dict[str, Any], cache: ConversationCache) -> None:
+        self.model, self.options, self.cache = model, options, cache
+        self.bytes = model.kv_bytes(**options)
+        """Of the KV cache of one memory."""
+        self._base = repr((model.name, sorted((k, repr(v)) for k, v in options.items())))
+        self._longest_system = self._entries() // 8
+
+    def _entries(self) -> int:
+        """The budget in entries."""
+        one = {**self.options, "budget": 1}
+        two = {**self.options, "budget": 2}
+        each = self.model.kv_bytes(**two) - self.model.kv_bytes(**one)
+        return self.bytes // max(1, each)
+
+    def events(self, job: Job) -> Generator[Event, None, Reply]:
+        """All of a job. Raises ApiError, KvstreamError."""
+        talk = conversation(
+            job.request,
+            self.model.count,
+            of_memory=job.entry is not None,
+            longest_system=self._longest_system,
+        )
+        base = self._base if job.entry is None else f"{self._base} {job.entry.digest}"
+        keys = talk.keys(base)
+        memory, done = self._go_on(talk, keys) if self._uses_cache(job) else (None, 0)
+        if memory is not None:
+            try:
+                return (yield from self._answer(job, talk, keys[-1], memory, done))
+            except KvstreamError:
+                # Made for a shorter question it may have no room for this one, and what some
+                # methods make cannot be read on. Nothing of an answer was sent by then.
+                memory = None
+        return (yield from self._answer(job, talk, keys[-1], None, 0))
+
+    def _uses_cache(self, job: Job) -> bool:
+        own = job.request.kvstream
+        return bool(self.cache.most) and (own is None or own.cache)
+
+    def _answer(
+        self, job: Job, talk: Conversation, key: str, kept: Memory | None, done: int
+    ) -> Generator[Event, None, Reply]:
+        """Read what is left, and answer; `kept` is of an earlier request and has read `done`."""
+        own = 0 if job.entry is None else job.entry.tokens
+        memory = kept
+        if memory is None and job.entry is not None:
+            memory, job.ready = job.ready or self.model.recall(job.entry.path), None
+        cached = 0 if memory is None else memory.read_tokens - own
+        if done < len(talk.pieces) or memory is None:
+            memory = yield from self._read(job, talk, memory, done, key)
+        before = memory.entries
+        result: Result | None = None
+        options = {**self._answers, **job.request.answers}
+        events = memory.stream(talk.asked.question, last=True, **options)
+        try:
+            for event in events:
+                if job.over:
+                    raise job.error()
+                if isinstance(event, Answered):
+                    result = event.result
+                yield event
+        finally:
+            events.close()
+            if memory.entries == before and not talk.pieces:
+                job.unchanged = memory
+        assert result is not None
+        if self._uses_cache(job) and talk.pieces and memory.entries == before:
+            self.cache.save(key, memory)
+        system = self.model.count(talk.system) if talk.system else 0
+        tokens = memory.read_tokens - own + self.model.count(talk.asked.question) + system
+        return Reply(result, talk.asked, tokens, cached, talk.warnings)
+
+    @property
+    def _answers(self) -> dict[str, Any]:
+        names = ("max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "strict")
+        return {name: self.options[name] for name in names if name in self.options}
+
+    def _go_on(self, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
+        """The memory of the newest question that was asked before, and the pieces it has read.
+
+        Where more is to be read than it has read, all is read anew, for the new question.
+        """
+        sizes = [len(piece.text) for piece in talk.pieces]
+        for (count, _), key in zip(reversed(talk.turns), reversed(keys), strict=True):
+            path = self.cache.find(key) if count else None
+            if path is None or sum(sizes[count:]) > sum(sizes[:count]):
+                continue
+            try:
+                return self.model.recall(path), count
+            except KvstreamError:  # damaged, or of another model
+                self.cache.drop(path)
+        return None, 0
+
+    def _read(
+        self, job: Job, talk: Conversation, memory: Memory | None, done: int, key: str
+    ) -> Generator[Event, None, Memory]:
+        """The pieces that are not read yet, in a memory. Raises ApiError where time is over."""
+        # Where the client does not want what was read before, a checkpoint is no use either.
+        place = self.cache.checkpoint(key) if self._uses_cache(job) else None
+        options: dict[str, Any] = {"interrupted": lambda: job.over}
+        if place is not None:
+            options["checkpoint"] = place
+        begun = place is not None and place.exists()
+        pieces = talk.pieces[done:]
+        try:
+            if memory is not None:
+                memory = yield from memory.reading(pieces, **options)
+            else:
+                own = {**self.options, **options}
+                if talk.system:
+                    own["system"] = talk.system
+                if "max_tokens" in job.request.answers:
+                    own["max_tokens"] = job.request.answers["max_tokens"]
+                asked = [talk.asked.question]
+                memory = yield from self.model.reading(pieces, questions=asked, **own)
+        except KvstreamError as error:
+            if job.over:
+                raise job.error(saved=place is not None and place.exists()) from error
+            if begun and place is not None:
+                self.cache.drop(place)
+                raise ApiError(
+                    503,
+                    "What was saved of this reading cannot be used and was removed; send the "
+                    "request again.",
+                    kind="server_error",
+                    code="checkpoint_unusable",
+                    retry_after=1,
+                ) from error
+            raise
+        if job.over:
+            self.cache.shrink()
+            raise job.error(saved=place is not None and place.exists())
+        if place is not None:
+            self.cache.drop(place)
+        return memory

@@ -1,0 +1,125 @@
+"""Events of a job as the objects of OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import Any
+
+from kvstream.server.errors import ApiError
+from kvstream.server.job import Reply
+from kvstream.version import __version__
+
+FINISHED = {"length": "length", "budget": "length", "interrupted": "length"}
+"""Why an answer ended, where it is not ``stop``."""
+DONE = b"data: [DONE]\n\n"
+
+
+class Completion:
+    """One chat completion: whole, or as the chunks of a stream."""
+
+    def __init__(self, model: str, *, with_usage: bool = False) -> None:
+        self._common = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": f"kvstream-{__version__}",
+        }
+        self._with_usage = with_usage
+        self._begun = False
+        self._held = ""
+        """Spaces at the end of what came so far; the answer may end here, and has none."""
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        """The body of a reply that is not streamed."""
+        message = {"role": "assistant", "content": reply.result.answer, "refusal": None}
+        choice = {
+            "index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply),
+        }  # fmt: skip
+        return {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": usage(reply),
+            "kvstream": own(reply),
+        }
+
+    def first(self) -> bytes:
+        """The chunk that says who speaks."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def piece(self, text: str) -> bytes:
+        """The next piece of the answer, without spaces in front of it and behind it."""
+        text = self._held + text
+        if not self._begun:
+            text = text.lstrip()
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        if not shown:
+            return b""
+        self._begun = True
+        return self._chunk({"content": shown})
+
+    def last(self, reply: Reply) -> bytes:
+        """Why the answer ended, what it rests on, and the usage if it was asked for."""
+        end = self._chunk({}, _finish(reply), kvstream=own(reply))
+        if self._with_usage:
+            end += event({**self._frame, "choices": [], "usage": usage(reply)})
+        return end + DONE
+
+    @property
+    def _frame(self) -> dict[str, Any]:
+        return {**self._common, "object": "chat.completion.chunk"}
+
+    def _chunk(self, delta: dict[str, str], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        usage = {"usage": None} if self._with_usage else {}
+        return event({**self._frame, "choices": [choice], **usage, **more})
+
+
+def event(body: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return b"data: " + json.dumps(body, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+
+
+def failed(error: ApiError) -> bytes:
+    """The end of a stream that has begun and cannot go on."""
+    return event(error.to_json()) + DONE
+
+
+def comment(text: str) -> bytes:
+    """A line that clients pass over; it keeps a connection alive."""
+    return f": {text}\n\n".encode()
+
+
+def usage(reply: Reply) -> dict[str, Any]:
+    """Tokens of a reply."""
+    generated = reply.result.generated
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": reply.prompt_tokens + generated,
+        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
+    }
+
+
+def own(reply: Reply) -> dict[str, Any]:
+    """What only kvstream tells: the question, and what the answer rests on."""
+    result = reply.result
+    return {
+        "question": reply.asked.question,
+        "question_from": reply.asked.place,
+        "read": result.read,
+        "held": result.retained,
+        "evicted": result.evicted,
+        "coverage": result.coverage,
+        "support": result.support,
+        "not_in_text": list(result.absent),
+        "citations": list(result.citations),
+        "warnings": [*reply.warnings, *result.warnings],
+    }
+
+
+def _finish(reply: Reply) -> str:
+    return FINISHED.get(reply.result.stopped, "stop")

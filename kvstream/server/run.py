@@ -1,0 +1,126 @@
+"""Listening: from settings to a server that ends in good order."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from kvstream.errors import KvstreamError
+from kvstream.server.app import make_app
+from kvstream.server.guard import Guard
+from kvstream.server.service import Service
+from kvstream.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from kvstream.api.model import Model
+
+EXTRA_SECONDS = 60.0
+"""After `grace` a chunk that is being read may take so long."""
+
+
+class Server(uvicorn.Server):
+    """Ends on Ctrl-C or SIGTERM: running requests have some seconds to finish. On the second one
+    it ends at once.
+    """
+
+    def __init__(self, service: Service, found: socket.socket) -> None:
+        self.service, self.socket = service, found
+        guarded = Guard(make_app(service), service.settings)
+        super().__init__(
+            uvicorn.Config(
+                guarded,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                timeout_graceful_shutdown=int(service.settings.grace + EXTRA_SECONDS),
+            )
+        )
+
+    @property
+    def address(self) -> str:
+        """Where clients find it, as a URL."""
+        host, port = self.socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def serve_all(self) -> None:
+        """Serve until a signal, or `end`, then close the service."""
+        self.service.start()
+        try:
+            self.run(sockets=[self.socket])
+        finally:
+            self.service.close()
+            self.socket.close()
+
+    def end(self) -> None:
+        """Take no more requests; those at work may finish for a while."""
+        self.service.worker.drain()
+        timer = threading.Timer(self.service.settings.grace, self.service.worker.stop)
+        timer.daemon = True
+        timer.start()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal ends in good order, the second at once."""
+        if self.should_exit:
+            self.force_exit = True
+            self.service.worker.stop()
+        else:
+            # Not here: the lock of the worker may be held by what the signal came into.
+            threading.Thread(target=self.end, daemon=True).start()
+            self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Uvicorn's own raises them again at the end, though ending is what was asked for."""
+        before = {}
+        with suppress(ValueError):  # not in the main thread: who runs us handles signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before[number] = signal.signal(number, self.handle_exit)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A socket at the address of the settings. Raises KvstreamError where it cannot be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+            found.listen(128)
+        except BaseException:
+            found.close()
+            raise
+    except OSError as error:
+        raise KvstreamError(
+            f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
+            "Choose another --port, or end the program that uses it."
+        ) from error
+    return found
+
+
+def serve(
+    model: Model,
+    settings: ServerSettings,
+    found: socket.socket,
+    ready: Callable[[Server], None] = lambda server: None,
+) -> None:
+    """Serve a model on a socket until a signal; `ready` is called once clients can connect."""
+    server = Server(Service(model, settings), found)
+    ready(server)
+    server.serve_all()

@@ -1,0 +1,174 @@
+"""The body of a chat completion: what has an effect, what is ignored, what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvstream.server.errors import ApiError
+
+IGNORED = frozenset({
+    "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "parallel_tool_calls", "prediction",
+})  # fmt: skip
+"""Fields that change nothing in the answer."""
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value in ([], {})
+
+
+def _no(*values: Any) -> Callable[[Any], bool]:
+    def harmless(value: Any) -> bool:
+        return value is None or any(value == v and type(value) is type(v) for v in values)
+
+    return harmless
+
+
+REFUSED: dict[str, Callable[[Any], bool]] = {
+    "tools": _is_empty,
+    "tool_choice": _no("none", "auto"),
+    "functions": _is_empty,
+    "function_call": _no("none", "auto"),
+    "n": _no(1),
+    "response_format": _no({"type": "text"}),
+    "logprobs": _no(False),
+    "top_logprobs": _no(0),
+    "logit_bias": _is_empty,
+    "stop": _is_empty,
+    "frequency_penalty": _no(0, 0.0),
+    "presence_penalty": _no(0, 0.0),
+    "modalities": _no(["text"]),
+    "audio": _is_none,
+    "reasoning_effort": _no("none"),
+    "verbosity": _is_none,
+    "web_search_options": _is_none,
+}
+"""Fields that would change the answer, and which of their values do not."""
+
+
+MOST_MESSAGES = 10_000
+"""Messages, and parts of a message; each takes more memory than its text."""
+
+
+class Loose(BaseModel):
+    """Fields that are not named are kept, so that they can be refused by name."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Part(Loose):
+    """A part of a message; text alone is read."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Loose):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[Part], Field(max_length=MOST_MESSAGES)] | None = None
+
+
+class StreamOptions(Loose):
+    """How a stream is sent."""
+
+    include_usage: bool = False
+
+
+class Own(BaseModel):
+    """What only kvstream knows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    question: str | None = None
+    """The question, in place of the one that is found in the last message."""
+    cache: bool = True
+    """Go on from what an earlier request of the same conversation has read."""
+
+
+Count = Annotated[int, Field(ge=1, le=2**31)]
+
+
+class ChatRequest(Loose):
+    """The body of ``POST /v1/chat/completions``."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1, le=10)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    kvstream: Own | None = None
+
+    def check(self) -> None:
+        """Raises ApiError for what would change the answer and is not supported."""
+        for name, value in (self.model_extra or {}).items():
+            if name in IGNORED:
+                continue
+            if name not in REFUSED:
+                raise ApiError(
+                    400,
+                    f"There is no parameter {name[:40]!r} here; leave it out.",
+                    code="unknown_parameter",
+                    param=name[:40],
+                )
+            if not REFUSED[name](value):
+                raise ApiError(
+                    400,
+                    f"{name} is not supported by kvstream, and would change the answer; leave it "
+                    "out.",
+                    code="unsupported_parameter",
+                    param=name,
+                )
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """Options of `Memory.stream` that were given."""
+        given = {
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "temp": self.temperature, "top_p": self.top_p, "top_k": self.top_k,
+            "repetition_penalty": self.repetition_penalty, "seed": self.seed,
+        }  # fmt: skip
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def text_of(message: Message, index: int) -> str:
+    """The text of a message. Raises ApiError for what is no text."""
+    param = f"messages.{index}.content"
+    if message.role in ("tool", "function"):
+        raise ApiError(
+            400, f"Messages of the role {message.role} are not supported; kvstream has no tools.",
+            code="unsupported_parameter", param=f"messages.{index}.role",
+        )  # fmt: skip
+    for name in ("tool_calls", "function_call", "audio"):
+        if not _is_empty((message.model_extra or {}).get(name)):
+            raise ApiError(
+                400, f"{name} in a message is not supported; kvstream has no tools and no audio.",
+                code="unsupported_parameter", param=f"messages.{index}.{name}",
+            )  # fmt: skip
+    if message.content is None or isinstance(message.content, str):
+        return clean(message.content or "")
+    for part in message.content:
+        if part.type != "text" or part.text is None:
+            raise ApiError(
+                400, f"A part of the type {part.type[:40]!r} cannot be read; send text.",
+                code="unsupported_parameter", param=param,
+            )  # fmt: skip
+    return clean("\n".join(part.text or "" for part in message.content))
+
+
+def clean(text: str) -> str:
+    """The text with ? for lone surrogates, which no encoding of text has."""
+    return text.encode("utf-8", "replace").decode()

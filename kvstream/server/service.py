@@ -1,0 +1,87 @@
+"""A model, its memories and the worker: what the application serves."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from kvstream.errors import BudgetError
+from kvstream.server.bound import Bound
+from kvstream.server.cache import ConversationCache
+from kvstream.server.catalog import Catalog
+from kvstream.server.job import Answering, Job, Reply
+from kvstream.server.settings import ServerSettings
+from kvstream.server.worker import Worker
+
+if TYPE_CHECKING:
+    from kvstream.api.model import Model
+
+log = logging.getLogger("kvstream.server")
+
+
+class Service:
+    """Everything behind the application; `close` ends it."""
+
+    def __init__(self, model: Model, settings: ServerSettings) -> None:
+        """Raises UsageError, BudgetError where the bound holds not one memory."""
+        self.model, self.settings = model, settings
+        options = {"command": "remember", **settings.reading}
+        model.plan(text="a text", question="a question", **options)  # or nothing could be read
+        self.memory_bytes = model.kv_bytes(**options)
+        self.catalog = Catalog(model, settings.memories)
+        self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
+        if self.memory_bytes > self.bound.most:
+            raise BudgetError(
+                f"--bound allows {self.bound.most:,} bytes, and one memory of --budget takes "
+                f"{self.memory_bytes:,}. Use a larger --bound, or a smaller --budget."
+            )
+        self.cache = ConversationCache(settings.cache_dir, settings.cache)
+        answering = Answering(model, options, self.cache)
+        self.worker = Worker(answering, self.catalog, self.bound, settings.parallel, settings.queue)
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.worker.start()
+
+    def note(self, job: Job, reply: Reply) -> None:
+        """One line of the log for a request; it has no text of it."""
+        result = reply.result
+        log.info(
+            "%s: %.2f s, %d tokens read (%d cached), %d kept, %d written",
+            job.request.model,
+            time.monotonic() - job.arrived,
+            reply.prompt_tokens,
+            reply.cached_tokens,
+            result.retained,
+            result.generated,
+        )
+
+    def health(self) -> dict[str, Any]:
+        """What the server holds and does: numbers alone."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {
+            "status": "ok",
+            "model": self.model.name,
+            "memories": len(self.catalog.files()),
+            "requests": self.worker.load,
+            "kv_bytes": {
+                "bound": self.bound.most, "held": self.bound.held, "peak": self.bound.peak,
+            },
+            "cache": {
+                "bound": self.cache.most, "bytes": self.cache.bytes, "memories": self.cache.count,
+            },
+            "rss_bytes": int(psutil.Process().memory_info().rss),
+            "peak_rss_bytes": peak if sys.platform == "darwin" else peak * 1024,
+            "uptime_s": round(time.monotonic() - self._began, 1),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End the work and remove what does not last."""
+        self.worker.close()
+        self.cache.close()

@@ -1,0 +1,199 @@
+"""The thread that computes: it takes turns among the requests at work, a chunk or a token a turn.
+
+The model runs one pass at a time, so requests share its time, not its threads: the one that had
+least of it goes on. A question to a memory file is answered while a book is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator
+from contextlib import suppress
+
+from kvstream.errors import KvstreamError
+from kvstream.events import Event
+from kvstream.server.bound import Bound
+from kvstream.server.catalog import Catalog
+from kvstream.server.errors import ApiError, shut_down, told
+from kvstream.server.fair import FairQueue
+from kvstream.server.job import Answering, Job, Reply
+
+log = logging.getLogger("kvstream.server")
+
+
+class Worker:
+    """Takes jobs from a fair queue, `parallel` at once, within one bound of bytes."""
+
+    def __init__(
+        self, answering: Answering, catalog: Catalog, bound: Bound, parallel: int, queue: int
+    ) -> None:
+        self.answering, self.catalog, self.bound = answering, catalog, bound
+        self.parallel, self.most_waiting = parallel, queue
+        self.counts = {"done": 0, "failed": 0, "left": 0}
+        """Requests that were answered, that ended with an error, whose client had left."""
+        self._changed = threading.Condition()
+        self._waiting: FairQueue[Job] = FairQueue()
+        self._active: dict[Job, tuple[Generator[Event, None, Reply], int]] = {}
+        self._draining = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="kvstream-worker", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Put a job into the queue. Raises ApiError where it is full, or the server ends."""
+        with self._changed:
+            if self._draining:
+                raise shut_down(saved=False)
+            # One that is about to begin does not count as waiting.
+            free = self.parallel - len(self._active)
+            if len(self._waiting) >= self.most_waiting + free:
+                raise ApiError(
+                    429,
+                    f"{len(self._waiting)} requests wait already; try again later.",
+                    kind="rate_limit_error",
+                    code="rate_limit_exceeded",
+                    retry_after=1,
+                )
+            self._waiting.put(job.client, job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """The client has left: nothing more is done for it."""
+        with self._changed:
+            job.cancelled = True
+            if self._waiting.remove(job):
+                self.counts["left"] += 1
+            self._changed.notify()
+
+    def drain(self) -> None:
+        """Take nothing new; who waits is told, who is at work may finish."""
+        with self._changed:
+            self._draining = True
+            for job in self._waiting.clear():
+                self._fail(job, shut_down(saved=False))
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Who is at work has no more time: readings are saved where that lasts."""
+        self.drain()
+        with self._changed:
+            for job in self._active:
+                job.ending = True
+
+    def close(self, seconds: float = 60.0) -> None:
+        """Stop, and wait for the chunk that is being read."""
+        self.stop()
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is at work or waits."""
+        with self._changed:
+            return bool(self._active) or bool(len(self._waiting))
+
+    @property
+    def load(self) -> dict[str, int]:
+        """Requests by what they are doing."""
+        with self._changed:
+            return {"active": len(self._active), "waiting": len(self._waiting), **self.counts}
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._active or len(self._waiting) or self._ended):
+                    self._changed.wait()
+                if self._ended and not self._active:
+                    return
+            self._admit()
+            if self._active:
+                self._step(min(self._active, key=lambda job: job.spent))
+
+    def _admit(self) -> None:
+        """Begin the jobs for which there is room, in their order."""
+        while len(self._active) < self.parallel:
+            with self._changed:
+                job = self._waiting.peek()
+            if job is None:
+                return
+            try:
+                if job.over and not job.cancelled:
+                    raise job.error()
+                size = self._size(job)
+            except Exception as error:
+                with self._changed:
+                    if self._waiting.remove(job):
+                        self._fail(job, self._told(error))
+                continue
+            if not self.bound.fits(size):
+                return  # the next ones wait, too: else a large memory would never have its turn
+            with self._changed:
+                if self._waiting.peek() is not job:  # the client left meanwhile
+                    continue
+                self._waiting.pop()
+                job.ready = self.bound.take(size, job.entry)
+                job.spent = min((other.spent for other in self._active), default=0.0)
+                job.begun = True
+                self._active[job] = (self.answering.events(job), size)
+
+    def _size(self, job: Job) -> int:
+        """Bytes of the KV cache that a job needs. Raises ApiError, KvstreamError."""
+        path = self.catalog.path(job.request.model)
+        job.entry = None if path is None else self.catalog.entry(path)
+        size = self.answering.bytes if job.entry is None else job.entry.bytes
+        self.bound.check(size)
+        return size
+
+    def _step(self, job: Job) -> None:
+        events, _ = self._active[job]
+        if job.cancelled:
+            events.close()
+            self._leave(job, "left")
+            return
+        began = time.monotonic()
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            reply: Reply = stop.value
+            self._leave(job, "done")
+            self._send(job, reply)
+        except BaseException as error:
+            if job.cancelled:
+                self._leave(job, "left")
+            else:
+                self._leave(job, None)
+                self._fail(job, self._told(error))
+        else:
+            self._send(job, event)
+        finally:
+            job.spent += time.monotonic() - began
+
+    def _leave(self, job: Job, count: str | None) -> None:
+        with self._changed:
+            _, size = self._active.pop(job)
+            self.bound.give_back(size)
+            if job.entry is not None and job.unchanged is not None:
+                self.bound.keep(job.entry, job.unchanged)
+            job.ready = job.unchanged = None
+            if count is not None:
+                self.counts[count] += 1
+
+    def _fail(self, job: Job, error: ApiError) -> None:
+        self.counts["failed"] += 1
+        self._send(job, error)
+
+    def _send(self, job: Job, what: Event | Reply | ApiError) -> None:
+        with suppress(RuntimeError):  # the server's loop has ended
+            job.sink(what)
+
+    def _told(self, error: BaseException) -> ApiError:
+        if not isinstance(error, ApiError | KvstreamError):
+            log.error("A request failed.", exc_info=error)
+        return told(error, self.catalog.folder)

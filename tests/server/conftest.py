@@ -1,0 +1,74 @@
+"""A server on a free port of this machine, with the embedded model and a folder of memories."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+httpx = pytest.importorskip("httpx", reason="needs the extra test")
+
+from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
+
+from kvstream.api.model import Model  # noqa: E402
+from kvstream.server.run import Server, listen  # noqa: E402
+from kvstream.server.service import Service  # noqa: E402
+from kvstream.server.settings import ServerSettings  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(session) -> Model:
+    return Model(session)
+
+
+@pytest.fixture(scope="module")
+def memories(model, tmp_path_factory) -> Path:
+    """A folder with the memories ``book`` and ``other``."""
+    folder = tmp_path_factory.mktemp("memories")
+    model.read(text=FACT + FILLER * 60, questions=[QUESTION], **SMALL).save(folder / "book.kvs")
+    other = FACT.replace("Ada", "Grace") + FILLER * 30
+    model.read(text=other, questions=[QUESTION], **SMALL).save(folder / "other.kvs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(model) -> Iterator[Callable[..., Running]]:
+    """Starts servers; takes fields of ServerSettings. All end with the module."""
+    with ExitStack() as stack:
+
+        def begin(**fields: Any) -> Running:
+            reading = {**SMALL, **fields.pop("reading", {})}
+            settings = ServerSettings(reading=reading, port=0, **fields)
+            server = Server(Service(model, settings), listen(settings))
+            thread = threading.Thread(target=server.serve_all, daemon=True)
+            thread.start()
+            headers = {} if settings.key is None else {"Authorization": f"Bearer {settings.key}"}
+            http = httpx.Client(base_url=server.address, headers=headers, timeout=120)
+            running = Running(server, http)
+
+            def end() -> None:
+                http.close()
+                server.end()
+                server.service.worker.stop()
+                thread.join(30)
+                assert not thread.is_alive()
+
+            stack.callback(end)
+            while http.get("/health").status_code != 200:
+                time.sleep(0.02)
+            return running
+
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def server(start, memories) -> Running:
+    """A server with the memories, as a user would start it."""
+    return start(memories=memories)

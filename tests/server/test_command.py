@@ -1,0 +1,109 @@
+"""``kvstream serve`` as a program: where it listens, what it says, how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+httpx = pytest.importorskip("httpx", reason="needs the extra test")
+
+
+@contextmanager
+def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The program, and its URL once it listens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvstream", "serve", "--port", "0", "--budget", "300", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r"Listening on (\S+)/v1", line):
+                break
+        else:
+            pytest.fail(f"it ended with {process.wait()}")
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(number, tmp_path) -> None:
+    """What is at work is finished; the exit code is 0; no temporary folder is left."""
+    text = "Ada hid the letter. " * 500 + "\n\nWho hid the letter?"
+    body = {"model": "pocket", "stream": True, "messages": [{"role": "user", "content": text}]}
+    with program(TMPDIR=str(tmp_path)) as (process, url):
+        assert len(list(tmp_path.glob("kvstream-serve-*"))) == 1
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as reply:
+            assert reply.status_code == 200
+            process.send_signal(number)
+            assert "[DONE]" in reply.read().decode()
+        out, _ = process.communicate(timeout=30)
+        assert (process.returncode, out) == (0, "")
+    assert not list(tmp_path.glob("kvstream-serve-*"))
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    text = "Nobody saw the boats. " * 100_000 + "\n\nWho hid the letter?"
+    body = {"model": "pocket", "stream": True, "messages": [{"role": "user", "content": text}]}
+    with (
+        program("--grace", "60") as (process, url),
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60),
+    ):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--host", "0.0.0.0"], 2, "KVSTREAM_KEY"),
+        (["--memories", "nowhere"], 2, "nowhere"),
+        (["--method", "h2o,tova"], 2, "one method"),
+        (["--extract"], 2, "no effect"),
+        (["--budget", "10"], 5, "10"),
+        (["--bound", "1MB"], 5, "1,000,000"),
+        (["--port", "99999"], 2, "99999"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(cli, arguments, code, message) -> None:
+    ran = cli("serve", "--port", "0", *arguments)
+    assert (ran.code, ran.stdout) == (code, "")
+    assert message in ran.stderr
+
+
+def test_a_port_that_is_taken_is_an_error(cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = cli("serve", "--port", str(taken.getsockname()[1]))
+    assert ran.code == 1
+    assert "Cannot listen" in ran.stderr
+
+
+def test_without_its_packages_it_says_what_to_install(cli, monkeypatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, *a: None if name == "uvicorn" else find(name, *a)
+    )
+    ran = cli("serve")
+    assert ran.code == 2
+    assert "pip install 'kvstream[serve]'" in ran.stderr

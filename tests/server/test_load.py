@@ -1,0 +1,32 @@
+"""Many clients at once: none is lost, the bound holds as seen from outside, memory stays flat."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+pytest.importorskip("httpx", reason="needs the extra test")
+
+from serve_load import measure
+
+GROWTH = 1.05
+"""The memory of the process may grow by so much after the first tenth of a long run."""
+
+
+def test_requests_of_eight_clients_at_once() -> None:
+    found = measure(budget="300", clients=8, requests=48, minutes=0, parallel=3, quiet=0)
+    assert (found["sent"], found["answered"], found["lost"]) == (48, 48, 0), found
+    assert found["kv_bytes"]["times_over"] == 0
+    assert 0 < found["kv_bytes"]["peak"] <= found["kv_bytes"]["bound"]
+    assert found["requests"]["active"] == found["requests"]["waiting"] == 0
+    assert found["exit_code"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(6000)
+def test_an_hour_of_load() -> None:
+    found = measure(budget="1k", clients=8, requests=0, minutes=60, parallel=2, quiet=20)
+    assert found["lost"] == 0, found
+    assert found["kv_bytes"]["times_over"] == 0
+    assert found["rss_mib"]["last_tenth"] < GROWTH * found["rss_mib"]["second_tenth"], found
+    assert found["cache"]["bytes"] <= found["cache"]["bound"]

@@ -1,0 +1,215 @@
+"""The parts of a server that need no model: turns, the queue, the bound, the cache, settings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+
+from kvstream.errors import UsageError
+from kvstream.server.bound import Bound
+from kvstream.server.cache import ConversationCache
+from kvstream.server.catalog import Entry
+from kvstream.server.conversation import conversation
+from kvstream.server.errors import ApiError
+from kvstream.server.fair import FairQueue
+from kvstream.server.schema import REFUSED, ChatRequest
+from kvstream.server.settings import ServerSettings
+
+
+def talk(*messages: tuple[str, str], of_memory: bool = False, **more: Any):
+    body = {"model": "m", "messages": [{"role": r, "content": c} for r, c in messages], **more}
+    request = ChatRequest.model_validate(body)
+    return conversation(
+        request, lambda text: len(text.split()), of_memory=of_memory, longest_system=10
+    )
+
+
+BOOK = "Ada hid the letter.\n\nWho hid it?"
+FIRST = [("user", BOOK), ("assistant", "Ada")]
+
+
+def test_a_conversation_is_text_with_its_questions_and_answers() -> None:
+    found = talk(("system", "Be brief."), *FIRST, ("user", "And where?"))
+    assert [piece.text for piece in found.pieces] == [
+        "Ada hid the letter.",
+        "\nQuestion: Who hid it?\nAnswer: Ada\n",
+    ]
+    assert [piece.name for piece in found.pieces] == ["message 2", "message 3"]
+    assert found.asked.question == "And where?"
+    assert found.system == "Be brief."
+    assert found.turns == ((1, "Who hid it?"), (2, "And where?"))
+
+
+def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
+    found = talk(("user", "Ada hid the letter.\n\nGrace saw it."), ("user", "Who saw it?"))
+    assert [piece.text for piece in found.pieces] == ["Ada hid the letter.\n\nGrace saw it."]
+    assert found.asked.question == "Who saw it?"
+
+
+def test_a_question_to_a_memory_file_has_no_text() -> None:
+    assert talk(("user", "Who hid it?"), of_memory=True).pieces == ()
+
+
+def test_a_system_message_is_the_prompt_unless_it_is_long_or_the_prompt_is_settled() -> None:
+    long = "word " * 11
+    assert talk(("system", long), *FIRST[:1]).pieces[0].text == long
+    of_memory = talk(("system", "Be brief."), ("user", "Who?"), of_memory=True)
+    assert [p.name for p in of_memory.pieces] == ["system message"]
+    assert of_memory.warnings
+
+
+def test_the_own_question_takes_nothing_from_the_message() -> None:
+    found = talk(("user", BOOK), kvstream={"question": "Where is it?"})
+    assert found.pieces[0].text == BOOK
+    assert (found.asked.question, found.asked.place) == ("Where is it?", "request")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [("assistant", "Ada")],
+        [("system", "Be brief.")],
+        [("user", " \n ")],
+        [*FIRST],
+        [("tool", "3")],
+    ],
+)
+def test_messages_that_ask_nothing_are_refused(messages) -> None:
+    with pytest.raises(ApiError) as caught:
+        talk(*messages)
+    assert caught.value.status == 400
+
+
+TEXT = st.text(alphabet="ab ?\n", min_size=1, max_size=12).filter(str.strip)
+
+
+@given(st.lists(TEXT, min_size=1, max_size=4), TEXT, st.integers(0, 3))
+def test_conversations_share_the_keys_of_what_they_share(texts, other, at) -> None:
+    def messages(contents: list[str]) -> list[tuple[str, str]]:
+        return [(("user", "assistant")[i % 2], text) for i, text in enumerate(contents)]
+
+    texts = texts[: len(texts) - (len(texts) + 1) % 2]  # the last one is the user's
+    keys = talk(*messages(texts)).keys("base")
+    longer = talk(*messages([*texts, "answer", "and then?"])).keys("base")
+    assert longer[: len(keys)] == keys
+    assert len(set(longer)) == len(longer)
+    changed = list(texts)
+    changed[at % len(texts)] = other
+    if "".join(changed[at % len(texts)].split()) != "".join(texts[at % len(texts)].split()):
+        assert talk(*messages(changed)).keys("base")[-1] != keys[-1]
+    assert talk(*messages(texts)).keys("another")[-1] != keys[-1]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_change_the_answer_is_refused_by_name(name) -> None:
+    value: Any = {"tools": [{"type": "function"}], "n": 2, "logprobs": True}.get(name, ["x"])
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    with pytest.raises(ApiError, match=name) as caught:
+        ChatRequest.model_validate({**body, name: value}).check()
+    assert caught.value.param == name
+    ChatRequest.model_validate({**body, name: None}).check()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
+def test_clients_take_turns(items) -> None:
+    queue: FairQueue[tuple[str, int]] = FairQueue()
+    numbered = [(client, index) for index, (client, _) in enumerate(items)]
+    for client, index in numbered:
+        queue.put(client, (client, index))
+    taken = []
+    while len(queue):
+        assert queue.peek() is not None
+        taken.append(queue.pop())
+    for client in "abc":  # each client's own in the order they came
+        assert [i for c, i in taken if c == client] == [i for c, i in numbered if c == client]
+    counts = Counter(client for client, _ in numbered)
+    rounds = [client for client, _ in taken]
+    for place, client in enumerate(rounds):  # nobody is a turn ahead of somebody who waits
+        so_far = Counter(rounds[: place + 1])
+        for other in counts:
+            assert so_far[client] - so_far[other] <= 1 or so_far[other] == counts[other]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60))
+def test_the_bound_holds_whatever_comes(steps) -> None:
+    bound, working = Bound(100), []
+    entries: list[Any] = [
+        Entry(path=None, signature=(i, 0, 0), digest=str(i), bytes=size, tokens=1)  # type: ignore
+        for i, size in enumerate((30, 40, 50, 100))
+    ]
+    for which, begin in steps:
+        entry = entries[which]
+        if begin and bound.fits(entry.bytes):
+            memory = bound.take(entry.bytes, entry) or SimpleNamespace(of=entry)
+            assert memory.of == entry  # never that of another file
+            working.append((entry, memory))
+        elif working:
+            entry, memory = working.pop(0)
+            bound.give_back(entry.bytes)
+            bound.keep(entry, memory)
+        assert bound.held <= 100
+        assert bound.held >= sum(e.bytes for e, _ in working)
+        assert bound.peak <= 100
+    for each, _ in working:
+        bound.give_back(each.bytes)
+    assert bound.working == 0
+
+
+def test_a_memory_that_never_fits_is_refused() -> None:
+    with pytest.raises(ApiError, match="101"):
+        Bound(100).check(101)
+
+
+def test_the_cache_never_outgrows_its_size(tmp_path) -> None:
+    cache = ConversationCache(tmp_path / "new", 1000)
+
+    def memory(size: int) -> Any:
+        return SimpleNamespace(budget=(1, size), save=lambda path: path.write_bytes(b"x" * size))
+
+    keys = [f"{i:064x}" for i in range(6)]
+    (tmp_path / "new" / "notes.txt").write_text("of somebody else")
+    for key in keys[:3]:
+        cache.save(key, memory(300))
+    assert cache.find(keys[0]) is not None  # so the next one is the oldest
+    cache.save(keys[3], memory(300))
+    assert [cache.find(key) is not None for key in keys[:4]] == [True, False, True, True]
+    assert cache.bytes <= 1000
+    cache.save(keys[4], memory(1001))
+    assert cache.find(keys[4]) is None
+    assert (tmp_path / "new" / "notes.txt").exists()
+    again = ConversationCache(tmp_path / "new", 500)
+    assert again.count == 1
+    again.close()
+    assert again.find(keys[3]) is not None
+
+
+def test_a_temporary_cache_goes_with_the_server() -> None:
+    cache = ConversationCache(None, 1000)
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    assert cache.checkpoint("a") is None
+    cache.close()
+    assert not cache.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"host": "0.0.0.0"}, "key"),
+        ({"host": "::"}, "key"),
+        ({"host": "192.168.1.5"}, "key"),
+        ({"key": ""}, "empty"),
+        ({"key": "schlüssel"}, "ASCII"),
+        ({"cache": 0, "cache_dir": "."}, "no effect"),
+    ],
+)
+def test_settings_that_cannot_be(fields, message) -> None:
+    with pytest.raises(UsageError, match=message):
+        ServerSettings(**fields)
+    ServerSettings(host="0.0.0.0", key="k" * 20)

@@ -1,0 +1,77 @@
+"""Which part of a message is the question."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pydantic", reason="needs the extra serve")
+
+from kvstream.server.question import MOST, split
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+LONG = "The boats came home that evening. " * 60
+
+CASES = [
+    # A short message beside a text is the question, whatever it looks like.
+    ("Who hid it?\n\nTell me.", False, ("", "Who hid it?\n\nTell me.", "message")),
+    ("Who hid it?", True, ("Who hid it?", "Who hid it?", "message")),
+    ("Ada hid it.\n\nWho hid it?", True, ("Ada hid it.", "Who hid it?", "last paragraph")),
+    (f"{LONG}\n\nWho hid it?", False, (LONG.strip(), "Who hid it?", "last paragraph")),
+    (f"Who hid it?\n\n{LONG}", False, (LONG.strip(), "Who hid it?", "first paragraph")),
+    (f"Who hid it?\n\n{LONG}\n\nThe end.", True, (f"{LONG}\n\nThe end.", "Who hid it?",
+                                                  "first paragraph")),
+    (f"Who hid it?\n\n{LONG}\n\nWho found it?", True, (f"Who hid it?\n\n{LONG.strip()}",
+                                                      "Who found it?", "last paragraph")),
+    (f"Summarize this.\n\n{LONG}\n\nBye.", True, (f"{LONG}\n\nBye.", "Summarize this.",
+                                                  "first paragraph")),
+    ("one\ntwo\nWho is three?", True, ("one\ntwo", "Who is three?", "last paragraph")),
+    ('"Who is there?" he said.\n\n' + LONG + "\n\nThe last line.", True,
+     ('"Who is there?" he said.\n\n' + LONG.strip(), "The last line.", "last paragraph")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "alone", "expected"), CASES)
+def test_the_question_of_a_message(message, alone, expected) -> None:
+    found = split(message, words, alone=alone)
+    assert (found.text, found.question, found.place) == expected
+
+
+def test_of_a_long_paragraph_the_last_sentences_are_the_question() -> None:
+    found = split(LONG + "Who hid it?", words, alone=True)
+    assert found.place == "last sentences"
+    assert found.question.endswith("Who hid it?")
+    assert MOST - 7 < words(found.question) <= MOST
+    assert f"{found.text} {found.question}" == LONG + "Who hid it?"
+
+
+def test_a_text_without_spaces_is_cut() -> None:
+    found = split("x" * 100_000, len, alone=True)
+    assert (len(found.text), len(found.question)) == (100_000 - MOST, MOST)
+
+
+def test_a_long_message_is_not_counted_whole() -> None:
+    counted = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text.split())
+
+    split(LONG * 1000 + "\n\nWho hid it?", count, alone=True)
+    assert sum(counted) < 20_000
+
+
+@given(st.text(alphabet="ab.?! \n\t", min_size=1, max_size=400), st.booleans())
+def test_nothing_of_a_message_is_lost(message: str, alone: bool) -> None:
+    if not message.strip():
+        return
+    found = split(message, lambda text: 40 * len(text), alone=alone)
+    assert found.question.strip()
+    whole = "".join(message.split())
+    text, question = ("".join(part.split()) for part in (found.text, found.question))
+    assert whole in (text + question, question + text) or text == question == whole

@@ -1,0 +1,446 @@
+"""The server over HTTP: answers, streams, memories, conversations, limits, its end."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+httpx = pytest.importorskip("httpx", reason="needs the extra test")
+
+from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
+
+LONG = FACT + FILLER * 40
+ENDLESS = FILLER * 20_000
+"""A text that takes minutes to read."""
+
+
+def chunks(response: Any) -> list[dict[str, Any]]:
+    """The objects of a stream, which ends with [DONE]."""
+    lines = [line for line in response.text.split("\n\n") if line and not line.startswith(":")]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def said(response: Any) -> str:
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["message"]["content"]
+
+
+def error(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    found = response.json()
+    assert set(found) == {"error"}
+    assert set(found["error"]) == {"message", "type", "param", "code"}
+    return found["error"]
+
+
+def test_models_are_the_loaded_one_and_every_memory(server) -> None:
+    rows = server.http.get("/v1/models").json()
+    assert [row["id"] for row in rows["data"]] == ["pocket", "book", "other"]
+    assert rows["object"] == "list"
+    one = server.http.get("/v1/models/book").json()
+    assert one in rows["data"]
+    error(server.http.get("/v1/models/nobody"), 404)
+
+
+def test_a_long_message_is_read_through_the_bounded_memory(server, model) -> None:
+    reply = server.ask(f"{LONG}\n\n{QUESTION}").json()
+    plain = model.ask(text=LONG.strip(), question=QUESTION, **SMALL).result
+    own = reply["kvstream"]
+    assert reply["choices"][0]["message"]["content"] == plain.answer
+    assert (own["question"], own["question_from"]) == (QUESTION, "last paragraph")
+    assert own["read"] == plain.read == own["held"] + own["evicted"]
+    assert own["evicted"] > 0
+    assert own["support"] is not None
+    assert own["coverage"] is not None
+    assert own["citations"]
+    assert own["citations"][0]["source"] == "message 1"
+    usage = reply["usage"]
+    assert usage["prompt_tokens"] == own["read"] + model.count(QUESTION)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert reply["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_stream_says_the_same(server) -> None:
+    body = f"{LONG}\n\nWhat lay under the third stone?"
+    whole = server.ask(body).json()
+    options = {"include_usage": True}
+    found = chunks(server.ask(body, stream=True, stream_options=options))
+    assert (
+        "".join(c["choices"][0]["delta"].get("content", "") for c in found[:-1])
+        == (whole["choices"][0]["message"]["content"])
+    )
+    assert found[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert found[-2]["choices"][0]["finish_reason"] == "stop"
+    assert found[-2]["kvstream"] == whole["kvstream"]
+    assert (found[-1]["choices"], found[-1]["usage"]["completion_tokens"]) == (
+        [],
+        whole["usage"]["completion_tokens"],
+    )
+    assert len({c["id"] for c in found}) == 1
+    without = chunks(server.ask(body, stream=True))
+    assert all("usage" not in c for c in without)
+
+
+def test_max_tokens_ends_an_answer(server) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        reply = server.ask(f"{LONG}\n\n{QUESTION}", **{name: 1}).json()
+        assert reply["choices"][0]["finish_reason"] == "length"
+        assert reply["usage"]["completion_tokens"] == 1
+
+
+def test_a_seed_repeats_an_answer(server) -> None:
+    def ask(seed: int) -> str:
+        more = {"temperature": 2.0, "seed": seed, "max_tokens": 12}
+        return said(server.ask(QUESTION, model="book", **more))
+
+    assert ask(1) == ask(1)
+    assert len({ask(seed) for seed in range(5)}) > 1
+
+
+def test_a_memory_file_is_a_model(server, model, memories) -> None:
+    for name in ("book", "other"):
+        expected = model.recall(memories / f"{name}.kvs").ask(QUESTION, max_tokens=16)
+        for _ in range(2):  # from the file, then from the memory that waits
+            reply = server.ask(QUESTION, model=name).json()
+            assert reply["choices"][0]["message"]["content"] == expected.text
+            assert reply["kvstream"]["read"] == expected.result.read
+            assert reply["kvstream"]["citations"] == list(expected.citations)
+            assert reply["usage"]["prompt_tokens"] == model.count(QUESTION)
+    assert said(server.ask(QUESTION, model="book")) != said(server.ask(QUESTION, model="other"))
+
+
+def test_a_memory_file_that_changes_is_read_again(server, model, memories) -> None:
+    path = memories / "changing.kvs"
+    answers = []
+    for name in ("Grace", "Ada"):
+        model.read(text=FACT.replace("Ada", name), questions=[QUESTION], **SMALL).save(path)
+        answers.append(said(server.ask(QUESTION, model="changing")))
+    path.unlink()
+    assert answers[0] != answers[1]
+    error(server.ask(QUESTION, model="changing"), 404)
+
+
+def test_a_broken_memory_is_an_error_that_tells_no_path(server, memories) -> None:
+    data = (memories / "book.kvs").read_bytes()
+    for name, content in (("cut", data[:5000]), ("empty", b""), ("text", b"not a memory" * 99)):
+        (memories / f"{name}.kvs").write_bytes(content)
+        found = error(server.ask(QUESTION, model=name), 400)
+        (memories / f"{name}.kvs").unlink()
+        assert str(memories) not in json.dumps(found)
+        assert f"{name}.kvs" in found["message"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../book", "..", "/etc/passwd", "book.kvs", "./book", "book\0", "BOOK", "", "link", "*",
+     "%2e%2e/book", "\ud800"],
+)  # fmt: skip
+def test_names_of_memories_cannot_leave_their_folder(server, memories, tmp_path, name) -> None:
+    outside = tmp_path / "outside.kvs"
+    outside.write_bytes((memories / "book.kvs").read_bytes())
+    (memories / "link.kvs").symlink_to(outside)
+    try:
+        content = json.dumps(
+            {"model": name, "messages": [{"role": "user", "content": QUESTION}]}
+        ).encode()
+        response = server.http.post(
+            "/v1/chat/completions", content=content, headers={"Content-Type": "application/json"}
+        )
+        assert response.status_code in (400, 404)
+        assert "error" in response.json()
+    finally:
+        (memories / "link.kvs").unlink()
+
+
+def test_a_conversation_goes_on_from_its_memory(server, model) -> None:
+    first = f"{LONG}It was in May.\n\n{QUESTION}"
+    one = server.ask(first).json()
+    answer = {"role": "assistant", "content": one["choices"][0]["message"]["content"]}
+    assert one["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    again = server.ask(first).json()
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == one["kvstream"]["read"]
+    assert again["choices"] == one["choices"]
+    assert again["kvstream"] == one["kvstream"]
+    two = server.ask(first, answer, "What did Ada hide?").json()
+    usage = two["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == one["kvstream"]["read"]
+    told = f"\nQuestion: {QUESTION}\nAnswer: {answer['content']}\n"
+    assert two["kvstream"]["read"] == one["kvstream"]["read"] + model.count(told)
+    # Another beginning, another conversation.
+    other = server.ask(first.replace("May", "June"), answer, "What did Ada hide?").json()
+    assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert other["kvstream"]["read"] == two["kvstream"]["read"]
+    anew = server.ask(first, answer, "What did Ada hide?", kvstream={"cache": False}).json()
+    assert anew["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
+    talk = [QUESTION, {"role": "assistant", "content": "Ada"}, "Under which stone?"]
+    one = server.ask(*talk, model="book").json()
+    two = server.ask(*talk, model="book").json()
+    assert one["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert two["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert two["choices"] == one["choices"]
+    assert one["usage"]["prompt_tokens"] < 60 < one["kvstream"]["read"]
+
+
+def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None:
+    first = f"{LONG}It was in July.\n\n{QUESTION}"
+    one = server.ask(first)
+    answer = {"role": "assistant", "content": said(one)}
+    longer = "And tell me, if you please, " + "and if the text says so, " * 14 + "who saw it?"
+    two = server.ask(first, answer, longer).json()
+    assert two["kvstream"]["question"] == longer
+    assert two["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("n", 2),
+        ("response_format", {"type": "json_object"}),
+        ("logprobs", True),
+        ("stop", "."),
+        ("frequency_penalty", 0.5),
+        ("functions", [{"name": "f"}]),
+        ("temperature", 3),
+        ("max_tokens", 0),
+        ("seed", 1.5),
+        ("messages", []),
+        ("messages", "text"),
+        ("stream", "yes"),
+        ("nonsense", 1),
+        ("kvstream", {"nonsense": 1}),
+        ("kvstream", {"question": " "}),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(server, field, value) -> None:
+    body = {"model": "book", "messages": [{"role": "user", "content": QUESTION}], field: value}
+    found = error(server.http.post("/v1/chat/completions", json=body), 400)
+    assert found["param"].startswith(field)
+
+
+def test_parts_that_are_no_text_are_refused(server) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    text = {"type": "text", "text": QUESTION}
+    ask = [{"role": "user", "content": [text, image]}]
+    found = error(server.ask(*ask, model="book"), 400)
+    assert "image_url" in found["message"]
+    assert said(server.ask({"role": "user", "content": [text]}, model="book"))  # type: ignore
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    error(server.ask(called, QUESTION, model="book"), 400)  # type: ignore[arg-type]
+
+
+def test_harmless_fields_are_ignored(server) -> None:
+    more = {
+        "user": "u", "store": True, "metadata": {"a": "b"}, "n": 1, "tools": [], "stop": None,
+        "response_format": {"type": "text"}, "logprobs": False, "presence_penalty": 0,
+        "tool_choice": "none", "service_tier": "auto", "parallel_tool_calls": True,
+    }  # fmt: skip
+    assert said(server.ask(QUESTION, model="book", **more)) == (
+        said(server.ask(QUESTION, model="book"))
+    )
+
+
+def test_a_question_that_never_fits_is_an_error(server) -> None:
+    found = error(server.ask(LONG, kvstream={"question": "who " * 400}), 400)
+    assert found["code"] == "context_length_exceeded"
+
+
+def test_control_sequences_and_text_that_looks_like_a_file_stay_text(server) -> None:
+    for text in ("%PDF-1.7 ", "<html><body>", "\x1f\x8b\x08", "PK\x03\x04", "<|eos|>"):
+        reply = server.ask(f"{text}{FACT}\n\n{QUESTION}").json()
+        assert reply["kvstream"]["read"] > 12, text
+        assert reply["kvstream"]["evicted"] == 0
+
+
+# Who may ask.
+
+
+def test_the_host_header_is_checked(server) -> None:
+    def ask(host: str) -> int:
+        return server.http.get("/v1/models", headers={"Host": host}).status_code
+
+    assert [ask(h) for h in ("localhost:1", "127.0.0.1", "[::1]:80", "LOCALHOST")] == [200] * 4
+    assert {ask(h) for h in ("evil.example", "127.0.0.1.evil.example", "192.168.1.9")} == {403}
+    assert {ask(h) for h in ("", "a b:c:d", "localhost:99x")} == {400}
+
+
+def test_other_sites_get_no_permission(server) -> None:
+    headers = {
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
+    asked = server.http.options("/v1/chat/completions", headers=headers)
+    assert asked.status_code == 405
+    for response in (asked, server.http.get("/v1/models", headers=headers)):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+    body = json.dumps({"model": "book", "messages": [{"role": "user", "content": "x"}]})
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        plain = server.http.post(
+            "/v1/chat/completions", content=body, headers={"Content-Type": kind}
+        )
+        error(plain, 415)
+
+
+def test_a_key_is_needed_where_there_is_one(start, memories) -> None:
+    running: Running = start(memories=memories, key="a-long-key", host="0.0.0.0")
+    port = running.server.socket.getsockname()[1]
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as stranger:
+        for headers in (
+            {}, {"Authorization": "Bearer wrong"}, {"Authorization": "a-long-key"},
+            {"Authorization": "Basic a-long-key"}, {"Authorization": "Bearer ä".encode()},
+        ):  # fmt: skip
+            found = error(stranger.get("/v1/models", headers=headers), 401)
+            assert "a-long-key" not in json.dumps(found)
+        error(stranger.post("/v1/chat/completions", json={}), 401)
+        assert stranger.get("/health").json() == {"status": "ok"}
+    assert running.http.get("/v1/models").status_code == 200
+    assert "kv_bytes" in running.health()
+
+
+# Limits.
+
+
+def test_a_body_that_is_too_large_is_refused(start) -> None:
+    running: Running = start(max_body=10_000)
+    error(running.ask("x" * 20_000), 413)
+
+    def pieces():  # without a length
+        for _ in range(100):
+            yield b" " * 1000
+
+    headers = {"Content-Type": "application/json"}
+    error(running.http.post("/v1/chat/completions", content=pieces(), headers=headers), 413)
+    assert said(running.ask(LONG[:2000] + "\n\n" + QUESTION))
+
+
+def later(running: Running, *messages: str, **more: Any) -> tuple[threading.Thread, list[Any]]:
+    """A request in a thread, and where its response comes."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        body = {
+            "model": "pocket", "messages": [{"role": "user", "content": m} for m in messages],
+            **more,
+        }  # fmt: skip
+        found.append(httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=120))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def test_a_full_queue_says_so_and_a_question_is_answered_beside_a_reading(start, memories) -> None:
+    running: Running = start(memories=memories, parallel=2, queue=1, cache=0)
+    with httpx.stream(
+        "POST",
+        f"{running.url}/v1/chat/completions",
+        json={
+            "model": "pocket", "stream": True,
+            "messages": [{"role": "user", "content": f"{ENDLESS}\n\n{QUESTION}"}],
+        },
+        timeout=60,
+    ) as reading:  # fmt: skip
+        assert reading.status_code == 200
+        assert said(running.ask(QUESTION, model="book"))  # though a reading takes minutes
+        others = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}", stream=True) for i in range(2)]
+        running.wait(
+            lambda: (
+                running.service.worker.load["active"] == 2
+                and running.service.worker.load["waiting"] == 1
+            )
+        )
+        found = running.ask(QUESTION, model="book")
+        assert error(found, 429)["code"] == "rate_limit_exceeded"
+        assert int(found.headers["Retry-After"]) > 0
+        bytes_held = running.health()["kv_bytes"]
+        assert bytes_held["peak"] <= bytes_held["bound"]
+    # The client has left: its reading stops, and the one that waits has its turn.
+    running.wait(lambda: running.health()["requests"]["waiting"] == 0)
+    assert running.health()["requests"]["left"] == 1
+    running.service.worker.stop()
+    for thread, _ in others:
+        thread.join(30)
+
+
+def test_a_client_that_leaves_while_it_waits_is_forgotten(start) -> None:
+    running: Running = start(parallel=1, cache=0)
+    _, first = later(running, f"{ENDLESS}\n\n{QUESTION}")
+    running.wait(lambda: running.health()["requests"]["active"] == 1)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{running.url}/v1/chat/completions",
+            json={"model": "pocket", "messages": [{"role": "user", "content": QUESTION}]},
+            timeout=0.3,
+        )
+    running.wait(lambda: running.health()["requests"]["left"] == 1)
+    assert running.health()["requests"]["waiting"] == 0
+    running.service.worker.stop()
+    running.wait(lambda: bool(first))
+    assert error(first[0], 503)["code"] == "shutting_down"
+
+
+def test_a_request_that_takes_too_long_is_ended(start) -> None:
+    running: Running = start(timeout=1.0, parallel=1)
+    began = time.monotonic()
+    _, waiting = later(running, f"{ENDLESS}\n\n{QUESTION}", stream=True)
+    running.wait(lambda: running.health()["requests"]["active"] == 1)
+    found = running.ask(f"{ENDLESS}!\n\n{QUESTION}")
+    assert error(found, 504)["code"] == "timeout"
+    assert found.headers["X-Should-Retry"] == "false"
+    running.wait(lambda: bool(waiting))
+    assert chunks(waiting[0])[-1]["error"]["code"] == "timeout"
+    assert time.monotonic() - began < 15
+    running.wait(lambda: not running.service.worker.busy)
+
+
+def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> None:
+    """As if nobody had stopped it: the same answer."""
+    text = f"{FACT}{FILLER * 250}\n\n{QUESTION}"
+    expected = start(cache=0).ask(text).json()
+    one: Running = start(cache_dir=tmp_path / "cache", grace=0.1)
+    _, found = later(one, text)
+    one.wait(lambda: one.health()["requests"]["active"] == 1)
+    time.sleep(0.5)
+    one.server.end()
+    one.wait(lambda: bool(found))
+    assert error(found[0], 503)["code"] == "shutting_down"
+    assert "saved" in found[0].json()["error"]["message"]
+    assert len(list((tmp_path / "cache").glob("*.reading"))) == 1
+    two: Running = start(cache_dir=tmp_path / "cache")
+    reply = two.ask(text).json()
+    assert reply["choices"] == expected["choices"]
+    assert reply["kvstream"] == expected["kvstream"]
+    assert not list((tmp_path / "cache").glob("*.reading"))
+    again = two.ask(text).json()
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == reply["kvstream"]["read"]
+
+
+def test_a_damaged_cache_is_passed_over(start, tmp_path) -> None:
+    running: Running = start(cache_dir=tmp_path / "cache")
+    text = f"{LONG}\n\n{QUESTION}"
+    one = running.ask(text).json()
+    for path in (tmp_path / "cache").glob("*.kvs"):
+        path.write_bytes(path.read_bytes()[:-100])
+    two = running.ask(text).json()
+    assert two["choices"] == one["choices"]
+    assert two["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_a_connection_that_says_nothing_holds_up_nobody(server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(50)]
+    silent[0].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
+    assert said(server.ask(QUESTION, model="book"))
+    for each in silent:
+        each.close()
