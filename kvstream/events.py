@@ -204,3 +204,105 @@ class Answered:
 
 
 Event = Started | StepDone | Notice | AnswerStarted | AnswerToken | Answered
+
+
+@dataclass(frozen=True)
+class CollectionStarted:
+    """The documents are known; none has been read yet."""
+
+    documents: int
+    bytes: int
+    """Of all documents together, unpacked where that can be estimated."""
+    workers: int
+    """Documents that are read at the same time."""
+
+
+@dataclass(frozen=True)
+class DocumentStarted:
+    """The reading of a document begins, or begins again after its worker ended."""
+
+    name: str
+    bytes: int
+    worker: str
+    """Where it is read; empty for this process."""
+    process: int
+    """Id of the process that reads it, on the machine of the worker."""
+
+
+@dataclass(frozen=True)
+class DocumentStep:
+    """A chunk of a document was read in this process."""
+
+    name: str
+    tokens: int
+    """Tokens of the document so far."""
+
+
+@dataclass(frozen=True)
+class DocumentDone:
+    """A document was read, and its result is written where a folder was named."""
+
+    name: str
+    records: tuple[dict[str, Any], ...]
+    """The JSON objects of its answers, or the one of its memory."""
+    file: str | None
+    """Where the result is; None where no folder was named."""
+    present: bool = False
+    """An earlier run wrote it; nothing was read now."""
+    seconds: float = 0.0
+    """Time of the reading and the answers in the process that made them."""
+    cpu_seconds: float = 0.0
+    """Processor time of that process."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the document; several methods read it as often."""
+        return max((r["tokens"]["read"] for r in self.records if "tokens" in r), default=0)
+
+    @property
+    def support(self) -> float | None:
+        """How far the text supports the best of its answers, 0 to 1; None for an extract.
+
+        The probability where the model is calibrated, else the attention to the heaviest passages.
+        """
+        found = [_support(r["support"]) for r in self.records if r.get("support")]
+        return max(found, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The line that ``--json`` prints of a document."""
+        key = "memory" if any(r["command"] == "remember" for r in self.records) else "answers"
+        found: Any = list(self.records)
+        return {
+            "document": self.name,
+            "file": self.file,
+            "present": self.present,
+            key: found[0] if key == "memory" else found,
+        }
+
+
+def _support(found: dict[str, float]) -> float:
+    probability = found.get("probability")
+    return found.get("focus", 0.0) if probability is None else probability
+
+
+@dataclass(frozen=True)
+class DocumentFailed:
+    """A document gave no result; the others go on."""
+
+    name: str
+    reason: str
+    exit_code: int = 1
+    """That of a run on this document alone."""
+    records: tuple[dict[str, Any], ...] = ()
+    """Answers that were made, and could not be written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The line that ``--json`` prints of a document."""
+        made = {"answers": list(self.records)} if self.records else {}
+        return {"document": self.name, "error": self.reason, **made}
+
+
+CollectionEvent = (
+    CollectionStarted | DocumentStarted | DocumentStep | DocumentDone | DocumentFailed | Notice
+)
+Outcome = DocumentDone | DocumentFailed

@@ -222,35 +222,9 @@ class Memory:
 
     def to_json(self) -> dict[str, Any]:
         """What ``kvstream remember --json`` prints, without the file."""
-        engine = self._engine
-        reader, run = engine.reader, engine.run
-        return {
-            "command": "remember",
-            "model": self.model,
-            "method": self.method,
-            "memory": {
-                "kind": "questions" if self.questions else "question-free",
-                "questions": list(self.questions),
-                "sources": list(self.sources),
-            },
-            "budget": dict(zip(("tokens", "bytes"), self.budget, strict=True)),
-            "peak": {
-                "kv_tokens": reader.cache.peak.tokens,
-                "kv_bytes": reader.cache.peak.bytes,
-                "scratch_bytes": reader.cache.peak.scratch,
-            },
-            "tokens": {
-                "read": self.read_tokens, "retained": self.retained, "evicted": self.evicted,
-            },
-            "schedule": {"memory": run.growth, "chunk": run.chunk, "steps": reader.steps},
-            "timing": {
-                "load_s": engine.load_s,
-                "prefill_s": self.seconds,
-                "select_s": reader.select_seconds,
-                "tokens_per_s": self.tokens_per_s,
-            },
-            "warnings": list(self.warnings),
-        }  # fmt: skip
+        from kvstream.memory.saving import record
+
+        return {**record(self._engine), "warnings": list(self.warnings)}
 
     def __repr__(self) -> str:
         return (

@@ -78,16 +78,18 @@ class Model:
     that cannot be.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, settings: ModelSettings | None = None) -> None:
         self.session = session
         """The session below, for what measures it."""
+        self.settings = settings or ModelSettings(name=session.model_name)
+        """How it was loaded."""
 
     @classmethod
     def open(cls, settings: ModelSettings) -> Model:
         """Load the model of some settings; `load` makes them of options. Raises as `load`."""
         from kvstream.session.session import Session
 
-        return cls(Session.open(settings))
+        return cls(Session.open(settings), settings)
 
     @property
     def name(self) -> str:

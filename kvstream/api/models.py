@@ -180,6 +180,31 @@ def _entry(
     return ModelEntry(name, where, target, **facts)
 
 
+def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
+    """Most bytes that the weights of a model take, and an entry of its KV cache over all layers.
+
+    In the widest type that loading may choose (float32). None where its files are not here, or
+    cannot be understood. Loads no torch.
+    """
+    folder = pocket.path() if name == POCKET else Path(os.path.expanduser(name))
+    found = stores.find(name) or offered.fetched(name) or folder
+    try:
+        if found.is_file():  # GGUF: converted into numbers of 16 bits, or of 32 when it is loaded
+            return 8 * found.stat().st_size, 0
+        if not found.is_dir():
+            import huggingface_hub as hub
+
+            config = hub.try_to_load_from_cache(name, "config.json", revision=revision)
+            if not isinstance(config, str):
+                return None
+            found = Path(config).parent
+        settings = json.loads((found / "config.json").read_text("utf-8"))
+        entry = _entry_bytes(settings.get("text_config") or settings, 4)
+        return round(weights_in(found).loaded(4) * HEADROOM), entry
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return None
+
+
 def _number_bytes(where: str) -> int | None:
     """Bytes of a number where loading chooses another type than the files have."""
     from kvstream.model.placement import device_of

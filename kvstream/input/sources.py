@@ -151,7 +151,7 @@ def open_sources(
             if stat.S_ISDIR(mode):
                 sources += _folder(path, warnings, text=text)
             else:
-                source, problem = _look(path, name, text=text)
+                source, problem = look(path, name, text=text)
                 if problem:
                     raise SourceError(problem)
                 sources.append(source)
@@ -197,7 +197,7 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
 
     for path in files_in(folder, unreadable, no_disk):
         try:
-            source, problem = _look(path, str(path), text=text)
+            source, problem = look(path, str(path), text=text)
         except OSError:
             skipped["unreadable file"] += 1
             continue
@@ -222,7 +222,7 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
     return found
 
 
-def _look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
+def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
     """What a file is, and the reason if it cannot be read as text. Raises OSError."""
     status = path.stat()
     made_up = pseudo.kind(status)

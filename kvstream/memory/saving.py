@@ -147,6 +147,41 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
     return file.write(path, state, notes, tensors)
 
 
+def record(memory: Memory) -> dict[str, Any]:
+    """What ``--json`` tells of a memory that was read, without its file."""
+    reader, run = memory.reader, memory.run
+    questions = memory.plan.questions
+    return {
+        "command": "remember",
+        "model": memory.model,
+        "method": run.method,
+        "memory": {
+            "kind": "questions" if questions else "question-free",
+            "questions": list(questions),
+            "sources": [vars(source) for source in memory.trace.records],
+        },
+        "budget": {"tokens": reader.sizes.budget, "bytes": reader.cache.capacity_bytes},
+        "peak": {
+            "kv_tokens": reader.cache.peak.tokens,
+            "kv_bytes": reader.cache.peak.bytes,
+            "scratch_bytes": reader.cache.peak.scratch,
+        },
+        "tokens": {
+            "read": memory.trace.read,
+            "retained": memory.retained,
+            "evicted": memory.trace.read - memory.retained,
+        },
+        "schedule": {"memory": run.growth, "chunk": run.chunk, "steps": reader.steps},
+        "timing": {
+            "load_s": memory.load_s,
+            "prefill_s": memory.prefill_s,
+            "select_s": reader.select_seconds,
+            "tokens_per_s": memory.tokens_per_s,
+        },
+        "warnings": list(memory.warnings),
+    }
+
+
 def digest(memory: Memory) -> str:
     """SHA-256 of a memory as a file of it would have."""
     return file.digest_of(*memory_state(memory))

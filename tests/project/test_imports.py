@@ -29,6 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     ("answer",),
     ("session",),
+    ("collection",),
     ("api",),
     ("server",),
     ("evaluation",),

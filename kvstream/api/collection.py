@@ -1,0 +1,209 @@
+"""Many documents: one reading and one result for each, here or on Ray's workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+
+from kvstream.api.model import Model
+from kvstream.api.options import (
+    BM25,
+    MemoryOptions,
+    ModelOptions,
+    ReadOptions,
+    method_settings,
+    model_settings,
+    request_of,
+)
+from kvstream.api.sources import bytes_of
+from kvstream.errors import UsageError
+from kvstream.events import CollectionEvent, Notice, Outcome
+from kvstream.settings import Budget, ModelSettings
+
+POCKET = "pocket"
+LIBRARIES = 700 * 1024**2
+"""Bytes that a process takes beside weights and cache: torch, transformers, activations."""
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+Command = Literal["ask", "summarize", "compare", "remember"]
+
+
+class EachOptions(TypedDict, total=False):
+    """Where documents are read, and how."""
+
+    workers: int | None
+    """Read so many documents at once, each in a process of its own (extra ``ray``)."""
+    ray: str | None
+    """A running Ray cluster to do so: ``HOST:PORT``, or ``auto``."""
+    worker_memory: int | str | None
+    """Bytes that a worker declares; by default they are estimated from the model's files."""
+    loading: ModelOptions
+    """How the model is loaded."""
+    plain: bool
+    """Read files of any format as UTF-8 text."""
+    max_unpacked: int | str
+    """A compressed file that unpacks to more bytes is refused; ``"16GB"``."""
+    progress: Callable[[CollectionEvent], None] | None
+    """Gets every event."""
+
+
+class AskEachOptions(EachOptions, ReadOptions, total=False):
+    """How documents are read, and questions answered."""
+
+    into: str | os.PathLike[str] | None
+    """A folder of results, one file for each document, named by the document's name and content
+    and all settings. What is there already is not read again."""
+
+
+class RememberEachOptions(EachOptions, MemoryOptions, total=False):
+    """How documents are read into memories."""
+
+
+_EACH = frozenset({"into", *EachOptions.__annotations__})
+
+
+def ask_each(
+    source: Paths,
+    question: str = "",
+    *,
+    questions: Sequence[str] = (),
+    model: str | Model = POCKET,
+    methods: Sequence[str] = (),
+    **options: Unpack[AskEachOptions],
+) -> Iterator[Outcome]:
+    """Read every document by itself under the budget, and answer from it.
+
+    `source` is a folder, a file or a list of them. With `methods` each of them answers. The
+    outcomes come as they are done: a `DocumentDone` with the JSON records of its answers, or a
+    `DocumentFailed` with the reason. The model is loaded once, in this process or in each worker.
+
+    Raises SourceError where there is no document, ModelError, BudgetError and UsageError for what
+    no document can change, KvstreamError where a cluster cannot be used.
+    """
+    asked = (*((question,) if question else ()), *questions)
+    if not asked:
+        raise UsageError("No question: give it as question=; summarize_each() needs none.")
+    command: Command = "compare" if methods else "ask"
+    return _each(source, asked, command, model, methods, options)
+
+
+def summarize_each(
+    source: Paths, *, model: str | Model = POCKET, **options: Unpack[AskEachOptions]
+) -> Iterator[Outcome]:
+    """Summarize every document by itself; pocket gives extracts. As `ask_each`."""
+    return _each(source, (), "summarize", model, (), options)
+
+
+def remember_each(
+    source: Paths,
+    into: str | os.PathLike[str],
+    *,
+    questions: Sequence[str] = (),
+    model: str | Model = POCKET,
+    **options: Unpack[RememberEachOptions],
+) -> Iterator[Outcome]:
+    """Read every document into a memory file of its own in the folder `into`. As `ask_each`.
+
+    Memories that are there and valid are not made again, so a run that was stopped goes on.
+    """
+    return _each(source, questions, "remember", model, (), {**options, "into": into})
+
+
+def _each(
+    source: Paths,
+    questions: Sequence[str],
+    command: Command,
+    model: str | Model,
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+) -> Iterator[Outcome]:
+    from kvstream.collection.cluster import need_ray
+    from kvstream.collection.documents import documents_in
+    from kvstream.collection.job import Job, Part
+    from kvstream.collection.running import Workers, run
+
+    workers, address = options.get("workers"), options.get("ray")
+    spread = workers is not None or address is not None
+    if spread:
+        need_ray()
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1, not {workers}.")
+        if isinstance(model, Model):
+            raise UsageError("Workers load the model themselves: give its name as model=.")
+    asked = {name: value for name, value in options.items() if name not in _EACH}
+    for name in ("checkpoint", "every"):
+        if asked.get(name) is not None:
+            raise UsageError(f"{name} is for one text, not for each of many.")
+    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or _never
+    settings = _settings(model, options.get("loading") or {})
+    asked["command"] = command
+    if command == "summarize" and asked.get("extract") is None:
+        asked["extract"] = settings.name == POCKET
+    names = tuple(methods) or (asked.get("method", ""),)
+    given = asked.pop("set", None) or {}
+    if methods:
+        method_settings(given, methods)
+    parts = []
+    for name in names:
+        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
+        request = request_of(questions, **asked, **({"method": name} if methods else {}), set=own)
+        parts.append(Part(name or request.run.method, request, name == BM25))
+    if command == "remember" and parts[0].by_words:
+        raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")
+    into = options.get("into")
+    plain = options.get("plain", False)
+    job = Job(
+        settings,
+        tuple(parts),
+        None if into is None else Path(os.path.abspath(into)),
+        plain,
+        bytes_of(options.get("max_unpacked")),
+    )
+    documents, told = documents_in(_paths(source), text=plain)
+    tell = options.get("progress") or _nothing
+    for message in told:
+        tell(Notice(message))
+    place = None
+    if spread:
+        memory = options.get("worker_memory")
+        declared = bytes_of(memory) if memory is not None else worker_memory(settings, parts)
+        place = Workers(workers, address, declared)
+    session = model.session if isinstance(model, Model) else None
+    return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
+
+
+def worker_memory(settings: ModelSettings, parts: Sequence[Any]) -> int:
+    """Bytes that a worker takes: weights in the widest type that loading may choose, KV cache,
+    libraries. Of a model whose files are not here the libraries alone."""
+    from kvstream.api.models import BUDGET, facts_of
+
+    found = facts_of(settings.name, settings.revision)
+    budgets = [part.request.run.budget or Budget(tokens=BUDGET) for part in parts]
+    weights, entry = found or (0, 0)
+    return LIBRARIES + weights + max(b.bytes or (b.tokens or 0) * entry for b in budgets)
+
+
+def _settings(model: str | Model, loading: Mapping[str, Any]) -> ModelSettings:
+    if isinstance(model, Model):
+        if loading:
+            raise UsageError("The model is loaded already; loading= has no effect.")
+        return model.settings
+    return model_settings(os.fspath(model), loading)
+
+
+def _paths(source: Paths) -> list[str]:
+    several = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if "-" in several:
+        raise UsageError(
+            "Standard input is one text; --each reads files. Write it to a file first."
+        )
+    return [os.fspath(path) for path in several]
+
+
+def _nothing(event: CollectionEvent) -> None:
+    pass
+
+
+def _never() -> bool:
+    return False

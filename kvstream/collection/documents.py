@@ -1,0 +1,104 @@
+"""Which documents there are: each file of the folders and files that were named."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.input.folders import files_in
+from kvstream.input.sources import EXPANSION, look
+
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file that is read by itself."""
+
+    name: str
+    """Its path as it was named, which citations show."""
+    bytes: int
+    """Of text, unpacked: an estimate where the file is packed."""
+    problem: str = ""
+    """Why it cannot be read, where that shows before the reading."""
+
+
+def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Document], list[str]]:
+    """Every file once, in the order of the paths and of the names in a folder; and what to tell.
+
+    A folder stands for its text files, as in a single reading. Binary files in it are counted and
+    left out. A file that is damaged, unreadable, or needs an extra is a document with a problem.
+
+    Raises SourceError for a path that does not exist and for folders without a document, UsageError
+    for what is no file.
+    """
+    if not paths:
+        raise SourceError("Nothing to read: name files or a directory.")
+    found: dict[str, Document] = {}
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        try:
+            mode = Path(path).stat().st_mode
+        except FileNotFoundError:
+            raise SourceError(f"{path} does not exist; check the path.") from None
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{path} cannot be read: {error}.") from None
+        if stat.S_ISDIR(mode):
+            for document in _folder(Path(path), left_out, text=text):
+                found.setdefault(document.name, document)
+        elif stat.S_ISREG(mode):
+            found.setdefault(path, _document(Path(path), path, text=text))
+        else:
+            raise UsageError(
+                f"{path} is no file, and --each names its results by their content; write it to a "
+                "file first, and name that."
+            )
+    told = ", ".join(f"{count:,} × {what}" for what, count in left_out.items())
+    if not found:
+        raise SourceError(
+            f"{', '.join(paths)}: no text files that are not hidden or ignored"
+            f"{f' ({told} skipped)' if told else ''}; name the files themselves."
+        )
+    return list(found.values()), [f"Skipped: {told}."] if told else []
+
+
+def digest_of(path: str) -> str:
+    """SHA-256 of a file's bytes, in hex. Raises OSError."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Document]:
+    def unreadable(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise SourceError(f"{folder} cannot be read: {error.strerror}.")
+        left_out["unreadable directory"] += 1
+
+    def no_disk(kind: str, what: str) -> None:
+        left_out[f"{what} on no disk ({kind})"] += 1
+
+    found = []
+    for path in files_in(folder, unreadable, no_disk):
+        document = _document(path, str(path), text=text)
+        if " is binary " in document.problem:
+            left_out["binary file"] += 1
+        else:
+            found.append(document)
+    return found
+
+
+def _document(path: Path, name: str, *, text: bool) -> Document:
+    try:
+        source, problem = look(path, name, text=text)
+    except OSError as error:
+        return Document(name, 0, f"{name} cannot be read: {error.strerror or error}.")
+    size = round((source.size or 0) * EXPANSION.get(source.kind, 1.0))
+    return Document(name, size, problem or "")

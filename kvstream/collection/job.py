@@ -1,0 +1,117 @@
+"""What is done with every document, and the name that its result has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from kvstream.collection.documents import Document
+from kvstream.collection.results import KEY
+from kvstream.errors import UsageError
+from kvstream.run.request import Request
+from kvstream.settings import ModelSettings
+from kvstream.version import __version__
+
+STEM = 60
+"""Characters of a document's name in that of its result."""
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reading of a document."""
+
+    method: str
+    request: Request
+    by_words: bool = False
+    """Read only what has the question's words (BM25)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One or more readings of every document, by one model. It can be pickled."""
+
+    model: ModelSettings
+    parts: tuple[Part, ...]
+    """Several are compared."""
+    into: Path | None = None
+    """The folder of the results."""
+    plain: bool = False
+    """Read files of any format as UTF-8 text."""
+    max_unpacked: int | None = None
+    """Most bytes that a compressed file may unpack to."""
+
+    def __post_init__(self) -> None:
+        if self.makes_memories and self.into is None:
+            raise UsageError("Memories of many documents need a folder: name it with -o FOLDER.")
+
+    @property
+    def makes_memories(self) -> bool:
+        """Whether the result of a document is a memory file and not its answers."""
+        return self.parts[0].request.command == "remember"
+
+    def target(self, document: Document, sha256: str) -> Path:
+        """Where the result of a document with this content is written."""
+        assert self.into is not None
+        key = hashlib.sha256(f"{document.name}\n{sha256}\n{self.settings}".encode()).hexdigest()
+        suffix = ".kvs" if self.makes_memories else ".json"
+        return self.into / f"{_stem(document.name)}-{key[:KEY]}{suffix}"
+
+    @cached_property
+    def settings(self) -> str:
+        """All that decides a result, but for the document: with another one it has another name.
+
+        Threads are not in it: they change no more than the last bits of a number.
+        """
+        model = asdict(self.model)
+        for name in ("threads", "offline", "quiet"):
+            del model[name]
+        parts = []
+        for part in self.parts:
+            request = part.request
+            parts.append(
+                {
+                    "method": part.method,
+                    "by_words": part.by_words,
+                    "run": asdict(request.run),
+                    **{
+                        name: getattr(request, name)
+                        for name in (
+                            "questions", "command", "system", "extract", "passages", "strict",
+                            "reread",
+                        )
+                    },
+                }
+            )  # fmt: skip
+        whole = {
+            "version": __version__,
+            "model": model,
+            "weights": _weights(self.model.name),
+            "parts": parts,
+            "plain": self.plain,
+        }
+        return json.dumps(whole, sort_keys=True)
+
+
+def _stem(name: str) -> str:
+    """The beginning of a file's name, of letters that every file system takes."""
+    stem = Path(name).name
+    kept = "".join(c if c.isalnum() or c in "._" else "-" for c in stem).strip(".")
+    while len(kept.encode()) > STEM:
+        kept = kept[:-1]
+    return kept or "document"
+
+
+def _weights(model: str) -> list[Any]:
+    """Sizes and times of the files of a local model: others give another result."""
+    path = Path(model)
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    return [
+        [file.name, file.stat().st_size, file.stat().st_mtime_ns]
+        for file in files
+        if file.suffix in _WEIGHTS
+    ]

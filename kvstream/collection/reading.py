@@ -1,0 +1,121 @@
+"""One document into its result: read by a session, written beside the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvstream.collection.job import Job
+from kvstream.collection.results import whole
+from kvstream.collection.task import Task
+from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
+from kvstream.events import Answered, DocumentDone, DocumentFailed, Event, Outcome, StepDone
+from kvstream.input.sources import NamedPath, SourceSet, open_sources
+from kvstream.memory.saving import record, save
+from kvstream.session.session import Session
+
+if TYPE_CHECKING:
+    from kvstream.memory.base import Memory
+
+OUT_OF_MEMORY = 5
+OnStep = Callable[[str, int], None]
+
+
+class DocumentReader:
+    """Reads documents one after the other with one loaded model."""
+
+    def __init__(self, job: Job, session: Session | None = None) -> None:
+        """Loads the model unless a session is given. Raises what no document can change:
+        ModelError, BudgetError, UsageError.
+        """
+        self.job = job
+        self.session = session or Session.open(job.model)
+        for part in job.parts:
+            if not part.by_words:
+                self.session.settle(part.request)
+
+    def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
+        """The result of a document, or why there is none: nothing but Ctrl-C is raised.
+
+        `path`: where its bytes are, if not under its name.
+        """
+        began, worked = time.perf_counter(), time.process_time()
+        name = task.document.name
+        try:
+            if self.job.makes_memories:
+                records: tuple[dict[str, Any], ...] = (self._memory(task, path or name, on_step),)
+            else:
+                records = tuple(self._answers(name, path or name, on_step))
+        except KvstreamError as error:
+            return DocumentFailed(name, str(error), error.exit_code)
+        except Exception as error:
+            if is_out_of_memory(error):
+                return DocumentFailed(name, f"Out of memory ({error}).", OUT_OF_MEMORY)
+            return DocumentFailed(name, f"Unexpected {type(error).__name__}: {error}")
+        return DocumentDone(
+            name,
+            records,
+            None if task.target is None else str(task.target),
+            seconds=time.perf_counter() - began,
+            cpu_seconds=time.process_time() - worked,
+        )
+
+    def _answers(self, name: str, path: str, on_step: OnStep | None) -> Iterator[dict[str, Any]]:
+        for part in self.job.parts:
+            sources = self._sources(name, path)
+            ask = self.session.ask_by_words if part.by_words else self.session.ask
+            try:
+                for event in ask(sources, part.request):
+                    _tell(event, name, on_step)
+                    if isinstance(event, Answered):
+                        yield event.result.to_json()
+            except BudgetError as error:
+                # One method that cannot (full) must not take the others' answers away.
+                if len(self.job.parts) == 1:
+                    raise
+                yield {"command": "compare", "method": part.method, "error": str(error)}
+
+    def _memory(self, task: Task, path: str, on_step: OnStep | None) -> dict[str, Any]:
+        assert task.target is not None
+        name = task.document.name
+        (part,) = self.job.parts
+        memory = _drained(self.session.read(self._sources(name, path), part.request), name, on_step)
+        digest = ""
+
+        def write(place: Path) -> None:
+            nonlocal digest
+            try:
+                digest = save(memory, place)
+            except KvstreamError as error:
+                raise KvstreamError(str(error).replace(str(place), str(task.target))) from error
+
+        try:
+            whole(task.target, write)
+        except OSError as error:
+            raise KvstreamError(
+                f"Cannot write {task.target}: {error.strerror or error}. Make room, and run it "
+                "again: what is done is not done again."
+            ) from error
+        told = record(memory)
+        written = {"file": str(task.target), "bytes": task.target.stat().st_size, "sha256": digest}
+        return {**told, "memory": {**written, **told["memory"]}}
+
+    def _sources(self, name: str, path: str) -> SourceSet:
+        job = self.job
+        return open_sources([NamedPath(name, path)], text=job.plain, max_bytes=job.max_unpacked)
+
+
+def _drained(events: Generator[Event, None, Memory], name: str, on_step: OnStep | None) -> Memory:
+    while True:
+        try:
+            _tell(next(events), name, on_step)
+        except StopIteration as stop:
+            memory: Memory = stop.value
+            return memory
+
+
+def _tell(event: Event, name: str, on_step: OnStep | None) -> None:
+    if on_step is not None and isinstance(event, StepDone):
+        on_step(name, event.seen)

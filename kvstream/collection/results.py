@@ -1,0 +1,99 @@
+"""Files of results: complete under their names or not there, and found again by a later run."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kvstream.errors import KvstreamError, SourceError
+
+PART = ".part"
+KEY = 12
+"""Letters at the end of a result's name that no other document and setting has."""
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of the results. Raises KvstreamError where nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        whole(folder / "probe", lambda path: path.touch()).unlink()
+    except FileExistsError:
+        raise KvstreamError(f"{folder} is a file; name a folder with -o for --each.") from None
+    except OSError as error:
+        raise KvstreamError(
+            f"Cannot write in {folder}: {error.strerror or error}. Choose another folder, or make "
+            "room there."
+        ) from error
+
+
+def whole(target: Path, write: Callable[[Path], Any]) -> Path:
+    """Let `write` fill a file of another name beside `target`, which then gets its name.
+
+    The other name is that of this process alone: a reader of the same document that was taken for
+    dead cannot write into it. Whatever earlier ones of the same document left is removed. Raises
+    what `write` raises, and OSError.
+    """
+    here = f"{socket.gethostname()}-{os.getpid()}"
+    key = target.stem[-KEY:]
+    partial = target.with_name(f".{key}.{here}{PART}")
+    try:
+        write(partial)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    for left in target.parent.glob(f".*{key}.*{PART}*"):
+        with suppress(OSError):
+            left.unlink()
+    return target
+
+
+def write_records(target: Path, document: str, records: tuple[dict[str, Any], ...]) -> None:
+    """Write the answers of a document. Raises KvstreamError."""
+    text = json.dumps({"document": document, "answers": records}, ensure_ascii=False, indent=1)
+    try:
+        whole(target, lambda path: path.write_text(text + "\n", "utf-8", "backslashreplace"))
+    except OSError as error:
+        raise KvstreamError(
+            f"Cannot write {target}: {error.strerror or error}. Make room, and run it again: what "
+            "is done is not done again."
+        ) from error
+
+
+def found_records(target: Path, document: str) -> tuple[dict[str, Any], ...] | None:
+    """The answers that an earlier run wrote; None where there are none that can be used."""
+    try:
+        found = json.loads(target.read_text("utf-8"))
+        records = found["answers"]
+        if found["document"] != document or not all(isinstance(r, dict) for r in records):
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return tuple(records)
+
+
+def found_memory(target: Path) -> tuple[dict[str, Any], ...] | None:
+    """What there is to say of a memory that an earlier run wrote; None where it cannot be used."""
+    if not target.exists():
+        return None
+    from kvstream.memory.saving import look
+
+    try:
+        kind = look(target)
+    except SourceError:
+        return None
+    trace = kind.content.state["trace"]
+    record = {
+        "command": "remember",
+        "model": kind.model["name"],
+        "memory": {**kind.to_json(), "bytes": target.stat().st_size},
+        "tokens": {"read": trace["read"]},
+        "warnings": kind.content.notes["warnings"],
+    }
+    return (record,)

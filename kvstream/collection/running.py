@@ -1,0 +1,91 @@
+"""A job over documents: in this process, or on workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from kvstream.collection.cluster import Need, connected, gpus_of, need_ray, room
+from kvstream.collection.documents import Document
+from kvstream.collection.job import Job
+from kvstream.collection.results import check_folder
+from kvstream.collection.serial import Tell, read_here
+from kvstream.collection.spread import Spread
+from kvstream.collection.task import Task
+from kvstream.collection.todo import todo
+from kvstream.collection.worker import Reads
+from kvstream.events import CollectionStarted, Notice, Outcome
+
+if TYPE_CHECKING:
+    from kvstream.session.session import Session
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where documents are read at the same time."""
+
+    number: int | None = None
+    """How many at once; None: as many as the cluster holds."""
+    address: str | None = None
+    """A running cluster, ``HOST:PORT`` or ``auto``; None: this machine alone."""
+    memory: int = 0
+    """Bytes that each declares."""
+    open_reader: Callable[[Job], Reads] | None = None
+    """What reads in place of `DocumentReader`: a stand-in, where Ray itself is measured."""
+
+
+def run(
+    job: Job,
+    documents: Sequence[Document],
+    *,
+    workers: Workers | None = None,
+    session: Session | None = None,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    """The outcome of every document. Raises what no document can change.
+
+    Without `workers` they are read here, one after the other, by `session` if it is there.
+    """
+    if job.into is not None:
+        check_folder(job.into)
+    if workers is None:
+        return read_here(job, documents, session=session, tell=tell, interrupted=interrupted)
+    need_ray()
+    return _spread(job, documents, workers, tell, interrupted)
+
+
+def _spread(
+    job: Job,
+    documents: Sequence[Document],
+    workers: Workers,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    threads = job.model.threads or 1
+    job = replace(job, model=replace(job.model, threads=threads))
+    asked = min(workers.number or len(documents), len(documents))
+    elsewhere = workers.address is not None
+    tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), asked))
+    longest = sorted(documents, key=lambda d: (-d.bytes, d.name))
+    items = todo(job, longest, digests=elsewhere)
+    # A cluster takes seconds to start, and there may be nothing left to read.
+    for item in items:
+        if isinstance(item, Task):
+            break
+        yield item
+    else:
+        return
+    with connected(workers.address, threads * asked) as ray:
+        gpus = gpus_of(ray, job.model.device, asked)
+        need = Need(threads, workers.memory, gpus)
+        number = min(asked, room(ray, need))
+        if workers.number is not None and number < asked:
+            tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
+        spread = Spread(
+            ray, job, need, number, tell=tell, interrupted=interrupted,
+            elsewhere=elsewhere, open_reader=workers.open_reader,
+        )  # fmt: skip
+        yield from spread.outcomes(chain([item], items))

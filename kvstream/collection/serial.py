@@ -1,0 +1,57 @@
+"""Documents one after the other in this process; the model is loaded for the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kvstream.collection.documents import Document
+from kvstream.collection.job import Job
+from kvstream.collection.task import Task
+from kvstream.collection.todo import kept, todo
+from kvstream.events import (
+    CollectionStarted,
+    DocumentStarted,
+    DocumentStep,
+    Notice,
+    Outcome,
+)
+
+if TYPE_CHECKING:
+    from kvstream.collection.reading import DocumentReader
+    from kvstream.session.session import Session
+
+Tell = Callable[[CollectionStarted | DocumentStarted | DocumentStep | Notice], None]
+
+
+def read_here(
+    job: Job,
+    documents: Sequence[Document],
+    *,
+    session: Session | None,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    """The outcome of every document, in their order; fewer once `interrupted` is True.
+
+    Without a `session` the model is loaded for the first that has to be read. Raises ModelError,
+    BudgetError and UsageError for what no document can change.
+    """
+    tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
+    reader: DocumentReader | None = None
+    for item in todo(job, documents, digests=False):
+        if interrupted():
+            return
+        if not isinstance(item, Task):
+            yield item
+            continue
+        if reader is None:
+            from kvstream.collection.reading import DocumentReader  # loads torch
+
+            reader = DocumentReader(job, session)
+        tell(DocumentStarted(item.document.name, item.document.bytes, "", 0))
+        yield kept(
+            job,
+            item,
+            reader.read(item, on_step=lambda name, tokens: tell(DocumentStep(name, tokens))),
+        )

@@ -1,0 +1,233 @@
+"""Documents over Ray's workers, one in flight for each.
+
+Workers have ``max_restarts=0`` and ``max_task_retries=0`` on purpose. Ray would start a worker and
+its document again without a word; here the driver does it, because it counts how many workers a
+document has ended.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstream.collection.cluster import Need
+from kvstream.collection.job import Job
+from kvstream.collection.serial import Tell
+from kvstream.collection.task import Task
+from kvstream.collection.todo import kept
+from kvstream.collection.worker import Placed, Reads, Refusal, Send, Worker
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.events import DocumentFailed, DocumentStarted, Outcome
+from kvstream.version import __version__
+
+STRIKES = 2
+"""Workers that a document may end before it is put aside."""
+STARTS = 3
+"""Workers in a row that may end before they have loaded the model."""
+PATIENCE = 120.0
+"""Seconds to wait for room for the first worker, and for another one where all are lost."""
+LOOK = 1.0
+"""Seconds between two looks at whether the user interrupts."""
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A worker and what it does."""
+
+    actor: Any
+    placed: Placed | None = None
+    ready: bool = False
+    """The model is loaded."""
+    task: Task | None = None
+
+
+class Spread:
+    """Hands documents to workers and gathers outcomes; `outcomes` is run once."""
+
+    def __init__(
+        self,
+        ray: Any,
+        job: Job,
+        need: Need,
+        workers: int,
+        *,
+        tell: Tell,
+        interrupted: Callable[[], bool],
+        elsewhere: bool,
+        open_reader: Callable[[Job], Reads] | None = None,
+    ) -> None:
+        """`elsewhere`: workers may be on other machines, which may not have the files."""
+        self.ray, self.job, self.workers = ray, job, workers
+        self.tell, self.interrupted, self.elsewhere = tell, interrupted, elsewhere
+        self.open_reader = open_reader
+        self.actor = ray.remote(Worker).options(
+            **need.options(), max_restarts=0, max_task_retries=0
+        )
+        self.seats: list[_Seat] = []
+        self.pending: dict[Any, _Seat] = {}
+        self.strikes: Counter[str] = Counter()
+        self.failed_starts = 0
+        self.ready: deque[Task] = deque()
+        self.marker: Path | None = None
+
+    def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
+        """The outcome of every item of `todo`, as they come; fewer once the user interrupts.
+
+        Raises KvstreamError where no worker can be had, and what every worker refuses.
+        """
+        if self.elsewhere and self.job.makes_memories:
+            self._mark()
+        try:
+            yield from self._run(items)
+        finally:
+            for seat in self.seats:
+                self._end(seat)
+            if self.marker is not None:
+                self.marker.unlink(missing_ok=True)
+
+    def _run(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
+        alone_since, more = time.monotonic(), True
+        while True:
+            if self.interrupted():
+                self.ready.clear()
+                more = False
+            # One task waits for each worker, so that a long list is never unrolled.
+            while more and len(self.ready) < self.workers:
+                item = next(items, None)
+                if item is None:
+                    more = False
+                elif isinstance(item, Task):
+                    self.ready.append(item)
+                else:
+                    yield item
+            busy = sum(seat.task is not None for seat in self.seats)
+            if not busy and not self.ready:
+                return
+            while len(self.seats) < min(self.workers, busy + len(self.ready)):
+                self._open()
+            for seat in self.seats:
+                if seat.ready and seat.task is None and self.ready:
+                    self._give(seat, self.ready.popleft())
+            done, _ = self.ray.wait([*self.pending], num_returns=1, timeout=LOOK)
+            for reference in done:
+                outcome = self._handle(reference, self.pending.pop(reference))
+                if outcome is not None:
+                    yield outcome
+            if any(seat.placed for seat in self.seats):
+                alone_since = time.monotonic()
+            elif time.monotonic() - alone_since > PATIENCE:
+                raise KvstreamError(
+                    f"No worker was started in {PATIENCE:.0f} seconds: others use the cluster, or "
+                    "its machines are gone (ray status). Run it again later: what is done is not "
+                    "done again."
+                )
+
+    def _open(self) -> None:
+        seat = _Seat(self.actor.remote(self.job, self.open_reader))
+        self.seats.append(seat)
+        marker = None if self.marker is None else str(self.marker)
+        self.pending[seat.actor.place.remote(marker)] = seat
+
+    def _give(self, seat: _Seat, task: Task, data: bytes | None = None) -> None:
+        seat.task = task
+        self.pending[seat.actor.read.remote(task, data)] = seat
+        if data is None and seat.placed is not None:
+            document, placed = task.document, seat.placed
+            self.tell(
+                DocumentStarted(document.name, document.bytes, placed.machine, placed.process)
+            )
+
+    def _handle(self, reference: Any, seat: _Seat) -> Outcome | None:
+        """What came of a call. Raises KvstreamError for what all workers would refuse."""
+        try:
+            value = self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            return self._dead(seat, str(error).strip().splitlines()[-1])
+        except self.ray.exceptions.RayError as error:
+            return self._dead(seat, " ".join(str(error).split()))
+        if isinstance(value, Placed):
+            self._check(value)
+            seat.placed = value
+            self.pending[seat.actor.load.remote()] = seat
+            return None
+        if isinstance(value, Refusal):
+            assert seat.placed is not None
+            failure = KvstreamError(f"On {seat.placed.machine}: {value.reason}")
+            failure.exit_code = value.exit_code
+            raise failure
+        if seat.task is None:  # the model is loaded
+            seat.ready, self.failed_starts = True, 0
+            return None
+        task, seat.task = seat.task, None
+        if isinstance(value, Send):
+            return self._send(seat, task)
+        return kept(self.job, task, value)
+
+    def _send(self, seat: _Seat, task: Task) -> Outcome | None:
+        try:
+            data = Path(task.path).read_bytes()
+        except OSError as error:
+            reason = f"{task.document.name} cannot be read: {error.strerror or error}."
+            return DocumentFailed(task.document.name, reason, SourceError.exit_code)
+        self._give(seat, task, data)
+        return None
+
+    def _dead(self, seat: _Seat, reason: str) -> Outcome | None:
+        """A worker has ended; its document is read again, or put aside."""
+        self._end(seat)
+        self.seats.remove(seat)
+        if seat.task is None:
+            self.failed_starts += not self._lost(seat)
+            if self.failed_starts >= STARTS:
+                raise KvstreamError(
+                    f"{STARTS} workers in a row ended before they had loaded the model: "
+                    f"{reason[:500]}"
+                )
+            return None
+        task, name = seat.task, seat.task.document.name
+        if not self._lost(seat):  # a machine that is lost is not the document's doing
+            self.strikes[name] += 1
+        if self.strikes[name] < STRIKES:
+            self.ready.appendleft(task)
+            return None
+        del self.strikes[name]
+        return DocumentFailed(
+            name,
+            f"Put aside: {STRIKES} workers ended while they read it. Read it alone, without "
+            f"--workers, to see why. ({reason[:300]})",
+        )
+
+    def _lost(self, seat: _Seat) -> bool:
+        """Whether the machine of a worker is gone."""
+        if seat.placed is None:
+            return False
+        alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
+        return seat.placed.node not in alive
+
+    def _end(self, seat: _Seat) -> None:
+        with suppress(Exception):  # it is gone, or the cluster is
+            self.ray.kill(seat.actor)
+
+    def _check(self, placed: Placed) -> None:
+        if placed.version != __version__:
+            raise KvstreamError(
+                f"{placed.machine} has kvstream {placed.version}, and this machine {__version__}: "
+                "install the same version on all machines."
+            )
+        if not placed.sees_results:
+            raise KvstreamError(
+                f"{placed.machine} does not see the folder {self.job.into}; choose one with -o "
+                "that all machines share."
+            )
+
+    def _mark(self) -> None:
+        """A file by which workers know the folder of the results."""
+        assert self.job.into is not None
+        self.marker = self.job.into / f".{uuid.uuid4().hex}.run"
+        self.marker.touch()

@@ -1,0 +1,61 @@
+"""What is left to do: documents without a result, and the events of those that need no reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from kvstream.collection.documents import Document, digest_of
+from kvstream.collection.job import Job
+from kvstream.collection.results import found_memory, found_records, write_records
+from kvstream.collection.task import Task
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.events import DocumentDone, DocumentFailed, Outcome
+
+
+def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
+    """A task for each document that has to be read; the outcome of each that has not.
+
+    A document whose result is in the folder is done, one with a problem has failed. With `digests`
+    tasks have the SHA-256 of their content, by which other machines know the file.
+    """
+    for document in documents:
+        if document.problem:
+            yield DocumentFailed(document.name, document.problem, SourceError.exit_code)
+            continue
+        if job.into is None and not digests:
+            yield Task(document, place=os.path.abspath(document.name))
+            continue
+        try:
+            sha256 = digest_of(document.name)
+        except OSError as error:
+            reason = f"{document.name} cannot be read: {error.strerror or error}."
+            yield DocumentFailed(document.name, reason, SourceError.exit_code)
+            continue
+        place = os.path.abspath(document.name)
+        if job.into is None:
+            yield Task(document, None, place, sha256)
+            continue
+        target = job.target(document, sha256)
+        if job.makes_memories:
+            records = found_memory(target)
+        else:
+            records = found_records(target, document.name)
+        if records is None:
+            yield Task(document, target, place, sha256 if digests else "")
+        else:
+            yield DocumentDone(document.name, records, str(target), present=True)
+
+
+def kept(job: Job, task: Task, outcome: Outcome) -> Outcome:
+    """The outcome, once its answers are in their file; a failure where they cannot be.
+
+    It has the answers even then: nothing that was computed is lost.
+    """
+    if job.makes_memories or task.target is None or not isinstance(outcome, DocumentDone):
+        return outcome
+    try:
+        write_records(task.target, outcome.name, outcome.records)
+    except KvstreamError as error:
+        return DocumentFailed(outcome.name, str(error), error.exit_code, outcome.records)
+    return outcome
