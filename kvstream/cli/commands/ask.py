@@ -10,8 +10,10 @@ import click
 from kvstream.cli.commands.compare import compare
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.options import (
+    Each,
     ReadingOptions,
     SectionedCommand,
+    each_options,
     following_options,
     memory_file,
     reading_options,
@@ -24,6 +26,7 @@ from kvstream.errors import UsageError
 @asking
 @memory_file
 @following_options
+@each_options
 @reading_options
 @click.pass_context
 def command(
@@ -33,6 +36,7 @@ def command(
     memory: Path | None,
     follow: bool,
     every: Any,
+    each: Each | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -46,8 +50,13 @@ def command(
       kvstream ask notes/ -Q "Who was ill?" -Q "When did they leave?" --json
       zcat huge.log.gz | kvstream ask "Why did the server stop?"
       kvstream ask --memory book.kvs "Who hid the letter?"
+      kvstream ask letters/ "Who wrote it?" --each
     """
     paths, questions = split_arguments(ctx, arguments, question)
+    if each is not None:
+        from kvstream.cli.shared.each import read_each
+
+        return read_each(ctx, "ask", paths, questions, options, each)
     if memory is not None:
         if paths or follow or every is not None or options.checkpoint or len(options.methods) > 1:
             raise click.UsageError(

@@ -17,8 +17,10 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import (
+    Each,
     ReadingOptions,
     SectionedCommand,
+    each_options,
     option,
     reading_options,
 )
@@ -58,6 +60,7 @@ COPY = 1 << 20
     "--csv", "as_csv", is_flag=True, section="Input and output",
     help="One line of CSV for each method and question, behind a line of column names.",
 )  # fmt: skip
+@each_options
 @reading_options
 @click.pass_context
 def command(
@@ -66,6 +69,7 @@ def command(
     question: tuple[str, ...],
     baseline: str | None,
     as_csv: bool,
+    each: Each | None,
     options: ReadingOptions,
 ) -> int:
     """Answer the same questions by several methods under the same budget, side by side.
@@ -79,6 +83,12 @@ def command(
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
+    if each is not None:
+        from kvstream.cli.shared.each import read_each
+
+        if as_csv:
+            raise click.UsageError("--csv is for one text; use --json with --each.", ctx)
+        return read_each(ctx, "compare", paths, questions, options, each, baseline)
     paths = sources_or_usage(ctx, paths)
     return compare(paths, questions, options, baseline, as_csv=as_csv)
 

@@ -14,9 +14,11 @@ import click
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    Each,
     FileType,
     ReadingOptions,
     SectionedCommand,
+    each_options,
     option,
     reading_options,
 )
@@ -56,6 +58,7 @@ WITHOUT = dict.fromkeys(
     "--memory", type=FileType(), metavar="FILE", envvar=(),
     section="Questions", help="Read on into the memory of this file.",
 )  # fmt: skip
+@each_options
 @reading_options
 @click.pass_context
 def command(
@@ -63,8 +66,9 @@ def command(
     sources: tuple[str, ...],
     question: tuple[str, ...],
     memory: Path | None,
+    each: Each | None,
     options: ReadingOptions,
-) -> None:
+) -> int:
     """Stream texts through the model under the budget, and save what remains.
 
     The file is as small as the budget, however long the text was. kvstream ask --memory FILE and
@@ -76,9 +80,16 @@ def command(
       kvstream remember book.txt -o book.kvs --budget 4k
       kvstream ask --memory book.kvs "Who hid the letter?"
       kvstream remember --memory book.kvs sequel.txt -o both.kvs
+      kvstream remember letters/ --each -o memories/
     """
     if len(options.methods) > 1:
         raise click.UsageError("A memory is made by one method; --method names several.", ctx)
+    if each is not None:
+        from kvstream.cli.shared.each import read_each
+
+        if options.output is None:
+            raise click.UsageError("Where to? Name the folder of the memories with -o FOLDER.", ctx)
+        return read_each(ctx, "remember", sources, question, options, each)
     target = options.output or memory
     if target is None or str(target) == "-":
         raise click.UsageError("Where to? Name the memory file with -o FILE.kvs.", ctx)
@@ -94,6 +105,7 @@ def command(
         raise click.UsageError("A question is empty.", ctx)
     paths = sources_or_usage(ctx, sources)
     remember(ctx, paths, question, memory, target, options)
+    return 0
 
 
 def remember(

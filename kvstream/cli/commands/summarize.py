@@ -9,8 +9,10 @@ import click
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    Each,
     ReadingOptions,
     SectionedCommand,
+    each_options,
     following_options,
     reading_options,
 )
@@ -21,6 +23,7 @@ from kvstream.cli.shared.running import read
 @sources_argument
 @following_options
 @logs.as_option
+@each_options
 @reading_options
 @click.pass_context
 def command(
@@ -29,6 +32,7 @@ def command(
     follow: bool,
     every: Any,
     kind: str,
+    each: Each | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarise.
@@ -45,9 +49,18 @@ def command(
       kvstream summarize report.txt -m ./my-model --budget 8k
       kvstream summarize server.log.gz --extract --passages 20
       kvstream summarize server.log --follow --every 30s
+      kvstream summarize reports/ --each -o summaries/
     """
     if len(options.methods) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
+    if each is not None:
+        from kvstream.cli.shared.each import read_each
+
+        if kind == "log":
+            raise click.UsageError(
+                "--each lets the model read every file; a log is summarized without --each.", ctx
+            )
+        return read_each(ctx, "summarize", sources, (), options, each)
     paths = sources_or_usage(ctx, sources)
     if logs.is_log(ctx, paths, kind, text=options.text):
         return logs.summarize(

@@ -215,6 +215,13 @@ class FileType(click.Path):
         return super().convert(value, param, ctx)
 
 
+class OutputType(FileType):
+    """A file; with ``--each`` a folder, which `ReadingOptions` sees to."""
+
+    def __init__(self) -> None:
+        click.Path.__init__(self, path_type=Path)
+
+
 class Option(click.Option):
     """An option that belongs to a section of the help page and has its environment variable."""
 
@@ -543,8 +550,9 @@ output_options = stack(
         help="A compressed source that unpacks to more is refused.",
     ),
     option(
-        "-o", "--output", type=FileType(), metavar="FILE",
-        section="Input and output", help="Write the answer there instead of to stdout.",
+        "-o", "--output", type=OutputType(), metavar="FILE",
+        section="Input and output",
+        help="Write the answer there instead of to stdout; with --each a folder of answers.",
     ),
     option(
         "--checkpoint", type=FileType(), metavar="FILE", advanced=True,
@@ -600,6 +608,60 @@ following_options = stack(
         help="Answer on the way, too: every N tokens (10k), or every 30s, 5min, 1h.",
     ),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Each:
+    """How the documents of --each are shared out."""
+
+    workers: int | None
+    ray: str | None
+    worker_memory: int | None
+
+    @property
+    def spread(self) -> bool:
+        """Whether workers read, and not this process."""
+        return self.workers is not None or self.ray is not None
+
+
+def each_options(command: Command) -> Command:
+    """The options of many documents; the function gets `each`, None where there is one text."""
+
+    def wrapper(each: bool, **values: Any) -> Any:
+        context = click.get_current_context()
+        found = {name: values.pop(name) for name in _EACH}
+        if not each:
+            for name in _EACH:
+                if typed(context, name):
+                    raise click.UsageError(
+                        f"--{name.replace('_', '-')} has no effect without --each; add it.", context
+                    )
+        return command(each=Each(**found) if each else None, **values)
+
+    update_wrapper(wrapper, command)
+    return stack(
+        option(
+            "--each", is_flag=True, section="Many documents", envvar=(),
+            help="Read every file by itself, each under the budget: one result for each.",
+        ),
+        option(
+            "--workers", type=click.IntRange(1, 4096), metavar="N", section="Many documents",
+            help="Read N documents at once, each by a process with --threads threads [1] (extra "
+            "ray).",
+        ),
+        option(
+            "--ray", metavar="ADDRESS", section="Many documents", advanced=True,
+            help="Read on the machines of a running Ray cluster: HOST:PORT, or auto.",
+        ),
+        option(
+            "--worker-memory", type=BytesType(), metavar="SIZE", section="Many documents",
+            advanced=True,
+            help="Memory that a worker declares. [default: estimated from the model's files]",
+        ),
+    )(wrapper)  # type: ignore  # fmt: skip
+
+
+_EACH = ("workers", "ray", "worker_memory")
 
 
 @dataclass(frozen=True)
@@ -705,6 +767,11 @@ def reading_options(command: Command) -> Command:
         shared = {name: values.pop(name) for name in _VALUES}
         context = click.get_current_context()
         refuse_without_effect(context, shared)
+        output = shared["output"]
+        if output is not None and output.is_dir() and values.get("each") is None:
+            raise click.BadParameter(
+                f"File {str(output)!r} is a directory.", context, param_hint="'-o' / '--output'"
+            )
         # A setting in the config file may be for a method that this run does not use.
         options = ReadingOptions.of(
             shared, strict_settings=typed(context, "set"), given=given_options()

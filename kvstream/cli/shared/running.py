@@ -300,16 +300,20 @@ def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
 def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | Any:
     if options.quiet or options.progress == "none":
         return Teller(sys.stderr)
-    can_be_live = (
-        sys.stderr.isatty()
-        and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
-        and sys.stderr.encoding.lower().replace("-", "") == "utf8"
-    )
-    if options.progress == "plain" or not can_be_live:
+    if options.progress == "plain" or not can_be_live():
         return Plain(sys.stderr)
     from kvstream.reporters.live import Live
 
     return Live(sys.stderr, stays=not answer_on_terminal)
+
+
+def can_be_live() -> bool:
+    """Whether stderr is a terminal that a panel can be drawn on."""
+    return (
+        sys.stderr.isatty()
+        and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+        and sys.stderr.encoding.lower().replace("-", "") == "utf8"
+    )
 
 
 def show_plan(started: Started, options: ReadingOptions, output: TextIO | OutputFile) -> None:

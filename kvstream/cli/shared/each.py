@@ -1,0 +1,186 @@
+"""``--each``: one result for every document, printed as they are done."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.api.collection import ask_each, remember_each, summarize_each
+from kvstream.api.options import BM25, need_bm25, require
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.options import Each, ReadingOptions, typed
+from kvstream.cli.shared.running import (
+    DEMONSTRATION,
+    POCKET,
+    WITHHELD,
+    can_be_live,
+    quiet_libraries,
+)
+from kvstream.errors import UsageError
+from kvstream.events import DocumentDone, Outcome
+from kvstream.reporters.citations import wrapped
+from kvstream.reporters.collection import Collected, CollectedLines, CollectedLive
+from kvstream.reporters.format import for_terminal, json_text
+
+SOME_FAILED = 7
+"""Exit code where some documents failed and others have their results."""
+INTERRUPTED = 130
+ALONE = {
+    "memory": "--memory asks one memory",
+    "follow": "--follow waits for more of one text",
+    "every": "--every answers on the way through one text",
+    "checkpoint": "--checkpoint saves the reading of one text (with -o FOLDER a run that was "
+    "stopped goes on)",
+    "stats": "--stats tells of the steps of one text",
+    "dry_run": "--dry-run tells the sizes of one text",
+}
+"""Options that go with one text, and why."""
+
+
+def read_each(
+    ctx: click.Context,
+    command: str,
+    paths: Sequence[str],
+    questions: Sequence[str],
+    options: ReadingOptions,
+    each: Each,
+    baseline: str | None = None,
+) -> int:
+    """Read every document by itself, report on the way; returns the exit code."""
+    for name, why in ALONE.items():
+        if name in ctx.params and typed(ctx, name):
+            raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
+    if not paths:
+        raise click.UsageError("Nothing to read: name a directory or files for --each.", ctx)
+    if each.spread:
+        require("ray", "ray", "--workers" if each.workers is not None else "--ray")
+    if baseline or options.reread in ("words", "both"):
+        need_bm25()
+    into = None if options.output in (None, _STDOUT) else options.output
+    with ExitStack() as stack:
+        quiet_libraries(options)
+        reporter = _reporter(options)
+        stack.callback(reporter.close)
+        interrupts = stack.enter_context(Interrupts(reporter.tell))
+        interrupts.then = "finishing the documents that are being read"
+        if options.model == POCKET and not options.quiet:
+            reporter.tell(DEMONSTRATION)
+        outcomes = _outcomes(
+            command, paths, questions, options, each, baseline,
+            {"into": into, "progress": reporter.note, "interrupted": interrupts},
+        )  # fmt: skip
+        interrupts.reading = True
+        code, withheld = 0, False
+        printed = options.as_json or (into is None and command != "remember")
+        labels = len(questions) > 1, command == "compare"
+        for outcome in outcomes:
+            reporter.note(outcome)
+            withheld |= any(r.get("withheld") is not None for r in outcome.records)
+            # An answer that could not be written goes to stdout.
+            unwritten = not isinstance(outcome, DocumentDone) and bool(outcome.records)
+            if printed or unwritten:
+                with reporter.aside():
+                    _print(outcome, as_json=options.as_json, labels=labels)
+        reporter.finish(None if into is None else str(into))
+        tally = reporter.tally
+        if interrupts.pressed:
+            return INTERRUPTED
+        if tally.failed:
+            code = SOME_FAILED if tally.done else tally.code
+        return code or (WITHHELD if withheld else 0)
+
+
+def _outcomes(
+    command: str,
+    paths: Sequence[str],
+    questions: Sequence[str],
+    options: ReadingOptions,
+    each: Each,
+    baseline: str | None,
+    run: dict[str, Any],
+) -> Iterator[Outcome]:
+    several = command == "compare" or len(options.methods) > 1
+    if several and command in ("summarize", "remember"):
+        raise UsageError(f"{command} takes one method; --method names several.")
+    asked = dict(options.asked)
+    for name in ("checkpoint", "checkpoint_every"):  # of the config file, for single texts
+        asked.pop(name, None)
+    found: dict[str, Any] = {
+        **asked,
+        **run,
+        "model": options.model,
+        "loading": dict(options.loading),
+        "plain": options.text,
+        "max_unpacked": options.max_unpacked,
+        "workers": each.workers,
+        "ray": each.ray,
+        "worker_memory": each.worker_memory,
+    }
+    if several:
+        found["methods"] = [*options.methods, *([BM25] if baseline else [])]
+        found["set"] = {
+            f"{method}.{name}": value
+            for method, settings in options.settings.items()
+            for name, value in settings.items()
+        }
+    else:
+        one = options.of_method()
+        found |= {"method": one["method"], "set": one["set"]}
+    if command == "summarize":
+        return summarize_each(list(paths), **found)
+    if command == "remember":
+        found = {name: v for name, v in found.items() if name not in _NOT_OF_MEMORIES}
+        return remember_each(list(paths), questions=questions, **found)
+    return ask_each(list(paths), questions=questions, **found)
+
+
+def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
+    """One document: a line of JSON, or its name and what was answered."""
+    if as_json:
+        encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+        sys.stdout.write(json_text(outcome.to_json(), ascii=encoding != "utf8") + "\n")
+    elif outcome.records:
+        terminal = sys.stdout.isatty()
+        show = for_terminal if terminal else str
+        sys.stdout.write(show(f"==> {outcome.name} <==") + "\n")
+        for record in outcome.records:
+            for line in _answer(record, labels, terminal=terminal):
+                sys.stdout.write(show(line) + "\n")
+        sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _answer(record: dict[str, Any], labels: tuple[bool, bool], *, terminal: bool) -> Iterator[str]:
+    question, method = labels
+    if question and record.get("question"):
+        yield f"Question: {' '.join(record['question'].split())}"
+    head = f"{record['method']}: " if method else ""
+    text = record["answer"] if "answer" in record else f"(refused: {record['error']})"
+    lines = f"{head}{text}".rstrip("\n").split("\n")
+    if not terminal:
+        yield from lines
+        return
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        yield from wrapped(line, width) or [""]
+
+
+def _reporter(options: ReadingOptions) -> Collected:
+    if options.quiet or options.progress == "none":
+        return Collected(sys.stderr)
+    if options.progress == "plain" or not can_be_live():
+        return CollectedLines(sys.stderr)
+    return CollectedLive(sys.stderr)
+
+
+_STDOUT = Path("-")
+_NOT_OF_MEMORIES = (
+    "extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty",
+)  # fmt: skip
+"""Options of answers, which the config file may have for other commands."""

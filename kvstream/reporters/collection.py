@@ -1,0 +1,271 @@
+"""Many documents: lines for logs, a panel on a terminal, a table at the end."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from kvstream.events import (
+    CollectionEvent,
+    CollectionStarted,
+    DocumentDone,
+    DocumentFailed,
+    DocumentStarted,
+    Notice,
+)
+from kvstream.reporters.format import duration, for_terminal, number, share, size
+from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
+from kvstream.reporters.tally import LISTED, Tally
+
+REFRESHES_PER_SECOND = 4
+RUNNING = 4
+"""Documents of the panel that are being read; more are counted."""
+NAME = 28
+"""Most columns of a document's name in the table."""
+
+
+class Collected(Teller):
+    """Notices and failures, and nothing else: what ``-q`` still says."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self.tally = Tally(clock)
+        self.lock = threading.Lock()
+
+    def note(self, event: CollectionEvent) -> None:
+        """One event of the run."""
+        with self.lock:
+            self.tally.add(event)
+        if isinstance(event, Notice):
+            self.warn(event.message)
+        elif isinstance(event, DocumentFailed):
+            self.tell(f"Failed: {_named(event)}")
+        elif isinstance(event, DocumentDone):
+            for record in event.records:
+                for warning in record.get("warnings", ()):
+                    self.warn(f"{event.name}: {warning}")
+
+    def warn(self, message: str) -> None:
+        """Each is of a document and comes once; none is remembered."""
+        self.tell(f"Warning: {message}")
+
+    def finish(self, into: str | None) -> None:
+        """The run is over; `into` is the folder of the results."""
+        self.close()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """While something else is written to the same terminal."""
+        yield
+
+
+class CollectedLines(Collected):
+    """A line at the start, then at growing intervals, then what it cost."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock)
+        self.wait = FIRST_LINE_AFTER
+        self.next_line = clock() + self.wait
+
+    def note(self, event: CollectionEvent) -> None:
+        super().note(event)
+        if isinstance(event, CollectionStarted):
+            self.tell(start_line(self.tally))
+        elif self.tally.clock() >= self.next_line and self.tally.began is not None:
+            self.progress()
+
+    def progress(self) -> None:
+        """Where the run is, in a line; the next one comes later."""
+        self.tell(f"{count_line(self.tally)} · {speed_line(self.tally)}")
+        self.wait = min(2 * self.wait, LONGEST_WAIT)
+        self.next_line = self.tally.clock() + self.wait
+
+    def finish(self, into: str | None) -> None:
+        self.close()
+        if self.is_terminal:
+            for line in table(self.tally, shutil.get_terminal_size().columns):
+                self._plain(line)
+        for line in last_lines(self.tally, into):
+            self.tell(line)
+
+    def _plain(self, line: str) -> None:
+        with suppress(OSError):
+            self.stream.write(line + "\n")
+            self.stream.flush()
+
+
+class CollectedLive(CollectedLines):
+    """The same with a panel over all documents instead of lines on the way."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream, clock)
+        from rich.console import Console
+        from rich.live import Live
+
+        self.console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        self.live: Live | None = None
+
+    def progress(self) -> None:
+        """The panel says it."""
+
+    def note(self, event: CollectionEvent) -> None:
+        super().note(event)
+        if isinstance(event, DocumentStarted) and self.live is None:
+            self._start()
+
+    def tell(self, message: str) -> None:
+        if self.live is None:
+            self.write(message)
+        else:
+            from rich.text import Text
+
+            self.console.print(Text(for_terminal(message)))
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        running = self.live is not None
+        self.close()
+        try:
+            yield
+        finally:
+            if running:
+                self._start()
+
+    def close(self) -> None:
+        live, self.live = self.live, None
+        if live is not None:
+            with suppress(OSError):  # the terminal is gone
+                live.stop()
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        # What it showed is told by the lines behind it.
+        self.live = Live(
+            get_renderable=self._draw,
+            console=self.console,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,
+        )
+        self.live.start()
+
+    def _draw(self) -> object:
+        from rich.panel import Panel
+        from rich.text import Text
+
+        width = min(self.console.width - len("^C"), 100)
+        with self.lock:
+            lines = panel_lines(self.tally, max(10, width - 4))
+        return Panel(
+            Text("\n".join(lines), no_wrap=True, overflow="ellipsis"),
+            title=Text("kvstream · many documents", style="bold"),
+            title_align="left",
+            border_style="blue",
+            width=width,
+            padding=(0, 1),
+        )
+
+
+def start_line(tally: Tally) -> str:
+    """How much there is to read."""
+    how = f" · {number(tally.workers)} workers" if tally.workers > 1 else ""
+    return f"{_documents(tally.documents)} · about {size(tally.bytes)} of text{how}"
+
+
+def count_line(tally: Tally) -> str:
+    """Documents done, running, left, failed."""
+    parts = [f"{number(tally.done)} done", f"{number(len(tally.running))} running"]
+    parts += [f"{number(tally.left)} left"]
+    parts += [f"{number(tally.failed)} failed"] if tally.failed else []
+    return " · ".join(parts)
+
+
+def speed_line(tally: Tally) -> str:
+    """Tokens a second, time so far and to come."""
+    parts = [f"{number(tally.speed)} tokens/s", duration(tally.seconds)]
+    left = tally.seconds_left
+    parts += [f"about {duration(left)} left"] if left else []
+    return " · ".join(parts)
+
+
+def panel_lines(tally: Tally, width: int) -> list[str]:
+    """The panel, at most `width` columns wide."""
+    whole = max(1, tally.documents)
+    full = round(width * (tally.done + tally.failed) / whole)
+    lines = ["━" * full + "─" * (width - full), count_line(tally), speed_line(tally)]
+    shown = list(tally.running.items())[:RUNNING]
+    for name, (event, began) in shown:
+        tokens = tally.steps.get(name)
+        said = [duration(tally.clock() - began)]
+        said += [f"{number(tokens)} tokens"] if tokens else []
+        said += [f"{event.worker}:{event.process}"] if event.worker else []
+        tail = " · ".join(said)
+        lines.append(f"{_short(name, max(8, width - len(tail) - 3))} · {tail}")
+    if len(tally.running) > RUNNING:
+        lines.append(f"and {number(len(tally.running) - RUNNING)} more")
+    return [line[:width] for line in lines]
+
+
+def table(tally: Tally, width: int) -> Iterator[str]:
+    """The documents by the support of their answers; nothing where no answer has one."""
+    rows = tally.ranking()
+    if not rows:
+        return
+    name = min(NAME, max(len("document"), *(len(row.name) for row in rows)))
+    yield f"support  {'document':{name}}    answer"
+    room = max(8, width - name - 13)
+    for row in rows:
+        mark = "!" if row.warned else " "
+        answer = for_terminal(row.answer)
+        answer = answer if len(answer) <= room else answer[: room - 3].rstrip() + "..."
+        cells = f"{share(row.support, 1.0):>7}  {_short(row.name, name):{name}} {mark}  {answer}"
+        yield cells.rstrip()
+    if tally.done > len(rows):
+        yield f"({number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"
+    if any(row.warned for row in rows):
+        yield "! marks an answer with a warning."
+
+
+def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
+    """What was done and what it cost; failures once more, so that none scrolls away."""
+    if tally.failed:
+        yield f"Failed: {_documents(tally.failed)}"
+        for event in tally.failures:
+            yield f"  {_named(event)}"
+        if tally.failed > LISTED:
+            yield f"  and {number(tally.failed - LISTED)} more, which were told above"
+    parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
+    if tally.present:
+        parts.append(f"{number(tally.present)} of them by an earlier run")
+    if into is not None and tally.done:
+        parts.append(f"results in {into}")
+    yield " · ".join(parts)
+    if tally.read:
+        yield (
+            f"read {number(tally.read)} tokens · kept {number(tally.retained)} in at least one "
+            f"head · evicted {number(tally.read - tally.retained)} · peak {number(tally.peak)} of "
+            f"{number(tally.budget)} entries · {duration(tally.seconds)} · "
+            f"{number(tally.speed)} tokens/s"
+        )
+
+
+def _documents(count: int) -> str:
+    return f"{number(count)} document{'s'[: count != 1]}"
+
+
+def _named(event: DocumentFailed) -> str:
+    """Name and reason; most reasons begin with the name."""
+    reason = event.reason
+    return reason if reason.startswith(event.name) else f"{event.name}: {reason}"
+
+
+def _short(name: str, width: int) -> str:
+    """The end of a path, which tells more than its beginning."""
+    name = for_terminal(name)
+    return name if len(name) <= width else f"...{name[3 - width :]}"
