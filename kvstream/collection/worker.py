@@ -71,11 +71,14 @@ class Worker:
 
     def load(self) -> Refusal | None:
         """Load the model; what no document can change is told and not raised."""
-        # Here and not above: the driver loads no torch.
-        from kvstream.collection.reading import DocumentReader
-
         try:
-            self.reader = (self.open_reader or DocumentReader)(self.job)
+            if self.open_reader is None:
+                # Here and not above: the driver loads no torch.
+                from kvstream.collection.reading import DocumentReader
+
+                self.reader = DocumentReader(self.job)
+            else:
+                self.reader = self.open_reader(self.job)
         except KvstreamError as error:
             return Refusal(str(error), error.exit_code)
         return None

@@ -1,0 +1,172 @@
+"""What Ray's workers cost: `python docs/research/scripts/workers.py driver|overhead|two FOLDER`.
+
+driver    the driver's memory while it goes through 10,000 documents with a reader that reads
+          nothing: its own share of a run
+overhead  processor time of one worker, Ray's processes and the driver, beside that of the readings
+two       processor time of the readings by one worker and by two
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from kvstream.collection.documents import documents_in
+from kvstream.collection.job import Job, Part
+from kvstream.collection.running import Workers, run
+from kvstream.collection.task import Task
+from kvstream.events import DocumentDone, DocumentStarted, Outcome
+from kvstream.run.request import Request
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.synthetic.document import generate
+
+QUESTION = "Who opened the first school in Drerloton?"
+DOCUMENTS = 10_000
+MARKS = (100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+class Nothing:
+    """Reads a document in no time."""
+
+    def __init__(self, job: Job) -> None:
+        pass
+
+    def read(self, task: Task, path: str | None = None) -> Outcome:
+        record = {
+            "command": "ask",
+            "method": "none",
+            "question": QUESTION,
+            "answer": "An answer of some words. " * 4,
+            "tokens": {"read": 10_000, "retained": 1_000, "evicted": 9_000},
+            "budget": {"tokens": 1024, "bytes": 2**20},
+            "peak": {"kv_tokens": 1024, "kv_bytes": 2**20},
+            "citations": [{"text": "A sentence of the text. " * 5, "weight": 0.1}] * 10,
+            "support": {"focus": 0.5},
+            "warnings": [],
+        }
+        return DocumentDone(task.document.name, (record,), None)
+
+
+def job() -> Job:
+    """A question under a budget of 1,024 with pocket, one thread."""
+    settings = RunSettings(budget=Budget(tokens=1024), max_tokens=16)
+    request = Request((QUESTION,), run=settings)
+    return Job(ModelSettings(threads=1), (Part("infinipot", request),))
+
+
+def driver(folder: Path) -> None:
+    """Resident memory of the driver at some numbers of documents."""
+    from kvstream.reporters.tally import Tally
+
+    for number in range(DOCUMENTS):
+        (folder / f"{number:05}.txt").write_text(f"Document {number}.\n" * 4)
+    documents, _ = documents_in([str(folder)])
+    process, tally = psutil.Process(), Tally()
+    began, marks, first = 0.0, list(MARKS), 0
+    outcomes = run(
+        job(), documents, workers=Workers(2, open_reader=Nothing), tell=tally.add,
+        interrupted=lambda: False,
+    )  # fmt: skip
+    for number, outcome in enumerate(outcomes, 1):
+        tally.add(outcome)
+        began = began or time.monotonic()
+        if marks and number == marks[0]:
+            marks.pop(0)
+            held = process.memory_info().rss
+            first = first or held
+            speed = number / (time.monotonic() - began)
+            change = 100 * (held / first - 1)
+            print(
+                f"{number:>6,}  {held / 2**20:7.1f} MiB  {change:+.1f}%  {speed:,.0f}/s", flush=True
+            )
+    assert tally.done == DOCUMENTS
+
+
+def texts(folder: Path, count: int, tokens: int) -> list[Any]:
+    """Documents of about so many tokens."""
+    for seed in range(count):
+        (folder / f"{seed}.txt").write_text("".join(generate(tokens=tokens, seed=seed)))
+    return documents_in([str(folder)])[0]
+
+
+def measured(documents: list[Any], workers: int) -> dict[str, float]:
+    """Processor time from the first document on: of the readings, and of everything."""
+    place = {"readings": 0.0, "tokens": 0.0, "wall": 0.0}
+    by_worker: dict[int, float] = {}
+    reads: dict[str, int] = {}
+    before: dict[int, float] = {}
+    wall = 0.0
+
+    def tell(event: Any) -> None:
+        nonlocal before, wall
+        if isinstance(event, DocumentStarted):
+            reads[event.name] = event.process
+            if event.process not in by_worker:
+                # What loading took is no part of it.
+                by_worker[event.process] = 0.0
+                before[event.process] = spent(event.process)
+            if not wall:
+                wall = time.monotonic()
+                before |= {p: spent(p) for p in others() if p not in by_worker}
+
+    for outcome in run(
+        job(), documents, workers=Workers(workers), tell=tell, interrupted=lambda: False
+    ):
+        assert isinstance(outcome, DocumentDone), outcome
+        by_worker[reads[outcome.name]] += outcome.cpu_seconds
+        place["readings"] += outcome.cpu_seconds
+        place["tokens"] += outcome.tokens
+        place["wall"] = time.monotonic() - wall
+        everything = sum(
+            spent(p) - before.get(p, 0.0) for p in {*others(), *by_worker} if p in before
+        )
+        place["everything"] = everything
+        place["slowest"] = max(by_worker.values())
+    return place
+
+
+def others() -> list[int]:
+    """The driver, and Ray's processes behind it, workers that do nothing among them."""
+    me = psutil.Process()
+    return [me.pid, *(child.pid for child in me.children(recursive=True))]
+
+
+def spent(process: int) -> float:
+    """Processor time so far."""
+    try:
+        times = psutil.Process(process).cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system
+
+
+def overhead(folder: Path) -> None:
+    """One worker: what is spent beside the readings."""
+    documents = texts(folder, 8, 10_000)
+    found = measured(documents, 1)
+    beside = found["everything"] - found["readings"]
+    print({name: round(value, 2) for name, value in found.items()})
+    print(f"beside the readings: {100 * beside / found['readings']:.2f}%")
+
+
+def two(folder: Path) -> None:
+    """One worker and two, in turns."""
+    documents = texts(folder, 16, 10_000)
+    for _ in range(2):
+        one, both = measured(documents, 1), measured(documents, 2)
+        print("one", {name: round(value, 2) for name, value in one.items()})
+        print("two", {name: round(value, 2) for name, value in both.items()})
+        times = one["readings"] / both["slowest"]
+        print(f"by processor time {times:.2f} times, by the clock {one['wall'] / both['wall']:.2f}")
+
+
+if __name__ == "__main__":
+    what, place = sys.argv[1], Path(sys.argv[2])
+    place.mkdir(parents=True, exist_ok=True)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    {"driver": driver, "overhead": overhead, "two": two}[what](place)

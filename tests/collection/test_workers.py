@@ -1,0 +1,284 @@
+"""Ray's workers: three machines in one, which lose workers and machines; results stay the same.
+
+The readers are stand-ins whose results follow from the text; the last test reads with pocket.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standin
+
+from kvstream.api.files import inspect
+from kvstream.collection.cluster import Need, NoRoomError, room
+from kvstream.collection.documents import documents_in
+from kvstream.collection.job import Job, Part
+from kvstream.collection.running import Workers, run
+from kvstream.errors import KvstreamError
+from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome
+from kvstream.run.request import Request
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.synthetic.document import generate
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
+MACHINES = 2
+"""Beside the head, which is never lost."""
+HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+             "health_check_failure_threshold": 3}  # fmt: skip
+
+
+class Machines:
+    """Three nodes of a cluster on this machine, each with room for one worker."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        each = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={**each, "_system_config": HEARTBEAT}
+        )
+        del each["include_dashboard"]
+        self.each = each
+        self.others = [self.cluster.add_node(**each) for _ in range(MACHINES)]
+        ray.init(address=self.cluster.address, logging_level="ERROR", log_to_driver=False)
+        ray.cloudpickle.register_pickle_by_value(standin)
+
+    def lose(self) -> None:
+        """One of the others ends as if its plug was pulled."""
+        if self.others:
+            self.cluster.remove_node(self.others.pop(), allow_graceful=False)
+
+    def mend(self) -> None:
+        """All are there again."""
+        while len(self.others) < MACHINES:
+            self.others.append(self.cluster.add_node(**self.each))
+
+    def close(self) -> None:
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    found = Machines()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(24):
+        (folder / f"{number:02}.txt").write_text(f"Text {number}. " * (1 + 7 * number % 23))
+    return folder
+
+
+def job(into: Path | None = None, command: Any = "ask") -> Job:
+    questions = ("Who?",) if command == "ask" else ()
+    run = RunSettings(budget=Budget(tokens=256), max_tokens=8)
+    request = Request(questions, run=run, command=command)
+    return Job(ModelSettings(threads=1), (Part("infinipot", request),), into)
+
+
+def read(
+    what: Job,
+    folder: Path,
+    tell: Callable[[Any], None] = lambda event: None,
+    reader: Any = standin.StandIn,
+    workers: int = 3,
+    address: str | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> list[Outcome]:
+    documents, _ = documents_in([str(folder)])
+    place = Workers(workers, address, open_reader=reader)
+    return list(run(what, documents, workers=place, tell=tell, interrupted=interrupted))
+
+
+def expected(folder: Path) -> dict[str, str]:
+    return {
+        str(path): standin.record_of(str(path), path.read_bytes())["answer"]
+        for path in folder.iterdir()
+    }
+
+
+def answers(outcomes: list[Outcome]) -> dict[str, str]:
+    done = [outcome for outcome in outcomes if isinstance(outcome, DocumentDone)]
+    assert len({outcome.name for outcome in done}) == len(done)
+    return {outcome.name: outcome.records[0]["answer"] for outcome in done}
+
+
+class Killer:
+    """Kills workers and machines while documents are read, no document's worker twice."""
+
+    def __init__(self, machines: Machines, seed: int) -> None:
+        self.machines, self.random = machines, random.Random(seed)
+        self.struck: set[str] = set()
+        self.killed, self.lost = 0, 0
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, event: Any) -> None:
+        if not isinstance(event, DocumentStarted) or event.name in self.struck:
+            return
+        draw = self.random.random()
+        if draw < 0.2 and self.killed < 2:
+            self.struck.add(event.name)
+            self.killed += 1
+            self._later(lambda: _end(event.process))
+        elif draw < 0.3 and not self.lost:
+            self.lost += 1
+            self._later(self.machines.lose)
+
+    def _later(self, what: Callable[[], None]) -> None:
+        pause = self.random.uniform(0, 0.03)
+        thread = threading.Thread(target=lambda: (time.sleep(pause), what()))
+        self.threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.join()
+        self.machines.mend()
+
+
+def _end(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+SHORT = 2
+RUNS = [seed if seed < SHORT else pytest.param(seed, marks=pytest.mark.long) for seed in range(50)]
+
+
+@pytest.mark.parametrize("seed", RUNS)
+def test_what_is_lost_on_the_way_changes_no_result(
+    seed: int, machines: Machines, texts: Path, tmp_path: Path
+) -> None:
+    killer = Killer(machines, seed)
+    memories = bool(seed % 2)
+    into = tmp_path / "results"
+    try:
+        outcomes = read(job(into, "remember" if memories else "ask"), texts, killer)
+    finally:
+        killer.close()
+    assert not [o for o in outcomes if isinstance(o, DocumentFailed)]
+    assert answers(outcomes) == expected(texts)
+    files = sorted(path for path in into.iterdir())
+    assert len(files) == len(outcomes)
+    assert all(path.suffix == (".kvs" if memories else ".json") for path in files)
+    if memories:
+        assert sorted(path.read_text() for path in files) == sorted(expected(texts).values())
+    assert killer.killed + killer.lost > 0, "nothing was killed: another seed"
+
+
+def test_a_document_that_ends_two_workers_is_put_aside(machines: Machines, texts: Path) -> None:
+    (texts / "bad.txt").write_text(standin.POISON)
+    outcomes = read(job(), texts)
+    failed = [o for o in outcomes if isinstance(o, DocumentFailed)]
+    assert [Path(o.name).name for o in failed] == ["bad.txt"]
+    assert "2 workers ended while they read it" in failed[0].reason
+    left = expected(texts)
+    del left[str(texts / "bad.txt")]
+    assert answers(outcomes) == left
+
+
+def test_a_killed_reading_of_pocket_gives_the_memories_of_one_process(
+    machines: Machines, texts: Path, tmp_path: Path
+) -> None:
+    """Content digests are equal; only the times of reading and writing differ."""
+    for path in sorted(texts.iterdir())[4:]:
+        path.unlink()
+    for number, path in enumerate(sorted(texts.iterdir())):
+        path.write_text("".join(generate(tokens=1500, seed=number)))
+    documents, _ = documents_in([str(texts)])
+
+    def digests(workers: Workers | None, into: Path, tell: Callable[[Any], None]) -> dict[str, str]:
+        outcomes = list(
+            run(
+                job(into, "remember"), documents, workers=workers, tell=tell,
+                interrupted=lambda: False,
+            )
+        )  # fmt: skip
+        assert all(isinstance(o, DocumentDone) for o in outcomes), outcomes
+        return {path.name: inspect(path).digest for path in into.iterdir()}
+
+    begun: list[str] = []
+
+    def kill(event: Any) -> None:
+        if isinstance(event, DocumentStarted):
+            begun.append(event.name)
+            if len(begun) == 2:
+                threading.Timer(0.3, _end, [event.process]).start()
+
+    alone = digests(None, tmp_path / "alone", lambda event: None)
+    assert digests(Workers(2), tmp_path / "spread", kill) == alone
+    assert len(alone) == 4
+    assert len(begun) == 5, "the killed document begins twice"
+
+
+def test_documents_travel_to_machines_that_have_not_the_files(
+    machines: Machines, texts: Path, tmp_path: Path
+) -> None:
+    """Their path leads to another text there: known by its digest, and the bytes are sent."""
+    outcomes = read(job(), texts, reader=standin.Elsewhere, address="auto")
+    assert answers(outcomes) == expected(texts)
+
+
+def test_workers_know_the_folder_of_the_results(
+    machines: Machines, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / "results"
+    found = read(job(into, "remember"), texts, address="auto")
+    assert len(found) == len(list(into.iterdir())) == 24
+    monkeypatch.setattr("kvstream.collection.spread.Spread._mark", lambda spread: setattr(
+        spread, "marker", tmp_path / "nowhere"))  # fmt: skip
+    with pytest.raises(KvstreamError, match="does not see the folder"):
+        read(job(tmp_path / "others", "remember"), texts, address="auto")
+
+
+def test_too_little_memory_for_a_worker(machines: Machines) -> None:
+    with pytest.raises(NoRoomError, match=r"needs 1 CPU, 1024.0 GiB of memory.*--worker-memory"):
+        room(ray, Need(memory=2**40))
+    assert room(ray, Need()) == 1 + MACHINES
+    assert room(ray, Need(cpus=1, memory=2**20)) == 1 + MACHINES
+
+
+def test_an_interrupted_run_finishes_what_is_being_read(machines: Machines, texts: Path) -> None:
+    done: list[str] = []
+    outcomes = read(job(), texts, done.append, interrupted=lambda: len(done) > 6)
+    assert 1 <= len(outcomes) < 24
+    assert all(isinstance(o, DocumentDone) for o in outcomes)
+
+
+def test_what_every_worker_refuses_ends_the_run(machines: Machines, texts: Path) -> None:
+    with pytest.raises(KvstreamError, match="no such model") as found:
+        read(job(), texts, reader=standin.Refuses)
+    assert found.value.exit_code == 4
+
+
+def test_workers_that_end_while_they_load(machines: Machines, texts: Path) -> None:
+    with pytest.raises(KvstreamError, match="3 workers in a row ended"):
+        read(job(), texts, reader=standin.Ends, workers=1)
+
+
+def test_three_broken_documents_of_many(machines: Machines, tmp_path: Path) -> None:
+    """Of ten thousand where the time is taken; here as many as seconds allow."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(500):
+        (folder / f"{number}.txt").write_text(f"Text {number}.")
+    for name in ("a", "b", "c"):
+        (folder / f"{name}.gz").write_bytes(b"\x1f\x8b\x08\0" + bytes(30))
+    outcomes = read(job(), folder, reader=standin.Instant)
+    failed = sorted(Path(o.name).name for o in outcomes if isinstance(o, DocumentFailed))
+    assert failed == ["a.gz", "b.gz", "c.gz"]
+    assert len(answers(outcomes)) == 500
