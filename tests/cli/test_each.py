@@ -1,0 +1,265 @@
+"""--each on the command line: what is printed, what is refused, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.events import CollectionStarted, DocumentDone, DocumentFailed, DocumentStarted
+from kvstream.reporters.collection import last_lines, panel_lines, table
+from kvstream.reporters.tally import LISTED, RANKED, Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--budget", "256", "-n", "8")
+WHO = "Who hid the letter?"
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Path:
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    for name in ("Ada", "Berta"):
+        (folder / f"{name}.txt").write_text(f"{name} hid the letter under the wall.\n" * 5)
+    return folder
+
+
+def test_answers_as_they_are_done(letters: Path, cli: Callable[..., Any]) -> None:
+    done = cli("ask", str(letters), WHO, "--each", *SMALL)
+    assert done.code == 0
+    blocks = [block.split("\n") for block in done.stdout.strip().split("\n\n")]
+    assert [b[0] for b in blocks] == [f"==> {letters}/{n}.txt <==" for n in ("Ada", "Berta")]
+    assert [b[1].split()[0] for b in blocks] == ["Ada", "Berta"]
+    assert "2 of 2 documents done" in done.stderr
+    assert "evicted 0" in done.stderr
+
+
+def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]) -> None:
+    (letters / "empty.txt").write_text("")
+    done = cli("ask", str(letters), "-Q", WHO, "-Q", "Where?", "--each", "--json", *SMALL)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.code == 7
+    assert [Path(line["document"]).name for line in lines] == ["Ada.txt", "Berta.txt", "empty.txt"]
+    assert [[a["question"] for a in line["answers"]] for line in lines[:2]] == [[WHO, "Where?"]] * 2
+    assert "0 bytes" in lines[2]["error"]
+    assert f"Failed: {letters}/empty.txt" in done.stderr
+
+
+def test_files_of_results_and_of_memories(
+    letters: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    into = tmp_path / "answers"
+    done = cli("ask", str(letters), WHO, "--each", "-o", str(into), "-q", *SMALL)
+    assert (done.code, done.stdout) == (0, "")
+    assert len(list(into.glob("*.json"))) == 2
+    memories = tmp_path / "memories"
+    for present in (False, True):
+        done = cli("remember", str(letters), "--each", "-o", str(memories), "--budget", "256",
+                   "--json")  # fmt: skip
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [line["present"] for line in lines] == [present] * 2
+    file = lines[0]["file"]
+    asked = cli("ask", "--memory", file, WHO, "-n", "8")
+    assert asked.stdout.startswith("Ada")
+
+
+def test_methods_side_by_side(letters: Path, cli: Callable[..., Any]) -> None:
+    done = cli("compare", str(letters), WHO, "--each", "--method", "infinipot,window", *SMALL)
+    assert [line.split(":")[0] for line in done.stdout.splitlines() if ": " in line] == [
+        "infinipot", "window",
+    ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--memory", "x.kvs"), "--memory asks one memory"),
+        (("--follow",), "--follow waits"),
+        (("--every", "1k"), "--every answers"),
+        (("--checkpoint", "x.kvs"), "--checkpoint saves"),
+        (("--stats", "x.json"), "--stats tells"),
+        (("--dry-run",), "--dry-run tells"),
+        (("--workers", "0"), "0 is not in the range"),
+        (("--ray", "nonsense"), "'nonsense' is no address"),
+        (("--ray", "ray://host:10001"), "Ray Client"),
+        (("--worker-memory", "much"), "is not a size"),
+    ],
+)
+def test_what_goes_with_one_text_is_refused(
+    letters: Path, cli: Callable[..., Any], arguments: tuple[str, ...], said: str
+) -> None:
+    done = cli("ask", str(letters), WHO, "--each", *arguments)
+    assert done.code == 2
+    assert said in done.stderr
+
+
+def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., Any]) -> None:
+    for option in (("--workers", "2"), ("--ray", "auto"), ("--worker-memory", "1GB")):
+        done = cli("ask", str(letters), WHO, *option)
+        assert (done.code, "no effect without --each" in done.stderr) == (2, True)
+    done = cli("ask", str(letters), WHO, "-o", str(letters))
+    assert (done.code, "is a directory" in done.stderr) == (2, True)
+    done = cli("remember", str(letters), "--each")
+    assert (done.code, "Name the folder" in done.stderr) == (2, True)
+    done = cli("ask", "-", WHO, "--each")
+    assert (done.code, "Standard input is one text" in done.stderr) == (2, True)
+    done = cli("summarize", str(letters), "--each", "--as", "log")
+    assert done.code == 2
+
+
+def test_an_empty_folder(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    done = cli("ask", str(tmp_path), WHO, "--each")
+    assert done.code == 3
+    assert "no text files" in done.stderr
+
+
+def test_without_ray_it_is_said_at_once_what_to_install(letters: Path, tmp_path: Path) -> None:
+    """Within a second of processor time, and nothing heavy is loaded."""
+    code = (
+        "import sys, importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'ray' else find(name, *a)\n"
+        "from kvstream.cli.app import run\n"
+        f"code = run(['ask', {str(letters)!r}, 'Who?', '--each', '--workers', '2'])\n"
+        "import time\n"
+        "print(code, time.process_time() < 1, *({'torch', 'ray'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "2 True\n", done.stderr
+    assert "pip install 'kvstream[ray]'" in done.stderr
+
+
+def test_help_and_single_runs_import_nothing_of_ray(letters: Path) -> None:
+    for arguments in (["ask", "--help"], ["ask", str(letters), WHO, *SMALL],
+                      ["ask", str(letters), WHO, "--each", *SMALL]):  # fmt: skip
+        code = (
+            f"import sys\nfrom kvstream.cli.app import run\nrun({arguments!r})\n"
+            "sys.exit(any(name.split('.')[0] == 'ray' for name in sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT)
+        assert done.returncode == 0, done.stderr.decode()
+
+
+class TestAddresses:
+    """An address without Ray: a clear error, and long before ten seconds."""
+
+    @pytest.fixture(autouse=True)
+    def _ray(self) -> None:
+        pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
+
+    def refused(self, letters: Path, address: str, cli: Callable[..., Any]) -> str:
+        began = time.monotonic()
+        done = cli("ask", str(letters), WHO, "--each", "--ray", address)
+        assert time.monotonic() - began < 10
+        assert done.code == 1
+        return str(done.stderr)
+
+    def test_nothing_listens(self, letters: Path, cli: Callable[..., Any]) -> None:
+        assert "Connection refused" in self.refused(letters, "127.0.0.1:1", cli)
+
+    def test_something_else_listens(self, letters: Path, cli: Callable[..., Any]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            assert "says nothing for 3 seconds" in self.refused(letters, f"127.0.0.1:{port}", cli)
+
+    def test_no_cluster_here(
+        self, letters: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:  # fmt: skip
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        assert "ray start --head" in self.refused(letters, "auto", cli)
+
+    def test_another_version_of_ray(self) -> None:
+        """What Ray itself says of it, in words that say what to do."""
+        from kvstream.collection.cluster import _refused
+
+        told = _refused(
+            "host:6379",
+            RuntimeError(
+                "Version mismatch: The cluster was started with:\n    Ray: 2.48.0\n    Python: "
+                "3.11.7\nThis process on node 10.0.0.1 was started with:\n    Ray: "
+                f"{metadata.version('ray')}"
+            ),
+        )
+        assert "Install the same version on both" in str(told)
+        assert told.exit_code == 1
+
+
+def test_ctrl_c_finishes_the_document(letters: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        (letters / f"more{number}.txt").write_text("Nobody hid the letter.\n" * 200)
+    into = tmp_path / "answers"
+    command = [sys.executable, "-m", "kvstream", "ask", str(letters), WHO, "--each", *SMALL,
+               "-o", str(into), "--progress", "plain"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not (into.exists() and list(into.glob("*.json"))):
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "finishing the documents that are being read" in err
+    assert 1 <= len(os.listdir(into)) < 32
+    assert not [name for name in os.listdir(into) if name.endswith(".part")]
+
+
+def done(name: str, support: float, answer: str = "an answer") -> DocumentDone:
+    record = {
+        "command": "ask", "method": "infinipot", "question": WHO, "answer": answer,
+        "budget": {"tokens": 64, "bytes": 640}, "peak": {"kv_tokens": 60, "kv_bytes": 600},
+        "tokens": {"read": 100, "retained": 40, "evicted": 60},
+        "support": {"focus": 0.1, "probability": support}, "warnings": [],
+    }  # fmt: skip
+    return DocumentDone(name, (record,), None)
+
+
+def test_the_table_ranks_by_support() -> None:
+    tally = Tally()
+    for number in range(3 * RANKED):
+        tally.add(
+            done(f"d{number}.txt", (7 * number % 60) / 60, f"answer {number} " + "long " * 50)
+        )
+    lines = list(table(tally, 80))
+    shares = [float(line.split("%")[0].replace("<", "")) for line in lines[1 : RANKED + 1]]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 98
+    assert all(len(line) <= 80 for line in lines)
+    assert f"({2 * RANKED} more" in lines[-1]
+
+
+def test_the_panel_counts_and_fits() -> None:
+    now = [0.0]
+    tally = Tally(lambda: now[0])
+    tally.add(CollectionStarted(12, 1200, 8))
+    for number in range(7):
+        tally.add(DocumentStarted(f"folder/{'x' * 90}{number}.txt", 100, "machine", 7))
+    now[0] = 10.0
+    tally.add(done(f"folder/{'x' * 90}0.txt", 0.5))
+    tally.add(DocumentFailed(f"folder/{'x' * 90}1.txt", "It is damaged."))
+    for width in (30, 76):
+        lines = panel_lines(tally, width)
+        assert max(map(len, lines)) <= width
+        assert lines[1].startswith("1 done · 5 running · 5 left"[:width])
+        assert lines[2].startswith("10 tokens/s · 10.0 s")
+    assert "about 50.0 s left" in panel_lines(tally, 76)[2]
+
+
+def test_failures_are_all_told_and_some_are_held() -> None:
+    tally = Tally()
+    for number in range(3 * LISTED):
+        tally.add(DocumentFailed(f"d{number}", f"d{number} is damaged."))
+    lines = list(last_lines(tally, None))
+    assert lines[0] == f"Failed: {3 * LISTED} documents"
+    assert len([line for line in lines if "is damaged" in line]) == LISTED
+    assert f"and {2 * LISTED} more" in lines[LISTED + 1]
