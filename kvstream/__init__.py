@@ -17,6 +17,7 @@ from kvstream.version import __version__
 
 if TYPE_CHECKING:
     from kvstream.api.answer import Answer
+    from kvstream.api.collection import ask_each, remember_each, summarize_each
     from kvstream.api.doctor import Finding, diagnose
     from kvstream.api.files import MemoryFile, inspect
     from kvstream.api.memory import Memory
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
         Answered,
         AnswerStarted,
         AnswerToken,
+        DocumentDone,
+        DocumentFailed,
         Event,
         Notice,
         Result,
@@ -49,6 +52,8 @@ __all__ = [
     "AnswerToken",
     "Answered",
     "BudgetError",
+    "DocumentDone",
+    "DocumentFailed",
     "Event",
     "Finding",
     "KvstreamError",
@@ -69,16 +74,20 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "__version__",
+    "ask_each",
     "available_methods",
     "available_models",
     "diagnose",
     "inspect",
     "load",
     "open_sources",
+    "remember_each",
+    "summarize_each",
 ]
 
 _HOMES = {
     "api.answer": ("Answer",),
+    "api.collection": ("ask_each", "remember_each", "summarize_each"),
     "api.doctor": ("Finding", "diagnose"),
     "api.files": ("MemoryFile", "inspect"),
     "api.memory": ("Memory",),
@@ -91,8 +100,8 @@ _HOMES = {
         "UsageError",
     ),
     "events": (
-        "Answered", "AnswerStarted", "AnswerToken", "Event", "Notice", "Result", "Started",
-        "StepDone",
+        "Answered", "AnswerStarted", "AnswerToken", "DocumentDone", "DocumentFailed", "Event",
+        "Notice", "Result", "Started", "StepDone",
     ),
 }  # fmt: skip
 """The module of each name: imported when somebody asks for it."""

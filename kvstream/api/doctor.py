@@ -127,6 +127,7 @@ def _extras() -> Iterator[Finding]:
         ("zstd", "zstandard", ".zst files"),
         ("documents", "pypdfium2", "PDF, EPUB, DOCX and HTML"),
         ("serve", "fastapi", "the server for other programs"),
+        ("ray", "ray", "--workers and --ray, for many documents"),
     ):
         found = util.find_spec(module) is not None
         yield Finding(f"extra {name}", f"{'installed' if found else 'not installed'} ({what})")

@@ -3,9 +3,9 @@
 Collected are the commands that begin with ``kvstream`` (also behind a pipe or ``&&``) in the help
 pages, and in the fenced blocks of README, CONTRIBUTING and docs/ that are ``sh`` or without a name.
 A reading command runs on small files with the names that it mentions and the embedded model.
-Commands that measure or train, those that name another model, whose budgets may be larger, and
-those that wait for more text are parsed and go no further. So is an example behind which a comment
-says ``# not run: REASON``.
+Commands that measure or train, those that name another model, whose budgets may be larger, those
+that wait for more text and those that start workers are parsed and go no further. So is an example
+behind which a comment says ``# not run: REASON``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_an_example_works(where, line, folder, cli, session, monkeypatch) -> Non
                 del arguments[arguments.index(">") :]
             if "everyother" in arguments and "everyother" not in method_names():
                 continue  # the reader of write-a-method.md writes it
-            elsewhere = {"-m", "--model", "--follow"} & set(arguments)
+            elsewhere = {"-m", "--model", "--follow", "--workers", "--ray"} & set(arguments)
             learns = arguments[0] == "methods" and arguments[1:2] in LEARNING
             if arguments[0] in PARSED or learns or elsewhere or "# not run:" in line:
                 for option, name in pairwise(arguments):

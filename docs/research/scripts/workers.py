@@ -67,6 +67,7 @@ def driver(folder: Path) -> None:
         (folder / f"{number:05}.txt").write_text(f"Document {number}.\n" * 4)
     documents, _ = documents_in([str(folder)])
     process, tally = psutil.Process(), Tally()
+    worked = 0.0
     began, marks, first = 0.0, list(MARKS), 0
     outcomes = run(
         job(), documents, workers=Workers(2, open_reader=Nothing), tell=tally.add,
@@ -75,15 +76,16 @@ def driver(folder: Path) -> None:
     for number, outcome in enumerate(outcomes, 1):
         tally.add(outcome)
         began = began or time.monotonic()
+        worked = worked or time.process_time()
         if marks and number == marks[0]:
             marks.pop(0)
             held = process.memory_info().rss
             first = first or held
             speed = number / (time.monotonic() - began)
             change = 100 * (held / first - 1)
-            print(
-                f"{number:>6,}  {held / 2**20:7.1f} MiB  {change:+.1f}%  {speed:,.0f}/s", flush=True
-            )
+            cost = 1000 * (time.process_time() - worked) / number
+            told = f"{number:>6,}  {held / 2**20:7.1f} MiB  {change:+.1f}%"
+            print(f"{told}  {speed:,.0f}/s  {cost:.2f} ms of the driver each", flush=True)
     assert tally.done == DOCUMENTS
 
 
