@@ -80,13 +80,13 @@ def read_each(
         printed = options.as_json or (into is None and command != "remember")
         labels = len(questions) > 1, command == "compare"
         for outcome in outcomes:
-            reporter.note(outcome)
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
             # An answer that could not be written goes to stdout.
             unwritten = not isinstance(outcome, DocumentDone) and bool(outcome.records)
             if printed or unwritten:
                 with reporter.aside():
                     _print(outcome, as_json=options.as_json, labels=labels)
+            reporter.note(outcome)
         reporter.finish(None if into is None else str(into))
         tally = reporter.tally
         if interrupts.pressed:

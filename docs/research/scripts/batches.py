@@ -1,0 +1,59 @@
+"""Does one model read eight short documents faster at once? Plain transformers, one thread.
+
+    python docs/research/scripts/batches.py [float32|bfloat16] [PIECE ...]
+
+Eight documents of 2,048 random tokens go through pocket in pieces (as a bounded reading does), with
+transformers' own cache: one document after the other, and all eight in one batch. Told are tokens a
+second of processor time, so that other programs count little, and their ratio, in three turns.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from kvstream import pocket
+
+DOCUMENTS, TOKENS = 8, 2048
+
+
+def read(model: Any, ids: torch.Tensor, piece: int) -> None:
+    """Documents [B, N] piece by piece; only the last logits are made."""
+    cache = DynamicCache(config=model.config)
+    for start in range(0, ids.shape[1], piece):
+        model(ids[:, start : start + piece], past_key_values=cache, logits_to_keep=1)
+
+
+def speed(model: Any, ids: torch.Tensor, piece: int, batch: int) -> float:
+    """Tokens a second of processor time."""
+    began = time.process_time()
+    for start in range(0, DOCUMENTS, batch):
+        read(model, ids[start : start + batch], piece)
+    return ids.numel() / (time.process_time() - began)
+
+
+def main() -> None:
+    """Every size of piece in three turns."""
+    dtype = getattr(torch, sys.argv[1] if len(sys.argv) > 1 else "float32")
+    pieces = [int(a) for a in sys.argv[2:]] or [128, 512, 2048]
+    torch.set_num_threads(1)
+    folder = pocket.path()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    ids = torch.randint(10, 5000, (DOCUMENTS, TOKENS), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        for piece in pieces:
+            read(model, ids[:1], piece)
+            ratios = []
+            for _ in range(3):
+                one, all_ = (speed(model, ids, piece, batch) for batch in (1, DOCUMENTS))
+                ratios.append(all_ / one)
+                print(f"{dtype} pieces of {piece}: {one:,.0f} and {all_:,.0f} tokens/s", flush=True)
+            print(f"{dtype} pieces of {piece}: " + " ".join(f"{r:.2f}" for r in ratios) + " times")
+
+
+if __name__ == "__main__":
+    main()
