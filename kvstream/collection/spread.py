@@ -114,7 +114,13 @@ class Spread:
             for seat in self.seats:
                 if seat.ready and seat.task is None and self.ready:
                     self._give(seat, self.ready.popleft())
-            done, _ = self.ray.wait([*self.pending], num_returns=1, timeout=LOOK)
+            try:
+                done, _ = self.ray.wait([*self.pending], num_returns=1, timeout=LOOK)
+            except self.ray.exceptions.RayError as error:
+                raise KvstreamError(
+                    f"The cluster is gone ({' '.join(str(error).split())[:200]}). Start it and run "
+                    "this again: what is done is not done again."
+                ) from error
             for reference in done:
                 outcome = self._handle(reference, self.pending.pop(reference))
                 if outcome is not None:

@@ -24,11 +24,11 @@ from kvstream.collection.documents import documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.collection.running import Workers, run
 from kvstream.errors import KvstreamError
+from kvstream.evaluation.synthetic.document import generate
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import generate
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'kvstream[ray]'")
 # One process runs them all: every other one would start a cluster of its own.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from kvstream import pocket
+from kvstream.store import pocket
 
 DOCUMENTS, TOKENS = 8, 2048
 

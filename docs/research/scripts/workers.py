@@ -20,10 +20,10 @@ from kvstream.collection.documents import documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.collection.running import Workers, run
 from kvstream.collection.task import Task
+from kvstream.evaluation.synthetic.document import generate
 from kvstream.events import DocumentDone, DocumentStarted, Outcome
 from kvstream.run.request import Request
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.synthetic.document import generate
 
 QUESTION = "Who opened the first school in Drerloton?"
 DOCUMENTS = 10_000
