@@ -263,9 +263,14 @@ class DocumentDone:
     def support(self) -> float | None:
         """How far the text supports the best of its answers, 0 to 1; None for an extract.
 
-        The probability where the model is calibrated, else the attention to the heaviest passages.
+        The probability where the model is calibrated, else the attention to the heaviest passages;
+        0 for an answer that says that the text has none.
         """
-        found = [_support(r["support"]) for r in self.records if r.get("support")]
+        found = [
+            0.0 if r.get("abstains") else _support(r["support"])
+            for r in self.records
+            if r.get("support")
+        ]
         return max(found, default=None)
 
     def to_json(self) -> dict[str, Any]:

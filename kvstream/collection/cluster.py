@@ -77,6 +77,8 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
         address = _checked(address)
     # Read when it is imported: without it, Ray sends statistics of its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray gives workers the niceness 15: beside other programs they would hardly ever run.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     if ray.is_initialized():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvstream.answer.support import abstains
 from kvstream.collection.job import Job
 from kvstream.collection.results import whole
 from kvstream.collection.task import Task
@@ -70,7 +71,8 @@ class DocumentReader:
                 for event in ask(sources, part.request):
                     _tell(event, name, on_step)
                     if isinstance(event, Answered):
-                        yield event.result.to_json()
+                        answer = event.result.answer
+                        yield {**event.result.to_json(), "abstains": abstains(answer)}
             except BudgetError as error:
                 # One method that cannot (full) must not take the others' answers away.
                 if len(self.job.parts) == 1:

@@ -238,6 +238,14 @@ def test_the_table_ranks_by_support() -> None:
     assert f"({2 * RANKED} more" in lines[-1]
 
 
+def test_no_answer_ranks_behind_every_answer() -> None:
+    tally = Tally()
+    nothing = done("nothing.txt", 0.9, "not in the text")
+    tally.add(DocumentDone("nothing.txt", ({**nothing.records[0], "abstains": True},), None))
+    tally.add(done("some.txt", 0.2, "Ada"))
+    assert [row.name for row in tally.ranking()] == ["some.txt", "nothing.txt"]
+
+
 def test_the_panel_counts_and_fits() -> None:
     now = [0.0]
     tally = Tally(lambda: now[0])

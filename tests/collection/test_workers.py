@@ -45,6 +45,8 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
+        os.environ.setdefault("RAY_worker_niceness", "0")
+
         each = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
         self.cluster = Cluster(
             initialize_head=True, head_node_args={**each, "_system_config": HEARTBEAT}
