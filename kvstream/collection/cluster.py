@@ -20,6 +20,8 @@ from kvstream.errors import KvstreamError, UsageError
 AUTO = "auto"
 ANSWERS_IN = 3.0
 """Seconds in which an address has to answer; Ray itself would try for over a minute."""
+TRIES = 3
+"""Starts of a cluster of this machine alone."""
 OBJECTS = 80 * 1024**2
 """Bytes of shared memory of a cluster of this machine alone: little more than Ray's least. Paths
 and numbers go through it."""
@@ -90,7 +92,7 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
         how["include_dashboard"] = False
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(**how, logging_level=logging.ERROR, log_to_driver=False)
+        _start(ray, how)
     except (Exception, SystemExit) as error:
         raise _refused(address, error) from error
     finally:
@@ -101,6 +103,19 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, how: dict[str, Any]) -> None:
+    """Connect; a cluster of our own is tried again, as Ray gives a busy machine but 30 seconds."""
+    for attempt in range(TRIES):
+        try:
+            ray.init(**how, logging_level=logging.ERROR, log_to_driver=False)
+            return
+        except Exception as error:
+            last = attempt == TRIES - 1 or how["address"] != "local"
+            if last or "timed out" not in str(error):
+                raise
+            ray.shutdown()
 
 
 def room(ray: Any, need: Need) -> int:
