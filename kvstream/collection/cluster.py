@@ -106,7 +106,10 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _start(ray: Any, how: dict[str, Any]) -> None:
-    """Connect; a cluster of our own is tried again, as Ray gives a busy machine but 30 seconds."""
+    """Connect; a cluster of our own is tried again, as Ray gives a busy machine but 30 seconds.
+
+    What a start that failed leaves behind ends with this process.
+    """
     for attempt in range(TRIES):
         try:
             ray.init(**how, logging_level=logging.ERROR, log_to_driver=False)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from kvstream.events import (
     CollectionEvent,
@@ -20,6 +20,9 @@ from kvstream.events import (
 from kvstream.reporters.format import duration, for_terminal, number, share, size
 from kvstream.reporters.plain import FIRST_LINE_AFTER, LONGEST_WAIT, Teller
 from kvstream.reporters.tally import LISTED, Tally
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
 
 REFRESHES_PER_SECOND = 4
 RUNNING = 4
@@ -155,7 +158,7 @@ class CollectedLive(CollectedLines):
         )
         self.live.start()
 
-    def _draw(self) -> object:
+    def _draw(self) -> Panel:
         from rich.panel import Panel
         from rich.text import Text
 

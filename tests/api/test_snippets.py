@@ -14,9 +14,16 @@ from snippets import snippets, write_files
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide/python.md"])
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [
+        ("README.md", "book.kvs"),
+        ("docs/guide/python.md", "book.kvs"),
+        ("docs/guide/many-documents.md", "answers"),
+    ],
+)
 def test_the_snippets_of_a_page_run_in_their_order(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session, capsys
+    page: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session, capsys
 ) -> None:
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -26,7 +33,7 @@ def test_the_snippets_of_a_page_run_in_their_order(
     names: dict[str, object] = {}
     for snippet in found:
         exec(compile(snippet, page, "exec"), names)
-    assert (tmp_path / "book.kvs").exists()
+    assert (tmp_path / made).exists()
 
 
 def test_the_snippet_of_the_readme_runs_from_a_wheel(tmp_path: Path) -> None:

@@ -17,4 +17,6 @@ def snippets(page: Path) -> list[str]:
 def write_files(folder: Path) -> None:
     """What the snippets read."""
     (folder / "book.txt").write_text(BOOK * 12)
+    (folder / "letters").mkdir()
+    (folder / "letters" / "ada.txt").write_text(BOOK * 12)
     (folder / "server.log").write_text(LOG * 12)

@@ -147,21 +147,18 @@ def spent(process: int) -> float:
     return times.user + times.system
 
 
-def overhead(folder: Path) -> None:
-    """One worker: what is spent beside the readings."""
-    documents = texts(folder, 8, 10_000)
-    found = measured(documents, 1)
+def overhead(folder: Path, workers: int = 1) -> dict[str, float]:
+    """What is spent beside the readings."""
+    found = measured(texts(folder, 4, 10_000), workers)
     beside = found["everything"] - found["readings"]
-    print({name: round(value, 2) for name, value in found.items()})
-    print(f"beside the readings: {100 * beside / found['readings']:.2f}%")
+    print(f"{workers} at once:", {name: round(value, 2) for name, value in found.items()})
+    print(f"beside the readings: {100 * beside / found['readings']:.2f}%", flush=True)
+    return found
 
 
 def two(folder: Path) -> None:
     """One worker, then two."""
-    documents = texts(folder, 8, 10_000)
-    one, both = measured(documents, 1), measured(documents, 2)
-    print("one", {name: round(value, 2) for name, value in one.items()})
-    print("two", {name: round(value, 2) for name, value in both.items()})
+    one, both = overhead(folder), overhead(folder, 2)
     times = one["readings"] / both["slowest"]
     print(f"by processor time {times:.2f} times, by the clock {one['wall'] / both['wall']:.2f}")
 
