@@ -124,10 +124,10 @@ def measured(documents: list[Any], workers: int) -> dict[str, float]:
         place["readings"] += outcome.cpu_seconds
         place["tokens"] += outcome.tokens
         place["wall"] = time.monotonic() - wall
-        everything = sum(
-            spent(p) - before.get(p, 0.0) for p in {*others(), *by_worker} if p in before
-        )
-        place["everything"] = everything
+        grown = {p: spent(p) - before[p] for p in before}
+        place["driver"] = grown.pop(psutil.Process().pid)
+        place["workers"] = sum(grown.pop(p) for p in by_worker)
+        place["ray"] = sum(max(0.0, each) for each in grown.values())
         place["slowest"] = max(by_worker.values())
     return place
 
@@ -147,12 +147,16 @@ def spent(process: int) -> float:
     return times.user + times.system
 
 
-def overhead(folder: Path, workers: int = 1) -> dict[str, float]:
-    """What is spent beside the readings."""
-    found = measured(texts(folder, 4, 10_000), workers)
-    beside = found["everything"] - found["readings"]
+def overhead(folder: Path, workers: int = 1, count: int = 4) -> dict[str, float]:
+    """What is spent beside the readings: for each document, and by Ray for each second."""
+    found = measured(texts(folder, count, 10_000), workers)
+    own = found["driver"] + found["workers"] - found["readings"]
     print(f"{workers} at once:", {name: round(value, 2) for name, value in found.items()})
-    print(f"beside the readings: {100 * beside / found['readings']:.2f}%", flush=True)
+    print(
+        f"driver and workers beside the readings: {100 * own / found['readings']:.2f}%; "
+        f"Ray's other processes: {100 * found['ray'] / found['wall']:.2f}% of a core",
+        flush=True,
+    )
     return found
 
 
