@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Unpack
 from kvstream.api.answer import Answer
 from kvstream.api.files import inspect
 from kvstream.api.memory import Memory, QuestionOptions
-from kvstream.collection.rank import Ranked, memory_files, rank
+from kvstream.collection.rank import Ranked, rank
+from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import UsageError
 from kvstream.memory.base import Memory as Engine
 from kvstream.memory.joining import join

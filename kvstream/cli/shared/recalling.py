@@ -63,7 +63,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
 
 def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from the memory files of a folder that a question is about; returns the exit code."""
-    from kvstream.collection.rank import memory_files
+    from kvstream.api.memories import memory_files
 
     if options.extract:
         raise UsageError("--extract is for one memory file; name one of the folder.")
