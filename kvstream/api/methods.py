@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvstream.methods.automatic import ABOUT, AUTO
 from kvstream.methods.names import method_names, plugins
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
 
-__all__ = ["MethodInfo", "MethodSetting", "available_methods", "method_info", "method_names",
+__all__ = ["ABOUT", "AUTO", "MethodInfo", "MethodSetting", "available_methods", "method_info", "method_names",
            "plugins"]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from kvstream.errors import UsageError
 from kvstream.run.intervals import Intervals
+from kvstream.methods.automatic import AUTO, SETTINGS, chosen
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
 from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request
@@ -175,9 +176,10 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     every = options.get("every")
     if reread is not None and every is not None:
         raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+    known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),
-        run=run_settings(options),
+        run=run_settings(of_auto(options, known=known)),
         command=command,
         system=options.get("system"),
         extract=extract,
@@ -189,6 +191,17 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
         interrupted=options.get("interrupted") or _never,
     )
+
+
+def of_auto(options: Mapping[str, Any], *, known: bool) -> dict[str, Any]:
+    """The same options with a method in place of ``auto``, which is also what no method means."""
+    if options.get("method", AUTO) != AUTO:
+        return dict(options)
+    given = options.get("set") or {}
+    owners = {str(path).partition(".")[0].strip() for path in given}
+    method = chosen(known=known, owners=owners, preset=bool(options.get("preset")))
+    own = {f"{method}.{name}": value for name, value in SETTINGS.get(method, {}).items()}
+    return {**options, "method": method, "set": {**({} if owners else own), **given}}
 
 
 def run_settings(options: Mapping[str, Any]) -> RunSettings:

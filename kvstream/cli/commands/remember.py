@@ -73,8 +73,8 @@ def command(
 
     The file is as small as the budget, however long the text was. kvstream ask --memory FILE and
     kvstream chat --memory FILE answer from it; the sources may be gone by then. Without -Q nobody
-    knows yet what will be asked, and memory is chosen by a catalyst that asks nothing;
-    --method keydiff --set keydiff.pool=15 then often remembers more.
+    knows yet what will be asked: memory then keeps what is unlike the rest (kvstream methods auto),
+    and an answer is right less often than with a question that was known.
 
     \b
       kvstream remember book.txt -o book.kvs --budget 4k

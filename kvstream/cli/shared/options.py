@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import PASSAGES, REREADS, method_settings
+from kvstream.api.options import AUTO, PASSAGES, REREADS, method_settings
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -104,7 +104,7 @@ class MethodsType(click.ParamType):
         known = method_names()
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # Another package's method may have another name than its entry point; it is asked later
-            if name not in known and not plugins():
+            if name not in known and name != AUTO and not plugins():
                 close = meant(name, known)
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
@@ -122,7 +122,7 @@ class MethodsType(click.ParamType):
         taken = before.split(",")
         return [
             CompletionItem(f"{before}{comma}{name}")
-            for name in method_names()
+            for name in (AUTO, *method_names())
             if name.startswith(last) and name not in taken
         ]
 
@@ -452,7 +452,7 @@ memory_options = stack(
         "[default: 4k, or the model's trained length if that is less]",
     ),
     option(
-        "--method", type=MethodsType(), default="infinipot", show_default=True, metavar="NAME",
+        "--method", type=MethodsType(), default=AUTO, show_default=True, metavar="NAME",
         section="Memory",
         help="What decides which entries stay; see kvstream methods. Several, a,b, are compared.",
     ),
@@ -724,6 +724,10 @@ class ReadingOptions:
         methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
         if not methods:
             raise UsageError("--method is empty; see kvstream methods.")
+        typed_settings = pairs(values["set"])
+        owners = {path.partition(".")[0] for path in typed_settings}
+        if methods == (AUTO,) and len(owners) == 1:
+            methods = tuple(owners)
         same = (
             "model", "text", "max_unpacked", "output", "stats", "progress", "quiet", "verbose",
             "dry_run",
@@ -731,7 +735,7 @@ class ReadingOptions:
         return cls(
             loading={name: values[name] for name in _LOADING},
             methods=methods,
-            settings=method_settings(pairs(values["set"]), methods, strict=strict_settings),
+            settings=method_settings(typed_settings, methods, strict=strict_settings),
             asked={name: values[name] for name in _ASKED if name in given},
             as_json=values["json"],
             **{name: values[name] for name in same},

@@ -50,8 +50,13 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
       kvstream methods train edgeinfinite --data FOLDER
       kvstream methods measure edgeinfinite --data FOLDER
     """
-    from kvstream.api.methods import available_methods, method_info
+    from kvstream.api.methods import ABOUT, AUTO, available_methods, method_info
 
+    if AUTO in names:
+        if len(names) > 1 or json:
+            raise click.UsageError(f"{AUTO} is no method of its own; show it alone.")
+        click.echo(f"{AUTO}\n\n{textwrap.indent(ABOUT, '  ')}")
+        return
     chosen = {name: method_info(name) for name in names} or available_methods()
     if json:
         for method in chosen.values():

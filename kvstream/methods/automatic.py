@@ -1,0 +1,37 @@
+"""``auto``: which method suits a reading, by what is known before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+AUTO = "auto"
+"""The name to give in place of a method's."""
+QUESTIONS_KNOWN = "infinipot"
+QUESTIONS_UNKNOWN = "keydiff"
+SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool": "15"}})
+"""What `auto` sets where the user sets nothing."""
+ABOUT = """\
+Chooses the method by what is known before the reading.
+
+With a question, or for a summary, it is `infinipot`: the question is the catalyst, and what it
+attends to stays. Where questions come later (`remember` without -Q, `chat`), it is `keydiff` with
+keydiff.pool=15: it keeps what is unlike the rest, and asks nothing. A --set of one method, or
+--preset, chooses that method.
+
+  questions           method      settings
+  known, or summary   infinipot
+  not known yet       keydiff     pool=15"""
+
+
+def chosen(*, known: bool, owners: Iterable[str] = (), preset: bool = False) -> str:
+    """The method for a reading.
+
+    `known`: questions are known, or a summary is asked for. `owners`: methods that the user gave
+    settings for; a single one is the method. `preset`: ``--preset`` was given, whose papers know
+    the question.
+    """
+    named = set(owners)
+    if len(named) == 1:
+        return named.pop()
+    return QUESTIONS_KNOWN if known or preset else QUESTIONS_UNKNOWN
