@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from kvstream.errors import UsageError
-from kvstream.run.intervals import Intervals
 from kvstream.methods.automatic import AUTO, SETTINGS, chosen
+from kvstream.run.intervals import Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
 from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request

@@ -16,7 +16,7 @@ from kvstream.memory import file, saving
 
 QUESTION = "What is the passkey for the old mill?"
 LOST = (
-    r"read 1,\d+ tokens · kept \d+ in at least one head · evicted 1,\d+ · "
+    r"read 1,\d+ tokens · kept [\d,]+ in at least one head · evicted [1-9][\d,]* · "
     r"peak (2\d\d|300) of 300 entries"
 )
 FEW = ("--budget", "300", "--threads", "1", "-n", "6")
