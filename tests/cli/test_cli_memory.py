@@ -179,7 +179,7 @@ def asked(cli, memory) -> list[str]:
         (["ask", "--memory", "{m}", "book.txt", "Q?"], 2, "asked by itself"),
         (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "asked by itself"),
         (["ask", "--memory", "{m}", "Q?", "--budget", "2k"], 2, "was made with --budget 300"),
-        (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method infinipot"),
+        (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method keydiff"),
         (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),
         (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
         (["ask", "--memory", "{s}", "Q?"], 3, "is no memory file"),
