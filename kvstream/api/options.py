@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from kvstream.errors import UsageError
-from kvstream.methods.automatic import AUTO, SETTINGS, chosen
+from kvstream.methods.automatic import AUTO as AUTO
+from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
 from kvstream.run.request import PASSAGES as PASSAGES

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,7 +137,7 @@ def packing_is_faster() -> bool:
     x = torch.ones(1, width)
     ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
     try:
-        packed, plain = (_seconds(lambda layer=layer: layer(x)) for layer in ways)
+        packed, plain = (_seconds(partial(layer, x)) for layer in ways)
     except (RuntimeError, AttributeError):  # a PyTorch without it
         return False
     return packed < plain
