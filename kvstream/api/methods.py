@@ -15,8 +15,10 @@ from kvstream.methods.names import method_names, plugins
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
 
-__all__ = ["ABOUT", "AUTO", "MethodInfo", "MethodSetting", "available_methods", "method_info", "method_names",
-           "plugins"]  # fmt: skip
+__all__ = [
+    "ABOUT", "AUTO", "MethodInfo", "MethodSetting", "available_methods", "method_info",
+    "method_names", "plugins",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
