@@ -162,6 +162,8 @@ class Shape(Series):
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
         words = self.template.words
+        if WILDCARD not in words:
+            return
         values = values_of(message_of(rest))
         if len(values) != len(words):
             return
@@ -208,7 +210,11 @@ class LogSummary:
 
     def __init__(self, *, capacity: int = 4096) -> None:
         self.tree = TemplateTree(
-            capacity=capacity, on_join=self._on_join, on_evict=self._on_evict, split=_split
+            capacity=capacity,
+            on_join=self._on_join,
+            on_evict=self._on_evict,
+            split=_split,
+            name=component_of,
         )
         self.total = Series()
         """All lines but those that continue others."""
@@ -298,7 +304,7 @@ class LogSummary:
             bucket: int | None = int(number // self.width)
         else:
             bucket = None if time is None else int(time // self.width)
-        template = self.tree.add(rest)
+        template, component = self.tree.add_named(rest)
         shape: Shape = template.data
         if shape is None:
             shape = template.data = Shape(template, level_of(rest), line, rest)
@@ -319,7 +325,6 @@ class LogSummary:
             total.buckets[bucket] += 1
             if len(total.buckets) > MOST_BUCKETS:
                 self._widen()
-        component = component_of(rest)
         if component is not None:
             self._component(component, number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:

@@ -131,6 +131,7 @@ class TemplateTree:
         on_evict: called with a template that leaves.
         on_join: called with a template and one whose lines it takes.
         split: what of a line keeps templates apart (such as its level), and the message.
+        name: who wrote a line, where it tells.
     """
 
     def __init__(
@@ -144,17 +145,18 @@ class TemplateTree:
         on_evict: Callable[[Template], None] = lambda template: None,
         on_join: Callable[[Template, Template], None] = lambda into, gone: None,
         split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
+        name: Callable[[str], str | None] = lambda line: None,
     ) -> None:
         self.similarity, self.depth, self.variants = similarity, depth, variants
         self.children, self.capacity = children, capacity
-        self.on_evict, self.on_join, self.split = on_evict, on_join, split
+        self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Lines of templates that have left."""
         self._made = 0
         self._leaves: dict[tuple[str, ...], list[_Group]] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
-        self._known: OrderedDict[bytes, Template] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
         self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
 
     def __iter__(self) -> Iterator[Template]:
@@ -165,21 +167,28 @@ class TemplateTree:
 
     def add(self, line: str) -> Template:
         """Count a line (without its time) and return its template."""
+        return self.add_named(line)[0]
+
+    def add_named(self, line: str) -> tuple[Template, str | None]:
+        """Count a line; its template, and the name of who wrote it."""
         raw = line[:LONGEST].encode("utf-8", "replace")
         key = raw.translate(None, _DIGITS)
-        template = self._known.get(key)
-        if template is None or template.joined is not None:
+        known = self._known.get(key)
+        if known is None or known[0].joined is not None:
             short = _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
-            template = self._known.get(short)
-            if template is None or template.joined is not None:
-                template = self._known[short] = self._look_up(line)
+            known = self._known.get(short)
+            if known is None or known[0].joined is not None:
+                known = self._known[short] = self._look_up(line), self.name(line)
             if len(key) == len(short):
-                self._known[key] = template
+                self._known[key] = known
             if len(self._known) > 8 * self.capacity:
                 self._known.popitem(last=False)
+        template, name = known
         template.count += 1
         self._recent.move_to_end(template)
-        return template
+        if name is not None and _DIGIT.search(name):  # lines of this form have other digits
+            name = self.name(line)
+        return template, name
 
     def _look_up(self, line: str) -> Template:
         apart, message = self.split(line)
@@ -297,6 +306,14 @@ def values_of(message: str) -> list[str]:
     wild = False
     for word in _CUT.split(_EMPTY.sub(_MARK, masked), maxsplit=MOST_WORDS):
         if not word:
+            continue
+        if word.isascii() and _MARK not in word:
+            is_value = _DIGIT.search(word) is not None
+            if is_value and wild:
+                words[-1] = f"{words[-1]} {word}"
+            else:
+                words.append(word)
+            wild = is_value
             continue
         plain = _KEPT_MARK.sub(_MARK, word)
         is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
