@@ -26,7 +26,7 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, VALUE_STEP = 32, 32
+ALL_VALUES, VALUE_STEP = 16, 32
 """Lines of a template whose values are looked at, and the step behind them."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
@@ -225,7 +225,6 @@ class LogSummary:
         """Templates that have left."""
         self.left_levels: Counter[str] = Counter()
         """Lines of templates that have left, by level."""
-        self.levels: Counter[str] = Counter()
         self.components: OrderedDict[str, Series] = OrderedDict()
         self.jumps: list[int] = []
         """Lines at which the clock goes back, the first ones."""
@@ -245,6 +244,14 @@ class LogSummary:
     def dated(self) -> bool:
         """Whether the times name a year."""
         return self._parser.dated
+
+    @property
+    def levels(self) -> Counter[str]:
+        """Lines by level."""
+        lines = Counter(self.left_levels)
+        for shape in self.shapes:
+            lines[shape.level] += shape.count
+        return lines
 
     @property
     def shapes(self) -> list[Shape]:
@@ -314,7 +321,6 @@ class LogSummary:
         if not shape.since_line:
             shape.since_line, shape.since_time = number, time
         self._shape = shape
-        self.levels[shape.level] += 1
         total = self.total
         total.count += 1
         total.last_line, total.last_time = number, time
@@ -351,9 +357,7 @@ class LogSummary:
         if shape.count == 1 and len(shape.trace) < TRACE_LINES:
             shape.trace.append(line[:EXAMPLE])
         if shape.level in ("", "info", "suspect") and is_trace(line):
-            self.levels[shape.level] -= shape.count
             shape.level = "error"
-            self.levels["error"] += shape.count
 
     def _widen(self) -> None:
         """Double the width of the buckets until they are few."""
@@ -380,14 +384,7 @@ class LogSummary:
             into.data = gone.data
             into.data.template = into
             return
-        before = LEVELS.index(into.data.level)
-        if LEVELS.index(gone.data.level) != before:
-            self.levels[into.data.level] -= into.data.count
-            self.levels[gone.data.level] -= gone.data.count
-            into.data.take_over(gone.data)
-            self.levels[into.data.level] += into.data.count
-        else:
-            into.data.take_over(gone.data)
+        into.data.take_over(gone.data)
 
     def _on_evict(self, template: Template) -> None:
         self.left += 1

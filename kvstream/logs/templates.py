@@ -33,10 +33,15 @@ _TOP = (
     "com|net|org|edu|gov|mil|int|arpa|info|biz|local|lan|internal|localdomain|"
     "[a-z]{2}"  # countries
 )
+# A number, a date, with a unit.
+_NUMBER = (
+    rf"<?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b)"
+)
 _VALUE = re.compile(
     rf"""
       \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
-    | \b(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
+    | (?<![A-Za-z0-9])(?:                                     # no value begins within a word
+      \b(?=[A-Z\d])(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
       (?:\ \d\d:\d\d:\d\d)?(?:\ [A-Z]{{3,4}})?(?:\ \d{{4}})?\b  # a date
     | (?<![\w+.-])[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
@@ -48,8 +53,10 @@ _VALUE = re.compile(
     | (?<![\w.-])[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)+:\d+\b       # a host and a port
     | (?<![\w.-])(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
     | \b0[xX][0-9a-fA-F]+\b
-    | <?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
+    | {_NUMBER}
     | \b(?=[a-fA-F]*\d)[0-9a-fA-F]{{8,}}\b                    # a digest
+      )
+    | (?=[-+<]){_NUMBER}
     """,
     re.VERBOSE,
 )
@@ -57,7 +64,8 @@ _EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in bracket
 _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
-_LONG_HEX = re.compile(rb"[0-9a-f-]{12,}")
+_HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
+_LONG_HEX = b"\0" * 12
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
 _KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
@@ -175,7 +183,7 @@ class TemplateTree:
         key = raw.translate(None, _DIGITS)
         known = self._known.get(key)
         if known is None or known[0].joined is not None:
-            short = _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
+            short = _without_long_hex(raw).translate(None, _DIGITS)
             known = self._known.get(short)
             if known is None or known[0].joined is not None:
                 known = self._known[short] = self._look_up(line), self.name(line)
@@ -278,6 +286,19 @@ class TemplateTree:
         old.joined = old  # the caches must not find it
         self.forgotten += old.count
         self.on_evict(old)
+
+
+def _without_long_hex(raw: bytes) -> bytes:
+    """The line without its runs of 12 and more of ``0-9a-f-``: half the time of a pattern."""
+    marked = raw.translate(_HEX)
+    at, start, kept = marked.find(_LONG_HEX), 0, []
+    while at >= 0:
+        kept.append(raw[start:at])
+        rest = marked[at:]
+        start = at + len(rest) - len(rest.lstrip(b"\0"))
+        at = marked.find(_LONG_HEX, start)
+    kept.append(raw[start:])
+    return b"".join(kept)
 
 
 def _plain(message: str) -> str:
