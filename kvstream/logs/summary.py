@@ -1,7 +1,8 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 32 of a template, then each 32nd); reports name how many were looked at. Time is
+lines (the first 16 of a template, then each 16th, behind 1,024 each 64th); reports name how many
+were looked at. Time is
 cut into buckets of one width for all templates; the width doubles when there are too many.
 """
 
@@ -26,8 +27,8 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, VALUE_STEP = 16, 32
-"""Lines of a template whose values are looked at, and the step behind them."""
+ALL_VALUES, MANY, STEPS = 16, 1024, (16, 64)
+"""The first lines of a template whose values are all looked at; the step to line MANY, and behind."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8
@@ -335,7 +336,7 @@ class LogSummary:
             self._component(component, number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:
                 shape.components[component] += 1
-        if shape.count <= ALL_VALUES or shape.count % VALUE_STEP == 0:
+        if shape.count <= ALL_VALUES or shape.count % STEPS[shape.count > MANY] == 0:
             shape.look(rest, bucket)
 
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
