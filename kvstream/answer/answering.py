@@ -262,6 +262,7 @@ def _result(
         support=basis.to_json() if generated else None,
         coverage=coverage(held, read),
         warnings=tuple(memory.warnings),
+        lines=memory.trace.line_counts and memory.trace.line_counts.to_json(),
     )
 
 

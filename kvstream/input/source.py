@@ -20,6 +20,18 @@ class SourceRecord:
     """Of the decoded bytes, in hex."""
 
 
+@dataclass(frozen=True)
+class LineCounts:
+    """Lines of logs."""
+
+    lines: int = 0
+    thinned: int = 0
+    """Counted, but not read: they repeat others."""
+
+    def to_json(self) -> dict[str, int]:
+        return {"lines": self.lines, "read": self.lines - self.thinned, "thinned": self.thinned}
+
+
 class Source(Protocol):
     """One or more texts, read once, in order, as blocks."""
 
