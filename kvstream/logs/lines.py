@@ -87,9 +87,7 @@ _STAMPS = [
     (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
 ]
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
-_ENDS = {
-    pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)
-}
+_ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
 _ACCESS = _PATTERNS[1]
 _GLOG = _PATTERNS[8]
 _SECONDS = 4096
@@ -126,6 +124,12 @@ _HEAD = 100
 _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
+)
+_LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
+# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message
+_LOGGER = re.compile(
+    r"[\s|-]*(?:\d+\s+)?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\s+"
+    r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
 )
 _LEVEL_FIRST = re.compile(
     r"[\s|\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?[\s:|\-]*",
@@ -214,6 +218,8 @@ class LineParser:
         if len(self._begun) >= _SECONDS or self._year != year:
             self._begun.clear()
         length, before = match.end("stamp"), match.group("p")
+        if _LOG_FILE.match(before) is not None:  # it stands in front of all lines
+            before = ""
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
@@ -337,13 +343,13 @@ def level_of(rest: str) -> str:
 
 def component_of(rest: str) -> str | None:
     """The program, service or class that wrote a line without its time, where it says so."""
-    found = _COMPONENT.match(rest)
-    return found.group(1) if found is not None else None
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    return found.group(found.lastindex or 1) if found is not None else None
 
 
 def message_of(rest: str) -> str:
     """A line without its time, its level and the name of its component."""
-    found = _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
     return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
 
 

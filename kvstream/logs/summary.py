@@ -53,19 +53,31 @@ def _split(rest: str) -> tuple[str, str]:
 class Series:
     """How often something occurs, over time."""
 
-    __slots__ = ("buckets", "count", "first_line", "first_time", "last_line", "last_time")
+    __slots__ = (
+        "buckets", "count", "first_line", "first_time", "high", "last_line", "last_time", "low",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = 0
         self.buckets: Counter[int] = Counter()
         self.first_time: float | None = None
         self.last_time: float | None = None
+        self.low: float | None = None
+        self.high: float | None = None
+        """The earliest and the latest time: clocks go back."""
         self.first_line = 0
         self.last_line = 0
+
+    def begin(self, line: int, time: float | None) -> None:
+        """The first line."""
+        self.first_line = line
+        self.first_time = self.low = self.high = time
 
     def merge(self, other: Series) -> None:
         """Take in what another one counted."""
         self.count += other.count
+        self.low = min((t for t in (self.low, other.low) if t is not None), default=None)
+        self.high = max((t for t in (self.high, other.high) if t is not None), default=None)
         self.buckets.update(other.buckets)
         if other.first_line < self.first_line or not self.first_line:
             self.first_line, self.first_time = other.first_line, other.first_time
@@ -316,7 +328,7 @@ class LogSummary:
         shape: Shape = template.data
         if shape is None:
             shape = template.data = Shape(template, level_of(rest), line, rest)
-            shape.first_line, shape.first_time = number, time
+            shape.begin(number, time)
         shape.count += 1
         shape.last_line, shape.last_time = number, time
         if not shape.since_line:
@@ -326,7 +338,13 @@ class LogSummary:
         total.count += 1
         total.last_line, total.last_time = number, time
         if total.first_time is None:
-            total.first_line, total.first_time = number, time
+            total.begin(number, time)
+        if time is not None:
+            for series in (shape, total):
+                if series.high is None or time > series.high:
+                    series.high = time
+                elif time < series.low:  # type: ignore[operator]
+                    series.low = time
         if bucket is not None:
             shape.buckets[bucket] += 1
             total.buckets[bucket] += 1
@@ -343,11 +361,13 @@ class LogSummary:
         series = self.components.get(name)
         if series is None:
             series = self.components[name] = Series()
-            series.first_line, series.first_time = number, time
+            series.begin(number, time)
             if len(self.components) > MOST_COMPONENTS:
                 self.components.popitem(last=False)
         series.count += 1
         series.last_line, series.last_time = number, time
+        if time is not None and time > (series.high or time - 1):
+            series.high = time
         if bucket is not None:
             series.buckets[bucket] += 1
 

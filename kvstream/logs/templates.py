@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 WILDCARD = "<*>"
@@ -34,9 +34,7 @@ _TOP = (
     "[a-z]{2}"  # countries
 )
 # A number, a date, with a unit.
-_NUMBER = (
-    rf"<?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b)"
-)
+_NUMBER = rf"<?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b)"
 _VALUE = re.compile(
     rf"""
       \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
@@ -62,6 +60,8 @@ _VALUE = re.compile(
 )
 _EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
 _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
+_TOKEN = re.compile(r"[^\s=:,;()\[\]{}\"'<>|]+")
+_OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
 _HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
@@ -345,6 +345,31 @@ def values_of(message: str) -> list[str]:
             words.append(raw)
         wild = is_value
     return words[:MOST_WORDS]
+
+
+def shown(message: str, words: Sequence[str]) -> str:
+    """A line of a template for people: its punctuation, and ``<*>`` for the variables."""
+    masked = mask(message)
+    parts: list[str] = []
+    at = place = 0
+    wild = False
+    between = ""  # values in a row
+    for found in _TOKEN.finditer(masked):
+        word = found.group()
+        is_value = not word.strip(_MARK) or _DIGIT.search(word) is not None
+        gap = masked[at : found.start()]
+        if is_value and wild:
+            between += gap
+        else:
+            if place >= len(words):
+                break
+            if gap[:1] in _OPENING and _OPENING[gap[:1]] in between:
+                gap = gap[1:]
+            parts += gap, words[place]
+            place, between = place + 1, ""
+        at, wild = found.end(), is_value
+    text = "".join([*parts, masked[at:]])
+    return text.replace(_MARK, WILDCARD)
 
 
 def words_of(masked: str) -> list[str]:

@@ -34,8 +34,40 @@ PER_ENTRY = 8
 """Characters for each entry of the budget that pass whole: a log that fits is not thinned."""
 _WORD = re.compile(r"[\w.:/@-]*\w")
 _COMMON = frozenset(
-    "what when where which whose does have been from with that this there they them were will many "
-    "much more than into line lines error errors warning first last time happened about".split()
+    [
+        "what",
+        "when",
+        "where",
+        "which",
+        "whose",
+        "does",
+        "have",
+        "been",
+        "from",
+        "with",
+        "that",
+        "this",
+        "there",
+        "they",
+        "them",
+        "were",
+        "will",
+        "many",
+        "much",
+        "more",
+        "than",
+        "into",
+        "line",
+        "lines",
+        "error",
+        "errors",
+        "warning",
+        "first",
+        "last",
+        "time",
+        "happened",
+        "about",
+    ]
 )
 
 

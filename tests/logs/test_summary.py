@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from kvstream.logs.page import page, record, report
+from kvstream.logs.findings import report
+from kvstream.logs.page import page, record
 from kvstream.logs.summary import MOST_BUCKETS, LogSummary
 
 
