@@ -221,7 +221,7 @@ class Memory:
         return self._engine.tokens_per_s
 
     @property
-    def lines(self) -> dict[str, int] | None:
+    def lines(self) -> dict[str, Any] | None:
         """Of logs: ``lines``, those ``read`` and those ``thinned``; None of other texts."""
         counts = self._engine.trace.line_counts
         return None if counts is None else counts.to_json()

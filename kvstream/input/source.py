@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvstream.input.blocks import TextBlock
 
@@ -27,9 +27,16 @@ class LineCounts:
     lines: int = 0
     thinned: int = 0
     """Counted, but not read: they repeat others."""
+    matches: tuple[tuple[str, int, str], ...] = ()
+    """Name of the source, number and text of the lines with the rarest words of the questions."""
 
-    def to_json(self) -> dict[str, int]:
-        return {"lines": self.lines, "read": self.lines - self.thinned, "thinned": self.thinned}
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lines": self.lines,
+            "read": self.lines - self.thinned,
+            "thinned": self.thinned,
+            "matches": [{"source": s, "line": n, "text": t} for s, n, t in self.matches],
+        }
 
 
 class Source(Protocol):

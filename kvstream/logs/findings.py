@@ -234,12 +234,8 @@ def _finding(
     before = _before(shape, onsets, log) if rare else None
     if before is not None:
         gap, flood = before
-        notes.append(
-            f"{gap:.0f} s before a burst of: {shown(message_of(flood.message), flood.template.words)[:60]}"
-            if not log.by_line
-            else f"{gap:.0f} lines before a burst of: "
-            f"{shown(message_of(flood.message), flood.template.words)[:60]}"
-        )
+        what = shown(message_of(flood.message), flood.template.words)[:60]
+        notes.append(f"{gap:.0f} {'lines' if log.by_line else 's'} before a burst of: {what}")
         score += 5
     if shape.level in SEVERE:
         section = SECTIONS[0]

@@ -25,7 +25,7 @@ _ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
 _MON = "|".join(_MONTHS)
 _STAMPS = [
-    # What the stamp ends with (a fraction, a zone) is apart: of lines of one second it alone differs.
+    # What follows the second is apart: in lines of one second nothing else differs.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
     (
         rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
@@ -34,7 +34,8 @@ _STAMPS = [
     ),
     # [10/Oct/2000:13:55:36 -0700]
     (
-        rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\[(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})",
+        rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\["
+        rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})",
         r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
     ),
     # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]

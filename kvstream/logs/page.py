@@ -127,7 +127,8 @@ def page(
     told = sum(f.templates for f in made.findings)
     if made.templates > told:
         lines.append(
-            f"{'' if brief else NEWLINE}{made.templates - told:,} more templates with {made.lines - made.lines_told:,} lines"
+            f"{'' if brief else NEWLINE}{made.templates - told:,} more templates "
+            f"with {made.lines - made.lines_told:,} lines"
         )
     return "\n".join(lines) + "\n"
 

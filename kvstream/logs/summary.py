@@ -28,7 +28,7 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
 ALL_VALUES, MANY, STEPS = 16, 1024, (16, 64)
-"""The first lines of a template whose values are all looked at; the step to line MANY, and behind."""
+"""Lines of a template whose values are all looked at; the step to line MANY, and behind."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8

@@ -3,13 +3,17 @@
 The first lines of each template pass, then the ones whose number is a power of two: of 10,000
 lines 18. Where a line has a word of a question, eight lines of each doubling pass, and one with a
 number or an identifier of a question always does. What goes on from a line (a stack trace) goes
-with it. The others are counted. Offsets and line numbers stay those of the source.
+with it. The others are counted. Offsets and line numbers stay those of the source. All lines are
+searched for the words of the questions, those that do not pass too.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +28,7 @@ from kvstream.logs.lines import (
     looks_like_log,
     message_of,
 )
+from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.templates import TemplateTree
 
 HEAD = 32 * 1024
@@ -34,41 +39,19 @@ PER_ENTRY = 8
 """Characters for each entry of the budget that pass whole: a log that fits is not thinned."""
 _WORD = re.compile(r"[\w.:/@-]*\w")
 _COMMON = frozenset(
-    [
-        "what",
-        "when",
-        "where",
-        "which",
-        "whose",
-        "does",
-        "have",
-        "been",
-        "from",
-        "with",
-        "that",
-        "this",
-        "there",
-        "they",
-        "them",
-        "were",
-        "will",
-        "many",
-        "much",
-        "more",
-        "than",
-        "into",
-        "line",
-        "lines",
-        "error",
-        "errors",
-        "warning",
-        "first",
-        "last",
-        "time",
-        "happened",
-        "about",
-    ]
+    """and are been could did does error errors first for from had happen happened has have how into
+    last line lines many more much not that the then there they this was were what when where which
+    who whose why will with
+    """.split()  # noqa: SIM905
 )
+_MATCHES = 3
+"""Lines with the words of a question that are told."""
+_KINDS = 64
+"""Different sets of these words of which lines are held."""
+
+
+def _any_of(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w)(?:{'|'.join(sorted(map(re.escape, words)))})(?!\w)")
 
 
 class Thinner:
@@ -79,34 +62,54 @@ class Thinner:
     """
 
     def __init__(self, questions: Sequence[str] = ()) -> None:
-        words = {word for text in questions for word in _WORD.findall(text)}
-        self._always = [w for w in words if len(w) > 2 and any(c.isdigit() for c in w)]
-        asked = {w.casefold() for w in words if len(w) > 3 and w.isalpha()} - _COMMON
-        self._often = re.compile("|".join(sorted(map(re.escape, asked)))) if asked else None
+        words = {word.casefold() for text in questions for word in _WORD.findall(text)} - _COMMON
+        self._always = {w for w in words if len(w) > 2 and any(c.isdigit() for c in w)}
+        asked = self._always | {w for w in words if len(w) > 2}
+        self._asked = _any_of(asked) if asked else None
+        self._seen = 0
+        self._words: Counter[str] = Counter()
+        self._lines: dict[frozenset[str], list[tuple[int, int, str]]] = {}
         self._parser = LineParser()
         self._tree = TemplateTree(
             split=lambda rest: (level_of(rest), message_of(rest)), name=component_of
         )
         self._passed = True
 
-    def passes(self, line: str) -> bool:
+    def passes(self, line: str, source: int = 0, number: int = 0) -> bool:
         """Count a line, and say whether it is to be read."""
+        self._seen += 1
+        found = frozenset(self._asked.findall(line.casefold())) if self._asked is not None else None
+        if found:
+            self._note(found, source, number, line)
         time, rest = self._parser.parse(line)
         if time is None and (not line or line.isspace() or continues(line)):
             return self._passed
         count = self._tree.add(rest).count
-        self._passed = count <= FIRST or count & (count - 1) == 0 or self._asked(line, count)
+        self._passed = (
+            count <= FIRST
+            or count & (count - 1) == 0
+            or (bool(found) and count % (1 << (count.bit_length() - 4)) == 0)
+            or (bool(found) and not self._always.isdisjoint(found or ()))
+        )
         return self._passed
 
-    def _asked(self, line: str, count: int) -> bool:
-        if any(word in line for word in self._always):
-            return True
-        step = 1 << (count.bit_length() - 4)
-        return (
-            count % step == 0
-            and self._often is not None
-            and self._often.search(line.casefold()) is not None
-        )
+    def _note(self, found: frozenset[str], source: int, number: int, line: str) -> None:
+        """Hold the first lines of each set of words."""
+        self._words.update(found)
+        held = self._lines.get(found)
+        if held is None and len(self._lines) < _KINDS:
+            held = self._lines[found] = []
+        if held is not None and len(held) < _MATCHES:
+            held.append((source, number, line[:EXAMPLE]))
+
+    def matches(self) -> list[tuple[int, int, str]]:
+        """Source, number and text of the lines that have the rarest words of the questions."""
+        weights = {
+            found: sum(math.log2(2 * self._seen / self._words[word]) for word in found)
+            for found in self._lines
+        }
+        best = sorted(self._lines, key=lambda found: (-weights[found], self._lines[found][0][:2]))
+        return [line for found in best for line in self._lines[found]][:_MATCHES]
 
 
 class ThinnedSource:
@@ -121,9 +124,10 @@ class ThinnedSource:
     """
 
     def __init__(self, source: Source, whole: int, questions: Sequence[str] = ()) -> None:
-        self._source, self._whole, self._questions = source, whole, questions
+        self._source, self._whole = source, whole
         self._blocks = iter(source)
         self._ahead: list[TextBlock] = []
+        self._thinner = Thinner(questions)
         self._number: int | None = None
         """The source that was looked at last."""
         self._begins = False
@@ -131,7 +135,7 @@ class ThinnedSource:
         self._counts: LineCounts | None = None
 
     def __iter__(self) -> Iterator[TextBlock]:
-        thinner = Thinner(self._questions)
+        thinner = self._thinner
         lines: _Lines | None = None
         while (block := self._next()) is not None:
             if self._begins:
@@ -218,7 +222,11 @@ class ThinnedSource:
     @property
     def line_counts(self) -> LineCounts | None:
         """Lines of logs, and those that were not read."""
-        return self._counts
+        if self._counts is None:
+            return None
+        names = self._source.names
+        found = [(names[source], line, text) for source, line, text in self._thinner.matches()]
+        return replace(self._counts, matches=tuple(found))
 
 
 class _Lines:
@@ -230,6 +238,7 @@ class _Lines:
         self._offsets = np.zeros(1, dtype=np.int64)
         self._going: bool | None = None
         """Whether the line that is being read passes; None: that is not known yet."""
+        self._number = 0
         self._left = 0
         """Lines of the source left out so far."""
         self.seen = 0
@@ -271,7 +280,9 @@ class _Lines:
             end = at + len(line)
             if self._going is None:
                 self.seen += 1
-                self._going = self._thinner.passes(line.rstrip("\r\n")[:LONGEST_LINE]) or whole
+                self._number += 1
+                said = line.rstrip("\r\n")[:LONGEST_LINE]
+                self._going = self._thinner.passes(said, self._source, self._number) or whole
                 if not self._going:
                     give(at)
                     self._left += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.base import Reporter
@@ -176,7 +176,7 @@ def cost_line(
     budget: tuple[int, int],
     seconds: float,
     speed: float,
-    lines: Mapping[str, int] | None = None,
+    lines: Mapping[str, Any] | None = None,
 ) -> str:
     """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
     parts = [
