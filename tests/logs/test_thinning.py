@@ -11,7 +11,7 @@ from kvstream.api.sources import Source, open_sources
 from kvstream.input.blocks import TextBlock
 from kvstream.logs.lines import LONGEST_LINE
 from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
-from kvstream.passages.passages import Passages
+from kvstream.tokenization.passages import Passages
 
 
 def log_lines(count: int, seed: int = 1) -> list[str]:

@@ -49,7 +49,8 @@ OBJECTS = (
 DONE = ("loaded", "printed", "renewed", "cleared", "warmed", "moved", "listed", "archived")
 TAIL = (
     "again", "after", "noon", "for", "guests", "by", "hand", "with", "new", "defaults", "under",
-    "review", "before", "lunch", "on", "request", "of", "support", "in", "place", "without", "hurry",
+    "review", "before", "lunch", "on", "request", "of", "support", "in", "place", "without",
+    "hurry",
 )  # fmt: skip
 USUAL = (
     "order <id> served to <ip>", "letter <id> sent to <user>", "<user> logged in from <ip>",
