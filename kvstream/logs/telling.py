@@ -9,9 +9,10 @@ QUESTION = (
     "went wrong, when, and what happened just before? Give the line numbers, such as L12."
 )
 MOST_TOKENS = 200
-ROWS_READ = 10
+ROWS_READ = 6
 """Rows of the page that the model reads."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
+_LINE = re.compile(r"\bL\d|:\d")
 _TERM = re.compile(r"\d+(?:[.,:/-]\d+)*|[A-Za-z_][\w.$/@-]*[\w$]|[A-Z]")
 
 
@@ -19,7 +20,7 @@ def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
     """The sentences whose numbers and names all stand on the page, and the others.
 
     A name is a word with a digit, a capital, or a sign such as ``_`` or ``.`` in it; a capital at
-    the beginning of a sentence makes none.
+    the beginning of a sentence makes none. Nothing stays where no sentence names a line.
     """
     known = {_plain(term) for term in _TERM.findall(page)}
     known |= {part for term in known for part in re.split(r"[:/.$@-]", term)}
@@ -27,6 +28,8 @@ def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
     removed: list[str] = []
     for sentence in filter(None, map(str.strip, _SENTENCE.split(" ".join(paragraph.split())))):
         (kept if _stands(sentence, known) else removed).append(sentence)
+    if not any(_LINE.search(sentence) for sentence in kept):
+        return "", kept + removed
     return " ".join(kept), removed
 
 

@@ -20,9 +20,9 @@ Errors and warnings
     "sentence",
     [
         "The disk was full at 03:15:11 (L912).",
-        "There are 1347 errors of the disk.",
+        "There are 1347 errors of the disk at L912.",
         "TaskListener exited at L1020 with NoRouteToHostException.",
-        "Node MININT-FNANLI5 is named.",
+        "Node MININT-FNANLI5 is named in L1020.",
     ],
 )
 def test_what_is_on_the_page_stays(sentence: str) -> None:
@@ -45,6 +45,10 @@ def test_a_sentence_with_another_number_or_name_is_removed(sentence: str) -> Non
         "The disk is full (L912).",
         [sentence],
     )
+
+
+def test_a_paragraph_that_names_no_line_is_removed() -> None:
+    assert checked("The disk is full.", PAGE) == ("", ["The disk is full."])
 
 
 def test_nothing_written_is_nothing() -> None:

@@ -9,7 +9,9 @@ out. `surprise` and `attention` give the lines that a model's memory holds on to
 surprising ones; `infinipot`: those that the question attends to), when it reads the first line of
 each template that is rare or severe; `+` ranks the table's rare rows by them where times tie.
 
-`page`: the cause is among as many rows as a page has. `first three`: among the three rare rows.
+`page`: the cause is among the rare rows of a page (a ranking of lines has as many as a page has
+rows); `first three` and `first`: it is among the first rare rows. Four lines are equal to the
+table, so chance alone puts the cause first in a quarter of the logs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from incidents import DAY, filled, moment, stamped, word
@@ -26,7 +28,7 @@ import kvstream
 from kvstream.logs import findings
 from kvstream.logs.findings import RARE, ROWS, SECTIONS, Finding, report
 from kvstream.logs.lines import SEVERE
-from kvstream.logs.summary import LogSummary
+from kvstream.logs.summary import LogSummary, Shape
 
 CAUSES = (
     "certificate of the payment gateway ends today",
@@ -101,10 +103,6 @@ def rare_rows(log: LogSummary) -> list[Finding]:
     return [f for f in found if f.section == SECTIONS[1]]
 
 
-def has(found: list[Finding], cause: str) -> bool:
-    return any(cause in f.message for f in found)
-
-
 def without(name: str, log: LogSummary, value: Any) -> list[Finding]:
     """The rows of the page where one finding is not made."""
     kept: Callable[..., Any] = getattr(findings, name)
@@ -132,47 +130,60 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="pocket")
     options = parser.parse_args()
     model = kvstream.load(options.model) if options.model != "none" else None
-    page: Counter[str] = Counter()
-    first: Counter[str] = Counter()
-    ran = 0
+    hits: dict[str, Counter[str]] = {}
     for seed in range(options.seed, options.seed + options.logs):
-        lines, cause = made_log(seed, options.lines)
-        log = LogSummary()
-        log.begin("made")
-        log.feed("\n".join(lines) + "\n")
-        log.close()
-        rows = rare_rows(log)
-        on_page = [f for f in report(log, ROWS).findings if f.section == SECTIONS[1]]
-        page["table"] += has(on_page, cause)
-        first["table"] += has(rows[:3], cause)
+        rows, shown, shapes, log, cause = prepared(seed, options.lines)
+        found = {"table": rows, "table + chance": mixed(rows, shuffled(rows, seed))}
         for name, value in (("_before", None), ("_lateness", 0.0), ("_burst", None)):
-            less = without(name, log, value)
-            page[f"without {name[1:]}"] += has(less[: len(on_page)], cause)
-            first[f"without {name[1:]}"] += has(less[:3], cause)
-        shapes = [s for s in log.shapes if s.count <= RARE or s.level in SEVERE]
-        shapes.sort(key=lambda shape: shape.first_line)
-        drawn = random.Random(seed).sample(shapes, min(ROWS, len(shapes)))
-        page["random templates"] += any(cause in s.message for s in drawn)
-        first["random templates"] += any(cause in s.message for s in drawn[:3])
+            found[f"table without {name[1:]}"] = without(name, log, value)
+        found["random lines"] = [f.example for f in shuffled(rows, seed)]
         text = "".join(f"{shape.example}\n" for shape in shapes)
         for name, method in (("surprise", "sirllm"), ("attention", "infinipot")):
-            if model is None:
-                continue
-            ranked = ranks_of(model, method, text, options.budget)
-            page[name] += any(cause in line for line in ranked[:ROWS])
-            first[name] += any(cause in line for line in ranked[:3])
-            place = {line: i for i, line in enumerate(ranked)}
-            both = sorted(
-                rows,
-                key=lambda f: (-round(f.score), place.get(f.example.strip(), len(ranked))),
-            )
-            page[f"table + {name}"] += has(both[: len(on_page)], cause)
-            first[f"table + {name}"] += has(both[:3], cause)
-        ran += 1
-        print(f"log {seed}: {len(shapes)} templates, {dict(first)}", flush=True)
-    print(f"\n| {ran} logs | page | first three |\n|---|---|---|")
-    for name in page:
-        print(f"| {name} | {page[name]} | {first[name]} |")
+            if model is not None:
+                ranked = ranks_of(model, method, text, options.budget)
+                found[name] = ranked
+                found[f"table + {name}"] = mixed(rows, ranked)
+        for name, order in found.items():
+            place = place_of(order, cause)
+            most = shown if name.startswith("table") else ROWS
+            count = hits.setdefault(name, Counter())
+            count.update(page=place < most, three=place < 3, one=place < 1)
+        told = {name: place_of(order, cause) + 1 for name, order in found.items()}
+        print(f"log {seed}: {len(shapes)} templates, places of the cause: {told}", flush=True)
+    print(f"\n| {options.logs} logs | page | first three | first |\n|---|---|---|---|")
+    for name, count in hits.items():
+        print(f"| {name} | {count['page']} | {count['three']} | {count['one']} |")
+
+
+def prepared(seed: int, lines: int) -> tuple[list[Finding], int, list[Shape], LogSummary, str]:
+    """The rare rows, how many a page shows, the rare and severe templates, the log, the cause."""
+    made, cause = made_log(seed, lines)
+    log = LogSummary()
+    log.begin("made")
+    log.feed("\n".join(made) + "\n")
+    log.close()
+    shown = sum(f.section == SECTIONS[1] for f in report(log, ROWS).findings)
+    shapes = [s for s in log.shapes if s.count <= RARE or s.level in SEVERE]
+    return rare_rows(log), shown, sorted(shapes, key=lambda s: s.first_line), log, cause
+
+
+def shuffled(rows: list[Finding], seed: int) -> list[Finding]:
+    return random.Random(seed).sample(rows, len(rows))
+
+
+def mixed(rows: list[Finding], order: Sequence[Finding | str]) -> list[Finding]:
+    """Rows by their scores; those that are about equal by another order of their lines."""
+    lines = [each if isinstance(each, str) else each.example for each in order]
+    place = {line.strip(): i for i, line in enumerate(lines)}
+    return sorted(rows, key=lambda f: (-round(f.score), place.get(f.example.strip(), len(place))))
+
+
+def place_of(order: Sequence[Finding | str], cause: str) -> int:
+    """At which place of an order the cause stands, from 0."""
+    for place, each in enumerate(order):
+        if cause in (each if isinstance(each, str) else each.example):
+            return place
+    return len(order)
 
 
 if __name__ == "__main__":

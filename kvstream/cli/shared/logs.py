@@ -192,8 +192,8 @@ class _Reports:
         self._out.flush()
         if removed and not self._options.quiet:
             _tell(
-                f"Removed from the paragraph: {len(removed)} of its sentences, whose numbers or "
-                "names are not in the table."
+                f"Removed from the paragraph: {len(removed)} of its sentences, which have numbers "
+                "or names that are not in the table, or name no line."
             )
         log.mark()
         self._told = lines
@@ -214,9 +214,7 @@ class _Reports:
                 _tell(f"Loading {self._options.model} ...")
             self._model = open_model(self._options)
         table = page(self._log, ROWS_READ, news=news)
-        answer = self._model.ask(
-            text=table, question=QUESTION, max_tokens=MOST_TOKENS, command="summarize"
-        )
+        answer = self._model.ask(text=table, question=QUESTION, max_tokens=MOST_TOKENS, thin="off")
         return checked(answer.text, table)
 
 
