@@ -28,6 +28,8 @@ FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
 """Share of the log that it has, where its lines are no errors."""
+CAUSE = 5.0
+"""What a rare line before a flood of errors scores; two less before another flood."""
 TOGETHER = 4
 """Rare templates of one component, one after the other, that are told in one row."""
 NEAR = 60
@@ -236,7 +238,7 @@ def _finding(
         gap, flood = before
         what = shown(message_of(flood.message), flood.template.words)[:60]
         notes.append(f"{gap:.0f} {'lines' if log.by_line else 's'} before a burst of: {what}")
-        score += 5
+        score += CAUSE if flood.level in SEVERE else CAUSE - 2
     if shape.level in SEVERE:
         section = SECTIONS[0]
         score += 2 * _WEIGHT[shape.level] + (0.5 if rare else 0)
@@ -271,7 +273,7 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
     """Rare templates of one component that come one after the other, such as those of a start of
     the system, in one row.
     """
-    kept = [f for f in found if f.section != SECTIONS[1] or f.score >= 5 or not f.components]
+    kept = [f for f in found if f.section != SECTIONS[1] or f.score >= CAUSE - 2 or not f.components]
     rare = sorted((f for f in found if f not in kept), key=lambda f: f.first_line)
     runs: list[list[Finding]] = []
     latest: dict[str, list[Finding]] = {}
