@@ -227,3 +227,28 @@ def test_rare_templates_of_one_start_are_one_row() -> None:
     rare = [f for f in report(read(lines)).findings if f.section == "new or rare"]
     assert [f.templates for f in rare] == [25]
     assert "and 24 more rare templates" in rare[0].notes[0]
+
+
+def test_interleaved_streams_keep_their_levels_and_components() -> None:
+    lines = []
+    for n in range(200):
+        lines.append(at(n, f"INFO shop: order {n} served"))
+        lines.append(
+            f'{{"time": "2024-05-01T00:00:{n % 60:02d}Z", "level": "warn", "msg": "x {n}"}}'
+        )
+        lines.append(f"time=2024-05-01T00:00:{n % 60:02d}Z level=error msg=gone id={n}")
+    log = read(lines)
+    assert {k: v for k, v in log.levels.items() if v} == {"info": 200, "warning": 200, "error": 200}
+    assert balanced(log)
+
+
+def test_fifty_megabytes_without_a_newline_are_one_shortened_line() -> None:
+    log = LogSummary()
+    log.begin("x")
+    log.feed(at(0, "INFO a: begins ") + "\n" + at(1, "INFO a: "))
+    for _ in range(50):
+        log.feed("word " * 200_000)
+    log.feed("\n" + at(2, "INFO a: goes on") + "\n")
+    assert (log.lines, log.splitter.shortened) == (3, 1)
+    assert balanced(log)
+    assert max(map(len, page(log).split("\n"))) <= 160
