@@ -28,6 +28,8 @@ FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
 """Share of the log that it has, where its lines are no errors."""
+LONGEST_GAP = 900.0
+"""Seconds (lines, in a log without times) before a burst in which a line may explain it."""
 CAUSE = 5.0
 """What a rare line before a flood of errors scores; two less before another flood."""
 TOGETHER = 4
@@ -368,7 +370,9 @@ def _before(
         if flood is shape or (line and shape.first_line > line):
             continue
         gap = time - mine
-        if -log.width / 2 <= gap <= max(1.5 * log.width, 30) and (best is None or gap < best[0]):
+        if -log.width / 2 <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
+            best is None or gap < best[0]
+        ):
             best = max(gap, 0.0), flood
     return best
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +121,7 @@ def summarize(
         paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
         sources = open_for_reading(paths, options, interrupts, follow=follow, due=timer.due)
         log = LogSummary()
-        reports = _Reports(log, out, options, rows, width)
+        reports = _Reports(log, out, options, rows, width, teller.tell)
         for source, text_piece in _pieces(sources):
             if interrupts():
                 break
@@ -163,9 +163,10 @@ class _Reports:
         options: ReadingOptions,
         rows: int | None,
         width: int | None,
+        tell: Callable[[str], None],
     ) -> None:
         self._log, self._out, self._options = log, out, options
-        self._rows, self._width = rows, width
+        self._rows, self._width, self._tell = rows, width, tell
         self._told = 0  # lines
         self._model: Any = None
 
@@ -191,7 +192,7 @@ class _Reports:
             self._out.write(self._page(news=news))
         self._out.flush()
         if removed and not self._options.quiet:
-            _tell(
+            self._tell(
                 f"Removed from the paragraph: {len(removed)} of its sentences, which have numbers "
                 "or names that are not in the table, or name no line."
             )
@@ -211,7 +212,7 @@ class _Reports:
         """What the model writes of the table, checked, and the sentences that fail the check."""
         if self._model is None:
             if not self._options.quiet:
-                _tell(f"Loading {self._options.model} ...")
+                self._tell(f"Loading {self._options.model} ...")
             self._model = open_model(self._options)
         table = page(self._log, ROWS_READ, news=news)
         answer = self._model.ask(text=table, question=QUESTION, max_tokens=MOST_TOKENS, thin="off")
