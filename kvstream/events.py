@@ -150,6 +150,9 @@ class Result:
     withheld: str | None = None
     """The model's answer where it rested on too little to be given (``--strict``)."""
 
+    lines: dict[str, Any] | None = None
+    """Of logs: ``lines``, those that were ``read``, those ``thinned`` (counted, as they repeat
+    others), and as ``matches`` the lines with the rarest words of the questions."""
     memory: dict[str, Any] | None = None
     """The memory file that was asked or written, its kind and its digest."""
 
@@ -191,6 +194,7 @@ class Result:
             "withheld": self.withheld,
             "stopped": self.stopped,
             "warnings": list(self.warnings),
+            **({} if self.lines is None else {"lines": self.lines}),
             **({} if self.memory is None else {"memory": self.memory}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }

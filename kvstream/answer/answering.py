@@ -229,6 +229,7 @@ def _result(
     began: float,
     basis: Basis,
 ) -> Result:
+    counts = memory.trace.line_counts
     reader, read, retained = memory.reader, memory.trace.read, len(held)
     peak = reader.cache.peak
     on_gpu = reader.model.device.type == "cuda"
@@ -262,6 +263,7 @@ def _result(
         support=basis.to_json() if generated else None,
         coverage=coverage(held, read),
         warnings=tuple(memory.warnings),
+        lines=None if counts is None else counts.to_json(),
     )
 
 

@@ -220,11 +220,18 @@ class Memory:
         """Speed of reading; 0 where it was done at another time."""
         return self._engine.tokens_per_s
 
+    @property
+    def lines(self) -> dict[str, Any] | None:
+        """Of logs: ``lines``, those ``read`` and those ``thinned``; None of other texts."""
+        counts = self._engine.trace.line_counts
+        return None if counts is None else counts.to_json()
+
     def to_json(self) -> dict[str, Any]:
         """What ``kvstream remember --json`` prints, without the file."""
         from kvstream.memory.saving import record
 
-        return {**record(self._engine), "warnings": list(self.warnings)}
+        lines = {} if self.lines is None else {"lines": self.lines}
+        return {**record(self._engine), "warnings": list(self.warnings), **lines}
 
     def __repr__(self) -> str:
         return (

@@ -110,6 +110,9 @@ class MemoryOptions(AnswerOptions, total=False):
     command: CommandName
     """What results say they come from: ``ask``, ``summarize``, ``remember``, ``chat``,
     ``compare``."""
+    thin: Literal["auto", "off"]
+    """``auto``: of a log that is longer than the budget, lines that repeat are read once in a
+    while; the others are counted."""
     interrupted: Callable[[], bool]
     """Asked between two chunks: True ends the reading early."""
 
@@ -133,7 +136,7 @@ _RUN = {
 """Options of a run, and what `RunSettings` calls them."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
 _ANSWER = ("max_tokens", "temp", "top_p", "top_k", "repetition_penalty")
-_REQUEST = ("system", "strict", "interrupted", "command")
+_REQUEST = ("system", "strict", "thin", "interrupted", "command")
 _ELSEWHERE = ("extract", "passages", "reread", "every", "checkpoint", "checkpoint_every")
 _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST, *_ELSEWHERE})
 
@@ -173,6 +176,9 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
             )
         if reread in ("words", "both"):
             need_bm25()
+    thin = options.get("thin", "auto")
+    if thin not in ("auto", "off"):
+        raise UsageError(f"thin is auto or off, not {thin!r}.")
     checkpoint = options.get("checkpoint")
     every = options.get("every")
     if reread is not None and every is not None:
@@ -187,6 +193,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
         passages=options.get("passages", PASSAGES),
         strict=options.get("strict", False),
         reread=reread,
+        thin=thin,
         every=None if every is None else interval(every),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),

@@ -38,6 +38,8 @@ class TextBlock:
 
     place: int | str | None = None
     """The page (from 1) or the heading above (empty: none) in a document; None: plain text."""
+    left_out: int = 0
+    """Lines of the source before this block that are in no block."""
 
     def offsets(self) -> np.ndarray:
         """Global byte offset of every character and of the end, int64 [len(text) + 1]."""

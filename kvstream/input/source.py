@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvstream.input.blocks import TextBlock
 
@@ -18,6 +18,25 @@ class SourceRecord:
     """Decoded."""
     sha256: str
     """Of the decoded bytes, in hex."""
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """Lines of logs."""
+
+    lines: int = 0
+    thinned: int = 0
+    """Counted, but not read: they repeat others."""
+    matches: tuple[tuple[str, int, str], ...] = ()
+    """Name of the source, number and text of the lines with the rarest words of the questions."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "lines": self.lines,
+            "read": self.lines - self.thinned,
+            "thinned": self.thinned,
+            "matches": [{"source": s, "line": n, "text": t} for s, n, t in self.matches],
+        }
 
 
 class Source(Protocol):

@@ -25,45 +25,76 @@ _ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
 _MON = "|".join(_MONTHS)
 _STAMPS = [
+    # What follows the second is apart: in lines of one second nothing else differs.
     # 2015-07-29 17:41:44,747; 2024-05-01T10:00:00.123Z; 2005-06-03-15.42.50.675872
-    rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
-    rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS}){_FRACTION}{_ZONE}",
+    (
+        rf"(?P<p>.{{0,60}}?(?<![\w.:-]))"
+        rf"(?P<stamp>(?P<y>\d{{4}})[-/.](?P<mo>\d\d?)[-/.](?P<d>\d\d?)[T\ -]{_HMS})",
+        rf"{_FRACTION}{_ZONE}",
+    ),
     # [10/Oct/2000:13:55:36 -0700]
-    rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\[(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})"
-    rf"(?P<f>)(?P<zone> [+-]\d{{4}})?\]",
+    (
+        rf"(?P<p>\S+ \S+ [^\[]{{1,60}}?)\["
+        rf"(?P<stamp>(?P<d>\d\d)/(?P<mo>{_MON})/(?P<y>\d{{4}}):{_HMS})",
+        r"(?P<f>)(?P<zone> [+-]\d{4})?\]",
+    ),
     # Dec  4 04:47:44 host; [Sun Dec 04 04:47:44 2005]
-    rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
-    rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
-    rf"(?: (?P<y>\d{{4}})\b)?)(?P<f>)(?P<zone>)\]?"
-    r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
+    (
+        rf"(?P<p>(?:<\d+>)?|.{{0,40}}?(?<!\S))\[?(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<stamp>(?P<mo>{_MON}) {{1,2}}(?P<d>\d\d?) {_HMS}(?:\.(?P<us>\d{{1,9}}))?"
+        rf"(?: (?P<y>\d{{4}})\b)?)",
+        r"(?![\d.]| \d{4}\b)(?P<f>)(?P<zone>)\]?"
+        r"(?: [\w.@/-]+(?= [\w./()@-]+(?:\[\d+\])?: ))?",
+    ),
     # Fri, 01 May 2024 10:00:00
-    rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?"
-    rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})"
-    rf"{_FRACTION}{_ZONE}\]?",
+    (
+        rf"(?P<p>\[?)(?:[A-Z][a-z][a-z],? )?"
+        rf"(?P<stamp>(?P<d>\d\d?) (?P<mo>{_MON}) (?P<y>\d{{4}}) {_HMS})",
+        rf"{_FRACTION}{_ZONE}\]?",
+    ),
     # 03-17 16:13:38.811; [10.30 16:49:06]
-    rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)\]?",
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<mo>\d\d)[-.](?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)\]?",
+    ),
     # 17/06/09 20:10:40
-    rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)\]?",
+    (
+        rf"(?P<p>\[?)(?P<stamp>(?P<y>\d\d)/(?P<mo>\d\d)/(?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)\]?",
+    ),
     # 20171223-22:15:29:606
-    rf"(?P<p>)(?P<stamp>(?P<y>\d{{4}})(?P<mo>\d\d)(?P<d>\d\d)[-T ]{_HMS}){_FRACTION}{_ZONE}",
+    (
+        rf"(?P<p>)(?P<stamp>(?P<y>\d{{4}})(?P<mo>\d\d)(?P<d>\d\d)[-T ]{_HMS})",
+        rf"{_FRACTION}{_ZONE}",
+    ),
     # 081109 203615
-    r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))"
-    r"(?P<f>)(?P<zone>)(?= )",
+    (
+        r"(?P<p>)(?P<stamp>(?P<y>\d\d)(?P<mo>\d\d)(?P<d>\d\d) (?P<h>\d\d)(?P<mi>\d\d)(?P<s>\d\d))",
+        r"(?P<f>)(?P<zone>)(?= )",
+    ),
     # I0715 12:34:56.789
-    rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS}){_FRACTION}(?P<zone>)",
+    (
+        rf"(?P<p>[IWEFD])(?P<stamp>(?P<mo>\d\d)(?P<d>\d\d) {_HMS})",
+        rf"{_FRACTION}(?P<zone>)",
+    ),
     # 1117838570; 1117838570.123; 1117838570123
-    r"(?P<p>\W{0,3}|(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)"
-    r"(?=[\s,:|\]])\]?",
+    (
+        r"(?P<p>\W{0,3}|(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
+        r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?",
+    ),
     # [   12.345678] of a kernel
-    r"(?P<p>)\[ *(?P<stamp>\d{1,7})(?P<f>\.\d{3,6})(?P<zone>)\]",
+    (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
-    rf"(?P<p>\[?)(?P<stamp>{_HMS}){_FRACTION}(?P<zone>)\]?(?=\s)",
+    (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
 ]
-_PATTERNS = [re.compile(pattern) for pattern in _STAMPS]
+_PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
+_ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
 _ACCESS = _PATTERNS[1]
 _GLOG = _PATTERNS[8]
 _SECONDS = 4096
-"""Stamps whose seconds are kept."""
+"""Beginnings of lines whose time is kept."""
+_LENGTHS = 4
+"""Different lengths of these beginnings."""
 
 _LEVEL = re.compile(
     r"(?:^|[\s\[(<|=:\"'])(?:(TRACE|VERBOSE|DEBUG|FINE|FINER|FINEST|debug|trace)"
@@ -95,6 +126,12 @@ _COMPONENT = re.compile(
     r"[\s|\-\]]*(?:\d+[\s|]+){0,2}(?:\[?[A-Za-z]{1,11}\]?[\s|]+(?:-\s+)?)?(?:\[[^\]]{0,60}\][\s|:-]*){0,2}"
     r"(?:\d+[\s|]+)?([A-Za-z][\w.$/-]*(?:\([\w-]+\))?)(?:\[[^\]]{1,60}\])?(?::\s|\s-\s)"
 )
+_LOG_FILE = re.compile(r"\S*\.log\S*:? ?$")
+# LEVEL package.module [request] message; LEVEL [thread:Class@line] - message
+_LOGGER = re.compile(
+    r"[\s|-]*(?:\d+\s+)?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\s+"
+    r"(?:([A-Za-z]\w*(?:\.\w+)+)\s+(?=\[|-\s)|\[.{0,100}?:([A-Za-z][\w$]*)@\d+\] - )"
+)
 _LEVEL_FIRST = re.compile(
     r"[\s|\-]*\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|SEVERE|CRITICAL|FATAL)\b\]?[\s:|\-]*",
     re.IGNORECASE,
@@ -116,6 +153,8 @@ _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "cal
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
 _LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?:\"(?:[^\"\\]|\\.)*\"|\S*)\s*){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
+_LONGEST_KEY = 48
+"""Characters in which the first key of logfmt ends."""
 _PAIR = re.compile(r"([\w.@/-]+)=(\"(?:[^\"\\]|\\.)*\"|\S*)")
 
 
@@ -129,7 +168,8 @@ class LineParser:
 
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
-        self._seconds: dict[str, float] = {}
+        self._begun: dict[str, tuple[float, str, re.Pattern[str]]] = {}
+        self._lengths: list[int] = []
         self._year = 1970
         self._month = 0
         self.dated = True
@@ -141,10 +181,21 @@ class LineParser:
             found: tuple[float | None, str] | None = self._json(line)
             if found is not None:
                 return found
-        elif _KEY_FIRST.match(line) is not None:
+        elif line.find("=", 0, _LONGEST_KEY) > 0 and _KEY_FIRST.match(line) is not None:
             found = self._logfmt(line)
             if found[0] is not None:
                 return found
+        for length in self._lengths:
+            known = self._begun.get(line[:length])
+            if known is not None:
+                seconds, before, pattern = known
+                end = _ENDS[pattern].match(line, length)
+                if end is not None:
+                    return self._ended(line, seconds, before, end, access=pattern is _ACCESS)
+        return self._parse(line)
+
+    def _parse(self, line: str) -> tuple[float | None, str]:
+        """The same of a line that begins as none before."""
         match = self._pattern.match(line) if self._pattern is not None else None
         if match is None:
             if (
@@ -160,25 +211,37 @@ class LineParser:
                     break
             else:
                 return None, line
-        stamp, fraction, zone, before = match.group("stamp", "f", "zone", "p")
-        key = stamp + zone if zone else stamp
-        seconds = self._seconds.get(key)
-        if seconds is None:
-            try:
-                seconds = self._convert(match)
-            except ValueError:  # a 13th month
-                return None, line
-            if len(self._seconds) >= _SECONDS:
-                self._seconds.clear()
-            self._seconds[key] = seconds
+        year = self._year
+        try:
+            seconds = self._convert(match)
+        except ValueError:  # a 13th month
+            return None, line
+        if len(self._begun) >= _SECONDS or self._year != year:
+            self._begun.clear()
+        length, before = match.end("stamp"), match.group("p")
+        if _LOG_FILE.match(before) is not None:  # it stands in front of all lines
+            before = ""
+        self._begun[line[:length]] = seconds, before, match.re
+        if length not in self._lengths:
+            self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
+        return self._ended(line, seconds, before, match, access=match.re is _ACCESS)
+
+    def _ended(
+        self, line: str, seconds: float, before: str, match: re.Match[str], *, access: bool
+    ) -> tuple[float, str]:
+        """Add fraction and zone; and what is left of the line."""
+        fraction, zone = match.group("f", "zone")
         if fraction:
             digits = fraction.lstrip(".,:")
             seconds += int(digits) / 10 ** len(digits)
+        if zone and (zone := zone.strip()) != "Z":
+            offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+            seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
-        if match.re is _ACCESS:
-            rest = _with_status(before, rest)
-        elif before and before not in ("[", "- "):
-            rest = f"{before} {rest}"
+        if access:
+            return seconds, _with_status(before, rest)
+        if before and before not in ("[", "- "):
+            return seconds, f"{before} {rest}"
         return seconds, rest
 
     def _convert(self, match: re.Match[str]) -> float:
@@ -201,12 +264,7 @@ class LineParser:
             self._month, year = month, self._year
         elif year < 100:
             year += 2000
-        seconds = float(calendar.timegm((year, month, day, hour, minute, second)))
-        zone = (parts.get("zone") or "").strip()
-        if zone and zone != "Z":
-            offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-            seconds -= offset if zone[0] == "+" else -offset
-        return seconds
+        return float(calendar.timegm((year, month, day, hour, minute, second)))
 
     def _time_of(self, value: Any) -> float | None:
         if isinstance(value, bool) or value is None:
@@ -286,13 +344,13 @@ def level_of(rest: str) -> str:
 
 def component_of(rest: str) -> str | None:
     """The program, service or class that wrote a line without its time, where it says so."""
-    found = _COMPONENT.match(rest)
-    return found.group(1) if found is not None else None
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest)
+    return found.group(found.lastindex or 1) if found is not None else None
 
 
 def message_of(rest: str) -> str:
     """A line without its time, its level and the name of its component."""
-    found = _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
+    found = _LOGGER.match(rest) or _COMPONENT.match(rest) or _LEVEL_FIRST.match(rest)
     return rest[found.end() :] if found is not None and found.end() < len(rest) else rest
 
 

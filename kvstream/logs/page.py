@@ -1,425 +1,55 @@
-"""What to tell of a log: findings about each template, their order, and the page.
+"""The page of a log: its head, and one row for each finding; the same for ``--json``.
 
-All tests compare a template with the log around it: a burst is a bucket of time with far more
-lines than a Poisson process of the template's own rate gives, a silence is a gap that its share of
-all lines makes improbable, a drift is a quantity whose late values lie far from its early ones.
+A wide page has a row in one line and what is remarkable in a second one. On a narrow one the
+template comes first, and place and times are in the second line.
 """
 
 from __future__ import annotations
 
-import math
-import time as clock
-from dataclasses import dataclass, field
-from itertools import pairwise
-from statistics import median
+import re
+from textwrap import wrap
 from typing import Any
 
+from kvstream.logs.findings import ROWS, SECTIONS, Clock, Finding, report
 from kvstream.logs.lines import LONGEST_LINE, SEVERE
-from kvstream.logs.summary import LogSummary, Series, Shape, Variable
-from kvstream.logs.templates import WILDCARD
+from kvstream.logs.summary import LogSummary
 
-ROWS = 16
-"""Rows of a page, where nobody names another number."""
 WIDTH = 160
-"""Characters of a line of the page."""
-RARE = 3
-"""Most lines of a template that is rare."""
-_WEIGHT = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
-_SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
-
-
-@dataclass
-class Finding:
-    """One row of the page: a template or a component, and what is unusual about it."""
-
-    section: str
-    count: int
-    level: str
-    text: str
-    first_line: int
-    last_line: int
-    first_time: float | None
-    last_time: float | None
-    example: str = ""
-    message: str = ""
-    trace: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    variables: list[dict[str, Any]] = field(default_factory=list)
-    components: dict[str, int] = field(default_factory=dict)
-    score: float = 0.0
-    together: tuple[str, int] | None = None
-    """What happens, and in which bucket: findings that share it tell the same."""
-
-
-@dataclass
-class Report:
-    """What there is to tell of a log up to now."""
-
-    findings: list[Finding]
-    templates: int
-    """Templates that could have been told of."""
-    lines_told: int
-    """Lines of the templates in `findings`."""
-    lines: int
-    """Lines of all templates."""
-
-
-class _Clock:
-    """Writes times: the day only where the log spans more than one."""
-
-    def __init__(self, log: LogSummary) -> None:
-        self.log = log
-        first, last = log.total.first_time, log.total.last_time
-        buckets = log.total.buckets
-        self.days = False
-        if first is not None and last is not None and buckets and not log.by_line:
-            self.days = int(first // 86400) != int(last // 86400)
-            self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
-
-    def __call__(self, time: float | None, line: int, *, full: bool = False) -> str:
-        if time is None or self.log.by_line:
-            return f"line {line:,}"
-        day = "%Y-%m-%d " if self.log.dated else "%m-%d "
-        try:
-            return clock.strftime(
-                (day if self.days or full else "") + "%H:%M:%S", clock.gmtime(time)
-            )
-        except (ValueError, OverflowError, OSError):  # a year that no calendar has
-            return f"line {line:,}"
-
-    def bucket(self, bucket: int) -> str:
-        """When a bucket begins."""
-        start = bucket * self.log.width
-        return self(start, max(int(start), 1))
-
-
-def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
-    """The `rows` findings that matter most, section by section.
-
-    With ``news`` only templates with lines behind the last `LogSummary.mark`, and their counts
-    since then.
-    """
-    when = _Clock(log)
-    order = sorted(log.total.buckets)
-    shapes = [s for s in log.shapes if not news or s.count > s.reported]
-    bursts = {s.first_line: _burst(s, log, order) for s in shapes}
-    onsets = [
-        (start, shape)
-        for shape in shapes
-        if (start := _onset(shape, bursts[shape.first_line], log))
-    ]
-    found: list[Finding] = []
-    for shape in shapes:
-        found.append(_finding(shape, log, order, bursts[shape.first_line], onsets, when, news=news))
-    if not news:
-        found += _silent_components(log, order, when, found)
-    chosen = _chosen(found, rows)
-    told = sum(f.count for f in chosen if f.example)
-    every = sum(s.count - (s.reported if news else 0) for s in shapes)
-    return Report(chosen, len(shapes), told, every)
-
-
-def _chosen(found: list[Finding], rows: int) -> list[Finding]:
-    """The best of each section; what one section leaves goes to the others."""
-    by = {s: _ranked([f for f in found if f.section == s]) for s in _SECTIONS}
-    shares = dict(zip(_SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
-    take = {s: min(len(by[s]), max(1, round(rows * shares[s]))) for s in _SECTIONS}
-    while sum(take.values()) > rows:
-        section = max(reversed(_SECTIONS), key=lambda s: take[s])
-        take[section] -= 1
-    for section in (*_SECTIONS[:1], *_SECTIONS[2:], _SECTIONS[1]):
-        take[section] += min(rows - sum(take.values()), len(by[section]) - take[section])
-    return [finding for section in _SECTIONS for finding in by[section][: take[section]]]
-
-
-def _ranked(found: list[Finding]) -> list[Finding]:
-    """From the highest score down; of findings that tell the same, all but two come later."""
-    found = sorted(found, key=lambda f: -f.score)
-    seen: dict[tuple[str, int], int] = {}
-    for finding in found:
-        if finding.together is not None:
-            seen[finding.together] = seen.get(finding.together, 0) + 1
-            finding.score -= 4 * max(seen[finding.together] - 2, 0)
-    return sorted(found, key=lambda f: -f.score)
-
-
-def _finding(
-    shape: Shape,
-    log: LogSummary,
-    order: list[int],
-    burst: tuple[int, int, int, float] | None,
-    onsets: list[tuple[tuple[float, int], Shape]],
-    when: _Clock,
-    *,
-    news: bool,
-) -> Finding:
-    count = shape.count - shape.reported if news else shape.count
-    rare = shape.count <= RARE
-    score = 0.0
-    notes: list[str] = []
-    late = _lateness(shape, log)
-    if news:
-        if not shape.reported:
-            notes.append("new")
-            score += 2
-    elif late > 0.1:
-        if shape.count > 1:
-            notes.append("new")
-        score += 1
-    changed = False
-    together: tuple[str, int] | None = None
-    if burst is not None:
-        start, end, lines, factor = burst
-        together = "burst", start
-        until = "" if end == start else f" to {when.bucket(end + 1)}"
-        notes.append(
-            f"burst of {lines:,} lines from {when.bucket(start)}{until} "
-            f"({factor:.0f} times its rate)"
-        )
-        score += 2 + min(math.log10(lines), 4)
-        changed = True
-    silence = None if rare else _silence(shape, log, order)
-    if silence is not None:
-        start, gap_end, expected = silence
-        together = together or ("silence", start)
-        until = "since" if gap_end is None else "from"
-        to = "" if gap_end is None else f" to {when.bucket(gap_end)}"
-        notes.append(
-            f"silent {until} {when.bucket(start)}{to} (about {expected:,.0f} lines expected)"
-        )
-        score += 2 + min(math.log10(expected), 4)
-        changed = True
-    for place, variable in shape.variables.items():
-        drift = _drift(variable, order)
-        if drift is not None:
-            early, end_value, z = drift
-            name = _name(shape, place)
-            notes.append(
-                f"{name} goes from {early:,.3g} to {end_value:,.3g} {variable.unit}".rstrip()
-            )
-            score += 3 + min(math.log10(z), 2)
-            changed = True
-    before = _before(shape, onsets, log) if rare else None
-    if before is not None:
-        gap, flood = before
-        notes.append(
-            f"{gap:.0f} s before a burst of: {flood.template.text[:60]}"
-            if not log.by_line
-            else f"{gap:.0f} lines before a burst of: {flood.template.text[:60]}"
-        )
-        score += 5
-    if shape.level in SEVERE:
-        section = _SECTIONS[0]
-        score += 2 * _WEIGHT[shape.level] + (0.5 if rare else 0)
-        score += 0.2 * math.log10(shape.count)
-    elif changed:
-        section = _SECTIONS[2]
-    elif rare or (news and not shape.reported):
-        section = _SECTIONS[1]
-        score += late
-    else:
-        section = _SECTIONS[3]
-        score = float(count)
-    if shape.trace:
-        notes.append(
-            f"stack trace of {shape.continued:,} lines"
-            if shape.count == 1
-            else f"stack traces, {shape.continued:,} lines"
-        )
-    first_line = shape.since_line if news and shape.reported else shape.first_line
-    first_time = shape.since_time if news and shape.reported else shape.first_time
-    return Finding(
-        section, count, shape.level, shape.template.text, first_line, shape.last_line,
-        first_time, shape.last_time, shape.example, shape.message, shape.trace, notes,
-        _variables(shape), dict(shape.components.most_common(3)), score,
-        together,
-    )  # fmt: skip
-
-
-def _lateness(shape: Shape, log: LogSummary) -> float:
-    """Where in the log a template is first seen, from 0 to 1."""
-    return (shape.first_line - 1) / max(log.lines, 1)
-
-
-def _burst(series: Series, log: LogSummary, order: list[int]) -> tuple[int, int, int, float] | None:
-    """The strongest burst: first and last bucket, lines, and times the rate elsewhere."""
-    if series.count < 10 or len(order) < 8 or not series.buckets:
-        return None
-    top, most = max(series.buckets.items(), key=lambda item: item[1])
-    counts = [series.buckets.get(b, 0) for b in order]
-    usual = median(counts)
-    spread = median(abs(c - usual) for c in counts)
-    elsewhere = max(usual, (series.count - most) / (len(order) - 1) if len(order) > 20 else usual)
-    floor = usual + 8 * max(spread * 1.5, math.sqrt(max(usual, 0.1)), 1)
-    # The whole log may be louder for a while: that is no burst of one template.
-    total = log.total.buckets[top]
-    share = series.count / log.total.count
-    if most < 10 or most < floor or most < 3 * max(share * total, 0.1) * (1 - share) ** 2:
-        return None
-    place = order.index(top)
-    start = end = place
-    low = max(floor / 2, most / 8)
-    while start > 0 and counts[start - 1] >= low:
-        start -= 1
-    while end + 1 < len(order) and counts[end + 1] >= low:
-        end += 1
-    if (end - start + 1) * 3 > len(order):
-        return None
-    lines = sum(counts[start : end + 1])
-    rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
-    factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
-    return order[start], order[end], lines, factor
-
-
-def _onset(
-    shape: Shape, burst: tuple[int, int, int, float] | None, log: LogSummary
-) -> tuple[float, int] | None:
-    """When a burst begins: a time, and a line if the template is new then."""
-    if burst is None or burst[2] < 30:
-        return None
-    start = burst[0] * log.width
-    first = float(shape.first_line) if log.by_line else shape.first_time
-    if first is not None and start <= first < start + log.width:
-        return first, shape.first_line
-    return start + log.width / 2, 0
-
-
-def _before(
-    shape: Shape, onsets: list[tuple[tuple[float, int], Shape]], log: LogSummary
-) -> tuple[float, Shape] | None:
-    """The burst that a rare template comes shortly before, and by how much."""
-    best: tuple[float, Shape] | None = None
-    mine = float(shape.first_line) if log.by_line else shape.first_time
-    if mine is None:
-        return None
-    for (time, line), flood in onsets:
-        if flood is shape or (line and shape.first_line > line):
-            continue
-        gap = time - mine
-        if -log.width / 2 <= gap <= max(1.5 * log.width, 30) and (best is None or gap < best[0]):
-            best = max(gap, 0.0), flood
-    return best
-
-
-def _silence(
-    series: Series, log: LogSummary, order: list[int]
-) -> tuple[int, int | None, float] | None:
-    """The longest silence that is improbable: its beginning, its end, lines that were expected."""
-    if series.count < 20 or len(order) < 8:
-        return None
-    places = [i for i, b in enumerate(order) if b in series.buckets]
-    span = places[-1] - places[0] + 1
-    if span < 4 or len(places) < 0.6 * span:
-        return None  # it comes and goes
-    totals = [log.total.buckets[b] for b in order]
-    best: tuple[int, int | None, float] | None = None
-    gaps = [(a + 1, b) for a, b in pairwise(places) if b - a > 1]
-    gaps.append((places[-1] + 1, len(order)))
-    inside = sum(totals[places[0] : places[-1] + 1])
-    rate = series.count / max(inside, 1)
-    for start, end in gaps:
-        length = end - start
-        # What floods the log must not raise what is expected of others.
-        expected = min(rate * sum(totals[start:end]), length * series.count / len(places))
-        if expected < 15 or length < 3 or length < 0.03 * len(order):
-            continue
-        if best is None or expected > best[2]:
-            best = order[start], None if end == len(order) else order[end], expected
-    if best is not None and best[1] is not None and len(gaps) > 6:
-        return None
-    return best
-
-
-def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] | None:
-    """Early and late mean of a quantity that drifts, and how far apart in deviations."""
-    numbers = sum(int(held[0]) for held in variable.means.values())
-    if numbers < 40 or len(variable.means) < 12:
-        return None
-    if variable.rises > 0.9 * numbers:  # a counter
-        return None
-    points = [(b, *variable.means[b]) for b in order if b in variable.means]
-    means = [total / n for _, n, total in points]
-    third = len(means) // 3
-    early, late = median(means[:third]), median(means[-third:])
-    noise = [abs(b - a) for a, b in pairwise(means)]
-    spread = max(median(noise), 1e-3) / math.sqrt(third) * 1.5
-    z = abs(late - early) / spread
-    a, b = math.expm1(early), math.expm1(late)
-    ratio = max(a, b) / max(min(a, b), 1e-9)
-    if z < 6 or ratio < 1.5 or max(a, b) < 0.01:
-        return None
-    middle = median(means[third:-third])
-    if not min(early, late) - spread <= middle <= max(early, late) + spread:
-        return None
-    return a, b, z
-
-
-def _silent_components(
-    log: LogSummary, order: list[int], when: _Clock, found: list[Finding]
-) -> list[Finding]:
-    """Components that have gone silent, where no one template tells it already."""
-    rows: list[Finding] = []
-    for name, series in log.components.items():
-        silence = _silence(series, log, order)
-        if silence is None or silence[1] is not None:
-            continue
-        start, _, expected = silence
-        note = f"silent since {when.bucket(start)} (about {expected:,.0f} lines expected)"
-        for other in list(found):  # one row is enough
-            if (
-                list(other.components) == [name]
-                and other.section == _SECTIONS[2]
-                and any(n.startswith("silent since") for n in other.notes)
-            ):
-                other.section, other.score = _SECTIONS[3], float(other.count)
-        rows.append(
-            Finding(_SECTIONS[2], series.count, "", f"all lines of {name}", series.first_line,
-                    series.last_line, series.first_time, series.last_time, notes=[note],
-                    score=5 + min(math.log10(expected), 4))
-        )  # fmt: skip
-    return rows
-
-
-def _name(shape: Shape, place: int) -> str:
-    """What a variable is called: the word before it."""
-    named: list[str] = []
-    for word in reversed(shape.template.words[max(place - 2, 0) : place]):
-        if WILDCARD in word or not any(c.isalpha() for c in word):
-            break
-        named.insert(0, word)
-    return " ".join(named) or f"value {place + 1}"
-
-
-def _variables(shape: Shape) -> list[dict[str, Any]]:
-    """The most frequent values of each variable."""
-    rows = []
-    for place, variable in sorted(shape.variables.items()):
-        top = variable.values.most_common(3)
-        rows.append(
-            {
-                "place": place,
-                "after": _name(shape, place),
-                "values": [{"value": value, "lines": lines} for value, lines in top],
-                "different": len(variable.values),
-                "more_different": variable.other > 0,
-                "looked_at": variable.looked_at,
-            }
-        )
-    return rows
+"""Columns of a page that is not for a terminal."""
+NARROW = 120
+"""Columns below which a page is narrow."""
+NEWLINE = "\n"
+BRIEF = 40
+"""Lines of a screen below which a page has no blank lines and short rows."""
+FEWEST = 4
+"""Rows that a page has on the smallest screen."""
+_INDENT = " " * 11
+_IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
+_NARROW_INDENT = " " * 8
 
 
 def _shown(text: str, width: int) -> str:
-    """A text without control characters, at most so wide."""
+    """A text without control characters, at most so wide: its middle is left out."""
     text = "".join(c if c.isprintable() else " " for c in text)
+    if len(text) <= width:
+        return text
+    end = max(width // 3, 1)
+    return f"{text[: max(width - end - 1, 0)]}…{text[-end:]}"[:width]
+
+
+def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _span(finding: Finding, when: _Clock) -> str:
-    first, last = (
-        when(finding.first_time, finding.first_line),
-        when(finding.last_time, finding.last_line),
-    )
-    return first if finding.count == 1 or first == last else f"{first} to {last}"
+def _said(text: str) -> str:
+    """A line without the identifiers of requests in brackets in front of it."""
+    return _IDENTIFIERS.sub("", text.strip(), count=1) or text.strip()
+
+
+def _short(component: str) -> str:
+    """A class without its package."""
+    last = component.rpartition(".")[2]
+    return last if component.count(".") > 1 and last[:1].isupper() else component
 
 
 def _values(finding: Finding) -> str:
@@ -440,7 +70,7 @@ def _values(finding: Finding) -> str:
 
 def head(log: LogSummary) -> str:
     """The span of time and the number of lines."""
-    when = _Clock(log)
+    when = Clock(log)
     total = log.total
     levels = ", ".join(
         f"{count:,} {'with words of failure' if level == 'suspect' else level}"
@@ -448,10 +78,10 @@ def head(log: LogSummary) -> str:
         if (count := log.levels[level])
     )
     first, last = (
-        when(total.first_time, total.first_line, full=True),
-        when(total.last_time, total.last_line, full=True),
+        when(total.low, total.first_line, full=True),
+        when(total.high, total.last_line, full=True),
     )
-    span = "" if log.by_line or total.first_time is None else f", {first} to {last}"
+    span = "" if log.by_line or total.low is None else f", {first} to {last}"
     text = f"{log.lines:,} lines{span}; {len(log.tree):,} templates" + (
         f"; {levels}" if levels else ""
     )
@@ -473,48 +103,75 @@ def head(log: LogSummary) -> str:
     return text + (f"\n{'; '.join(notes)}" if notes else "")
 
 
-def page(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> str:
-    """The page: at most ``rows`` findings, each in one line or two."""
-    when = _Clock(log)
+def page(
+    log: LogSummary,
+    rows: int = ROWS,
+    *,
+    news: bool = False,
+    width: int = WIDTH,
+    brief: bool = False,
+) -> str:
+    """The page: at most ``rows`` findings, each in two lines, or three where it is not brief."""
+    when = Clock(log)
     made = report(log, rows, news=news)
-    several = len(log.sources) > 1
-    lines = [head(log)]
+    lines = [line for part in head(log).split("\n") for line in wrap(part, width)]
     section = ""
     for finding in made.findings:
         if finding.section != section:
             section = finding.section
-            lines.append(f"\n{section.capitalize()}")
-        name, number = log.where(finding.first_line)
-        place = f"{name}:{number}" if several else f"L{number}"
-        level = (
-            f" {finding.level.upper()}"
-            if finding.level in SEVERE and finding.level != "suspect"
-            else ""
-        )
-        by = ", ".join(list(finding.components)[:2]) + (
-            ", …" if len(finding.components) > 2 else ""
-        )
-        shape = f"{by}: {finding.text}" if by else finding.text
-        if finding.count == 1 and finding.message:
-            shape = finding.message
-        row = f"{finding.count:>9,}{level}  {_span(finding, when)}  {place}  {shape}"
-        lines.append(_shown(row, WIDTH))
-        told = [*finding.notes]
-        if finding.section != _SECTIONS[3]:
-            values = _values(finding)
-            if values and finding.count > 1:
-                told.append(values)
-        if told:
-            lines.append(_shown(f"{'':>11}{'; '.join(told)}", WIDTH))
-        if finding.trace and finding.section == _SECTIONS[0]:
-            lines.append(_shown(f"{'':>11}{finding.trace[-1].strip()}", WIDTH))
-    shown = sum(1 for f in made.findings if f.example)
-    if made.templates > shown:
+            lines.append(f"{'' if brief else NEWLINE}{section.capitalize()}")
+        row = _row(finding, log, when, width)
+        if brief and len(row) > 2:
+            row[1:] = [_cut(f"{row[1]} {' '.join(part.strip() for part in row[2:])}", width)]
+        lines += row
+    told = sum(f.templates for f in made.findings)
+    if made.templates > told:
         lines.append(
-            f"\n{made.templates - shown:,} more templates "
+            f"{'' if brief else NEWLINE}{made.templates - told:,} more templates "
             f"with {made.lines - made.lines_told:,} lines"
         )
     return "\n".join(lines) + "\n"
+
+
+def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: int = WIDTH) -> str:
+    """The page with as many rows as there is room for, at most ROWS."""
+    brief = height < BRIEF
+    for rows in range(ROWS, FEWEST, -1):
+        text = page(log, rows, news=news, width=width, brief=brief)
+        if text.count("\n") < height:
+            return text
+    return page(log, FEWEST, news=news, width=width, brief=brief)
+
+
+def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str]:
+    """The lines of a finding."""
+    name, number = log.where(finding.first_line)
+    place = f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
+    named = finding.level in SEVERE and finding.level != "suspect"
+    level = f" {finding.level.upper()}" if named else ""
+    by = ", ".join(map(_short, list(finding.components)[:2]))
+    by += ", …" if len(finding.components) > 2 else ""
+    text = finding.message if finding.count == 1 and finding.message else finding.text
+    shape = f"{by}: {_said(text)}" if by else _said(text)
+    told = [*finding.notes]
+    if finding.section != SECTIONS[3] and finding.count > 1:
+        told += [values] if (values := _values(finding)) else []
+    if width >= NARROW:
+        row = f"{finding.count:>9,}{level}  {when.span(finding)}  {place}  "
+        indent, lines = _INDENT, [row + _shown(shape, width - len(row))]
+        if told:
+            lines.append(indent + _shown("; ".join(told), width - len(indent)))
+    else:
+        row = f"{finding.count:>7,}{level} "
+        indent, lines = _NARROW_INDENT, [row + _shown(shape, width - len(row))]
+        second = "; ".join([f"{place}  {when.span(finding)}", *told])
+        cut = wrap("".join(c if c.isprintable() else " " for c in second), width - len(indent))
+        lines += [indent + line for line in cut[:1]]
+        if len(cut) > 1:
+            lines.append(indent + _shown(" ".join(cut[1:]), width - len(indent)))
+    if finding.trace and finding.section == SECTIONS[0]:
+        lines.append(indent + _shown(finding.trace[-1].strip(), width - len(indent)))
+    return lines
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
@@ -528,7 +185,8 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
                 "section": finding.section,
                 "count": finding.count,
                 "level": finding.level or None,
-                "template": finding.text,
+                "template": finding.text.strip(),
+                "templates": finding.templates,
                 "first": {"time": finding.first_time, "line": first, "source": source or None},
                 "last": {"time": finding.last_time, "line": log.where(finding.last_line)[1]},
                 "example": finding.example or None,
@@ -544,15 +202,15 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "blank_lines": log.blank,
         "continued_lines": log.continued,
         "shortened_lines": log.splitter.shortened,
-        "first_time": log.total.first_time,
-        "last_time": log.total.last_time,
+        "first_time": log.total.low,
+        "last_time": log.total.high,
         "clock_jumps": log.jumped,
         "bucket": {"width": log.width, "unit": "lines" if log.by_line else "s"},
         "levels": {level: count for level, count in log.levels.items() if level and count},
         "templates": len(log.tree),
         "templates_let_go": log.left,
         "lines_let_go": log.tree.forgotten,
-        "more_templates": made.templates - sum(1 for f in made.findings if f.example),
+        "more_templates": made.templates - sum(f.templates for f in made.findings),
         "more_lines": made.lines - made.lines_told,
         "findings": findings,
     }

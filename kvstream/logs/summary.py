@@ -1,7 +1,8 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 32 of a template, then each 32nd); reports name how many were looked at. Time is
+lines (the first 16 of a template, then each 16th, behind 1,024 each 64th); reports name how many
+were looked at. Time is
 cut into buckets of one width for all templates; the width doubles when there are too many.
 """
 
@@ -26,8 +27,8 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, VALUE_STEP = 32, 32
-"""Lines of a template whose values are looked at, and the step behind them."""
+ALL_VALUES, MANY, STEPS = 16, 1024, (16, 64)
+"""Lines of a template whose values are all looked at; the step to line MANY, and behind."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8
@@ -52,19 +53,31 @@ def _split(rest: str) -> tuple[str, str]:
 class Series:
     """How often something occurs, over time."""
 
-    __slots__ = ("buckets", "count", "first_line", "first_time", "last_line", "last_time")
+    __slots__ = (
+        "buckets", "count", "first_line", "first_time", "high", "last_line", "last_time", "low",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = 0
         self.buckets: Counter[int] = Counter()
         self.first_time: float | None = None
         self.last_time: float | None = None
+        self.low: float | None = None
+        self.high: float | None = None
+        """The earliest and the latest time: clocks go back."""
         self.first_line = 0
         self.last_line = 0
+
+    def begin(self, line: int, time: float | None) -> None:
+        """The first line."""
+        self.first_line = line
+        self.first_time = self.low = self.high = time
 
     def merge(self, other: Series) -> None:
         """Take in what another one counted."""
         self.count += other.count
+        self.low = min((t for t in (self.low, other.low) if t is not None), default=None)
+        self.high = max((t for t in (self.high, other.high) if t is not None), default=None)
         self.buckets.update(other.buckets)
         if other.first_line < self.first_line or not self.first_line:
             self.first_line, self.first_time = other.first_line, other.first_time
@@ -162,6 +175,8 @@ class Shape(Series):
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
         words = self.template.words
+        if WILDCARD not in words:
+            return
         values = values_of(message_of(rest))
         if len(values) != len(words):
             return
@@ -208,7 +223,11 @@ class LogSummary:
 
     def __init__(self, *, capacity: int = 4096) -> None:
         self.tree = TemplateTree(
-            capacity=capacity, on_join=self._on_join, on_evict=self._on_evict, split=_split
+            capacity=capacity,
+            on_join=self._on_join,
+            on_evict=self._on_evict,
+            split=_split,
+            name=component_of,
         )
         self.total = Series()
         """All lines but those that continue others."""
@@ -219,7 +238,6 @@ class LogSummary:
         """Templates that have left."""
         self.left_levels: Counter[str] = Counter()
         """Lines of templates that have left, by level."""
-        self.levels: Counter[str] = Counter()
         self.components: OrderedDict[str, Series] = OrderedDict()
         self.jumps: list[int] = []
         """Lines at which the clock goes back, the first ones."""
@@ -239,6 +257,14 @@ class LogSummary:
     def dated(self) -> bool:
         """Whether the times name a year."""
         return self._parser.dated
+
+    @property
+    def levels(self) -> Counter[str]:
+        """Lines by level."""
+        lines = Counter(self.left_levels)
+        for shape in self.shapes:
+            lines[shape.level] += shape.count
+        return lines
 
     @property
     def shapes(self) -> list[Shape]:
@@ -298,44 +324,50 @@ class LogSummary:
             bucket: int | None = int(number // self.width)
         else:
             bucket = None if time is None else int(time // self.width)
-        template = self.tree.add(rest)
+        template, component = self.tree.add_named(rest)
         shape: Shape = template.data
         if shape is None:
             shape = template.data = Shape(template, level_of(rest), line, rest)
-            shape.first_line, shape.first_time = number, time
+            shape.begin(number, time)
         shape.count += 1
         shape.last_line, shape.last_time = number, time
         if not shape.since_line:
             shape.since_line, shape.since_time = number, time
         self._shape = shape
-        self.levels[shape.level] += 1
         total = self.total
         total.count += 1
         total.last_line, total.last_time = number, time
         if total.first_time is None:
-            total.first_line, total.first_time = number, time
+            total.begin(number, time)
+        if time is not None:
+            for series in (shape, total):
+                if series.high is None or time > series.high:
+                    series.high = time
+                elif time < series.low:  # type: ignore[operator]
+                    series.low = time
         if bucket is not None:
             shape.buckets[bucket] += 1
             total.buckets[bucket] += 1
             if len(total.buckets) > MOST_BUCKETS:
                 self._widen()
-        component = component_of(rest)
         if component is not None:
             self._component(component, number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:
                 shape.components[component] += 1
-        if shape.count <= ALL_VALUES or shape.count % VALUE_STEP == 0:
+        if shape.count <= ALL_VALUES or shape.count % STEPS[shape.count > MANY] == 0:
             shape.look(rest, bucket)
 
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
         series = self.components.get(name)
         if series is None:
             series = self.components[name] = Series()
-            series.first_line, series.first_time = number, time
+            series.begin(number, time)
             if len(self.components) > MOST_COMPONENTS:
                 self.components.popitem(last=False)
         series.count += 1
         series.last_line, series.last_time = number, time
+        if time is not None and time > (series.high or time - 1):
+            series.high = time
         if bucket is not None:
             series.buckets[bucket] += 1
 
@@ -346,9 +378,7 @@ class LogSummary:
         if shape.count == 1 and len(shape.trace) < TRACE_LINES:
             shape.trace.append(line[:EXAMPLE])
         if shape.level in ("", "info", "suspect") and is_trace(line):
-            self.levels[shape.level] -= shape.count
             shape.level = "error"
-            self.levels["error"] += shape.count
 
     def _widen(self) -> None:
         """Double the width of the buckets until they are few."""
@@ -375,14 +405,7 @@ class LogSummary:
             into.data = gone.data
             into.data.template = into
             return
-        before = LEVELS.index(into.data.level)
-        if LEVELS.index(gone.data.level) != before:
-            self.levels[into.data.level] -= into.data.count
-            self.levels[gone.data.level] -= gone.data.count
-            into.data.take_over(gone.data)
-            self.levels[into.data.level] += into.data.count
-        else:
-            into.data.take_over(gone.data)
+        into.data.take_over(gone.data)
 
     def _on_evict(self, template: Template) -> None:
         self.left += 1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 WILDCARD = "<*>"
@@ -33,10 +33,13 @@ _TOP = (
     "com|net|org|edu|gov|mil|int|arpa|info|biz|local|lan|internal|localdomain|"
     "[a-z]{2}"  # countries
 )
+# A number, a date, with a unit.
+_NUMBER = rf"<?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b)"
 _VALUE = re.compile(
     rf"""
       \ ?\((?:\d[\d.,]*\ ?{_UNIT})\)                          # a quantity again, for people
-    | \b(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
+    | (?<![A-Za-z0-9])(?:                                     # no value begins within a word
+      \b(?=[A-Z\d])(?:{_DAY},?\ )?(?:{_MONTH}\ +\d\d?|\d\d?\ {_MONTH})(?:\ \d{{4}})?
       (?:\ \d\d:\d\d:\d\d)?(?:\ [A-Z]{{3,4}})?(?:\ \d{{4}})?\b  # a date
     | (?<![\w+.-])[a-z][a-z0-9+.-]*://[^\s"'<>)\]]+                     # a URL
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+                          # a mail address
@@ -48,16 +51,21 @@ _VALUE = re.compile(
     | (?<![\w.-])[a-zA-Z0-9_-]+(?:\.[a-zA-Z0-9_-]+)+:\d+\b       # a host and a port
     | (?<![\w.-])(?:[a-zA-Z0-9_-]+\.)+(?:{_TOP})\b(?![\w.(:])                     # a host
     | \b0[xX][0-9a-fA-F]+\b
-    | <?[-+]?(?<![A-Za-z0-9])\d+(?:[.,:/-]\d+)*(?:\ ?{_UNIT}\b|%|\b) # a number, a date, with a unit
+    | {_NUMBER}
     | \b(?=[a-fA-F]*\d)[0-9a-fA-F]{{8,}}\b                    # a digest
+      )
+    | (?=[-+<]){_NUMBER}
     """,
     re.VERBOSE,
 )
 _EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
 _CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
+_TOKEN = re.compile(r"[^\s=:,;()\[\]{}\"'<>|]+")
+_OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 _DIGIT = re.compile(r"\d")
 _DIGITS = b"0123456789"
-_LONG_HEX = re.compile(rb"[0-9a-f-]{12,}")
+_HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
+_LONG_HEX = b"\0" * 12
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
 _KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
@@ -131,6 +139,7 @@ class TemplateTree:
         on_evict: called with a template that leaves.
         on_join: called with a template and one whose lines it takes.
         split: what of a line keeps templates apart (such as its level), and the message.
+        name: who wrote a line, where it tells.
     """
 
     def __init__(
@@ -144,17 +153,18 @@ class TemplateTree:
         on_evict: Callable[[Template], None] = lambda template: None,
         on_join: Callable[[Template, Template], None] = lambda into, gone: None,
         split: Callable[[str], tuple[str, str]] = lambda line: ("", line),
+        name: Callable[[str], str | None] = lambda line: None,
     ) -> None:
         self.similarity, self.depth, self.variants = similarity, depth, variants
         self.children, self.capacity = children, capacity
-        self.on_evict, self.on_join, self.split = on_evict, on_join, split
+        self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Lines of templates that have left."""
         self._made = 0
         self._leaves: dict[tuple[str, ...], list[_Group]] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
-        self._known: OrderedDict[bytes, Template] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
         self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
 
     def __iter__(self) -> Iterator[Template]:
@@ -165,21 +175,28 @@ class TemplateTree:
 
     def add(self, line: str) -> Template:
         """Count a line (without its time) and return its template."""
+        return self.add_named(line)[0]
+
+    def add_named(self, line: str) -> tuple[Template, str | None]:
+        """Count a line; its template, and the name of who wrote it."""
         raw = line[:LONGEST].encode("utf-8", "replace")
         key = raw.translate(None, _DIGITS)
-        template = self._known.get(key)
-        if template is None or template.joined is not None:
-            short = _LONG_HEX.sub(b"", raw).translate(None, _DIGITS)
-            template = self._known.get(short)
-            if template is None or template.joined is not None:
-                template = self._known[short] = self._look_up(line)
+        known = self._known.get(key)
+        if known is None or known[0].joined is not None:
+            short = _without_long_hex(raw).translate(None, _DIGITS)
+            known = self._known.get(short)
+            if known is None or known[0].joined is not None:
+                known = self._known[short] = self._look_up(line), self.name(line)
             if len(key) == len(short):
-                self._known[key] = template
+                self._known[key] = known
             if len(self._known) > 8 * self.capacity:
                 self._known.popitem(last=False)
+        template, name = known
         template.count += 1
         self._recent.move_to_end(template)
-        return template
+        if name is not None and _DIGIT.search(name):  # lines of this form have other digits
+            name = self.name(line)
+        return template, name
 
     def _look_up(self, line: str) -> Template:
         apart, message = self.split(line)
@@ -271,6 +288,19 @@ class TemplateTree:
         self.on_evict(old)
 
 
+def _without_long_hex(raw: bytes) -> bytes:
+    """The line without its runs of 12 and more of ``0-9a-f-``: half the time of a pattern."""
+    marked = raw.translate(_HEX)
+    at, start, kept = marked.find(_LONG_HEX), 0, []
+    while at >= 0:
+        kept.append(raw[start:at])
+        rest = marked[at:]
+        start = at + len(rest) - len(rest.lstrip(b"\0"))
+        at = marked.find(_LONG_HEX, start)
+    kept.append(raw[start:])
+    return b"".join(kept)
+
+
 def _plain(message: str) -> str:
     """What is looked at of a message, without the characters that stand for values here."""
     text = message[:LONGEST].replace(_MARK, " ")
@@ -298,6 +328,14 @@ def values_of(message: str) -> list[str]:
     for word in _CUT.split(_EMPTY.sub(_MARK, masked), maxsplit=MOST_WORDS):
         if not word:
             continue
+        if word.isascii() and _MARK not in word:
+            is_value = _DIGIT.search(word) is not None
+            if is_value and wild:
+                words[-1] = f"{words[-1]} {word}"
+            else:
+                words.append(word)
+            wild = is_value
+            continue
         plain = _KEPT_MARK.sub(_MARK, word)
         is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
         raw = _KEPT_MARK.sub(lambda m: found[ord(m.group()) - _KEPT] + " ", word).strip(" \0")
@@ -307,6 +345,31 @@ def values_of(message: str) -> list[str]:
             words.append(raw)
         wild = is_value
     return words[:MOST_WORDS]
+
+
+def shown(message: str, words: Sequence[str]) -> str:
+    """A line of a template for people: its punctuation, and ``<*>`` for the variables."""
+    masked = mask(message)
+    parts: list[str] = []
+    at = place = 0
+    wild = False
+    between = ""  # values in a row
+    for found in _TOKEN.finditer(masked):
+        word = found.group()
+        is_value = not word.strip(_MARK) or _DIGIT.search(word) is not None
+        gap = masked[at : found.start()]
+        if is_value and wild:
+            between += gap
+        else:
+            if place >= len(words):
+                break
+            if gap[:1] in _OPENING and _OPENING[gap[:1]] in between:
+                gap = gap[1:]
+            parts += gap, words[place]
+            place, between = place + 1, ""
+        at, wild = found.end(), is_value
+    text = "".join([*parts, masked[at:]])
+    return text.replace(_MARK, WILDCARD)
 
 
 def words_of(masked: str) -> list[str]:

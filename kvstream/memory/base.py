@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvstream.engine.reader import Reader
-from kvstream.input.source import SourceRecord
+from kvstream.input.source import LineCounts, SourceRecord
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Prompt
 from kvstream.settings import RunSettings
@@ -35,6 +35,8 @@ class Trace:
     """Global byte offset behind the last of them."""
     records: Sequence[SourceRecord] = ()
     """Sizes and digests of the sources, as far as they were read."""
+    line_counts: LineCounts | None = None
+    """Of logs: lines, and how many of them were not read because they repeat others."""
     ended_line: bool = True
     """Whether the last of them ended with a newline."""
 

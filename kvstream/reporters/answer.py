@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
-from kvstream.reporters.citations import citation_lines
+from kvstream.reporters.citations import citation_lines, match_lines
 from kvstream.reporters.format import for_terminal, json_text
 
 # JSON escapes the other control characters itself.
@@ -49,7 +49,8 @@ class AnswerWriter(Reporter):
                 self._write(event.result.answer.rstrip("\n") + "\n")
             if self.is_terminal and not self.as_json and event.result.generated:
                 width = shutil.get_terminal_size().columns
-                for line in citation_lines(event.result.citations, width):
+                told = citation_lines(event.result.citations, width)
+                for line in [*told, *match_lines(event.result.lines, width)]:
                     self._write(line + "\n")
             self.streamed.clear()
 

@@ -37,6 +37,18 @@ def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[s
     return lines
 
 
+def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
+    """Source, number and text of log lines that have the words of the question."""
+    if lines is None or not lines["matches"]:
+        return []
+    told = ["", "Lines with the words of the question:"]
+    for found in lines["matches"]:
+        told.append(f"{_end_of(_one_line(found['source']), max(8, width - 12))}:{found['line']}")
+        text = _one_line(found["text"])
+        told += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
+    return told
+
+
 def coverage_line(result: Result, *, pictures: bool) -> str | None:
     """How much of the document memory still represents, with a map of it from its first page on.
 

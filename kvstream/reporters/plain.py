@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.base import Reporter
@@ -165,6 +165,7 @@ def summary(result: Result) -> str:
         (result.budget_tokens, result.budget_bytes),
         result.prefill_s + result.answer_s,
         result.tokens_per_s,
+        result.lines,
     )
 
 
@@ -175,6 +176,7 @@ def cost_line(
     budget: tuple[int, int],
     seconds: float,
     speed: float,
+    lines: Mapping[str, Any] | None = None,
 ) -> str:
     """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
     parts = [
@@ -184,6 +186,9 @@ def cost_line(
         f"peak {number(peak[0])} of {number(budget[0])} entries "
         f"({size(peak[1])} of {size(budget[1])})",
     ]
+    if lines and lines["thinned"]:
+        told = f"{number(lines['read'])} of {number(lines['lines'])} lines"
+        parts[0] += f" ({told}, {number(lines['thinned'])} thinned)"
     if seconds:
         parts.append(duration(seconds))
     if speed:  # none where a memory file was opened: it was read at another time

@@ -14,6 +14,7 @@ from kvstream.errors import SourceError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Source
+from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
 from kvstream.model.bounded import BoundedModel
@@ -54,6 +55,9 @@ class Reading:
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; returns the memory. Raises SourceError."""
+        if self.request.thin == "auto":
+            whole = PER_ENTRY * self.plan.sizes.budget
+            self.sources = ThinnedSource(self.sources, whole, self.request.questions)
         memory, feed = self._new() if self.after is None else self._more(self.after)
         reader, trace = memory.reader, memory.trace
         run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
@@ -173,6 +177,8 @@ class Reading:
     def _place(self, trace: Trace) -> None:
         """What is known of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
+        if isinstance(self.sources, ThinnedSource):
+            trace.line_counts = self.sources.line_counts
 
 
 def _never() -> bool:

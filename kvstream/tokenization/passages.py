@@ -90,9 +90,9 @@ class Passages:
         self._line = 1
         self._behind = 0
         self._cut: Cutter | None = None
-        # Where places of a document begin in what waits.
+        # Where places of a document, and lines behind others that were left out, begin.
         self._marks: list[int] = []
-        self._places: list[int | str | None] = []
+        self._places: list[tuple[int | str | None, int]] = []
 
     def __len__(self) -> int:
         """Passages held."""
@@ -109,9 +109,9 @@ class Passages:
             self._settle(final=True)
             self._source, self._line, self._cut = block.source, 1, None
             self._marks, self._places = [], []
-        if not self._places or self._places[-1] != block.place:
+        if not self._places or self._places[-1] != (block.place, block.left_out):
             self._marks.append(block.start)
-            self._places.append(block.place)
+            self._places.append((block.place, block.left_out))
         self._blocks.append(block)
         self._chars += len(block.text)
         if self._chars >= max(self._wanted, SAMPLE if self._cut is None else 0):
@@ -183,7 +183,8 @@ class Passages:
         for passage, behind, end in self._pieces(text, offsets, self._cut, final=final):
             self._found.append(passage)
             self._reach.append(behind)
-            self._line, self._behind, used = passage.line_end, passage.end, end
+            self._line += text.count("\n", used, end)
+            self._behind, used = passage.end, end
         rest = text[used:]
         if final or rest.isspace():
             self._line += rest.count("\n")
@@ -208,10 +209,6 @@ class Passages:
             return lines if looks_like_lines(text[:SAMPLE]) else sentences
         return lines if self._mode == "lines" else sentences
 
-    def _place(self, at: int) -> int | str | None:
-        """Page or chapter of the byte ``at``."""
-        return self._places[max(bisect_right(self._marks, at) - 1, 0)]
-
     def _pieces(
         self, text: str, offsets: np.ndarray, cut: Cutter, *, final: bool
     ) -> Iterator[tuple[Passage, int, int]]:
@@ -221,14 +218,19 @@ class Passages:
             first = line + text.count("\n", counted, start)
             line, counted = first + text.count("\n", start, end), end
             begin, stop = int(offsets[start]), int(offsets[end])
-            place, last = self._place(begin), self._place(max(begin, stop - 1))
+            place, left_out = self._at(begin)
+            last, left_out_end = self._at(max(begin, stop - 1))
             page_end = last if isinstance(last, int) and last != place else None
             found = Passage(
-                self._source, begin, stop, first, line, text[start:end],
+                self._source, begin, stop, first + left_out, line + left_out_end, text[start:end],
                 place=place, page_end=page_end,
             )  # fmt: skip
             yield found, behind, end
             behind = stop
+
+    def _at(self, byte: int) -> tuple[int | str | None, int]:
+        """The place that a byte lies in, and the lines that were left out before it."""
+        return self._places[max(bisect_right(self._marks, byte) - 1, 0)]
 
 
 def _places(

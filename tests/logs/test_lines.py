@@ -143,3 +143,27 @@ def test_a_long_line_is_held_in_part_and_counted() -> None:
     (line,) = splitter.feed("\n")
     assert len(line) == LONGEST_LINE
     assert splitter.shortened == 1
+
+
+def test_code_is_no_log() -> None:
+    root = Path(__file__).parents[2]
+    files = [*(root / "kvstream").rglob("*.py"), *(root / "docs").rglob("*.md")]
+    assert len(files) > 100
+    heads = {path: path.read_text("utf-8")[:65536].splitlines() for path in files}
+    assert [path for path, head in heads.items() if looks_like_log(head)] == []
+
+
+def test_a_file_name_in_front_of_the_time_is_no_part_of_the_message() -> None:
+    line = "api.log.1.2024-05-01_12:00:00 2024-05-01 12:00:00.5 17 INFO nova.api.server [req-1] up"
+    time, rest = LineParser().parse(line)
+    assert time == pytest.approx(NOON + 0.5)
+    assert component_of(rest) == "nova.api.server"
+    assert message_of(rest) == "[req-1] up"
+
+
+def test_lines_of_one_second_have_their_own_fractions_and_zones() -> None:
+    parser = LineParser()
+    stamps = ["12:00:00.250Z", "12:00:00.500Z", "12:00:00Z", "12:00:00+02:00", "12:00:00,125"]
+    times = [parser.parse(f"2024-05-01T{stamp} hello") for stamp in stamps]
+    assert [time - NOON for time, _ in times] == [0.25, 0.5, 0, -7200, 0.125]
+    assert {rest.strip() for _, rest in times} == {"hello"}

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from kvstream.logs.page import page, record, report
+from kvstream.logs.findings import ROWS, report
+from kvstream.logs.page import FEWEST, page, page_of_screen, record
 from kvstream.logs.summary import MOST_BUCKETS, LogSummary
 
 
@@ -185,3 +186,69 @@ def test_line_numbers_are_those_of_each_source() -> None:
     log.begin("other.log")
     log.feed(at(5, "ERROR b: y") + "\n")
     assert "other.log:1" in page(log)
+
+
+@pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 160])
+def test_no_line_of_the_page_is_wider_than_the_screen(width: int) -> None:
+    rng = random.Random(9)
+    lines = quiet_day(rng)
+    lines += [(40_000 + i / 2, f"ERROR shop: retry {'of an order ' * 20} {i}") for i in range(200)]
+    text = page(finished(lines), width=width)
+    assert max(map(len, text.split("\n"))) <= width
+    assert "shop: retry" in text
+
+
+@pytest.mark.parametrize("height", [12, 23, 39, 49, 100])
+def test_a_page_has_the_rows_that_fit_a_screen(height: int) -> None:
+    words = [a + b + c for a in "bcdfg" for b in "aeiou" for c in "klmnp"]
+    log = read([at(i, f"ERROR {w}x{w}: {w} {w}y is {'gone ' * 9}") for i, w in enumerate(words)])
+    text = page_of_screen(log, height, width=80)
+    assert text.count("\n") <= height
+    rows = sum(" ERROR " in line for line in text.split("\n"))
+    assert FEWEST <= rows <= ROWS
+
+
+def test_templates_are_shown_as_they_were_written() -> None:
+    log = read([at(i, f"INFO a: child {i} (of 10.0.0.{i % 9}): done") for i in range(30)])
+    assert "a: child <*> (of <*>): done" in page(log)
+
+
+def test_the_span_is_that_of_the_times_and_not_of_the_lines() -> None:
+    log = read([at(5000, "INFO a: x 1"), at(9000, "INFO a: x 2"), at(0, "INFO a: x 3")])
+    made = record(log)
+    assert made["last_time"] - made["first_time"] == 9000
+
+
+def test_rare_templates_of_one_start_are_one_row() -> None:
+    lines = [at(i, f"INFO shop: order {i} served") for i in range(500)]
+    words = [a + b for a in "bcdfg" for b in "aeiou"]
+    lines += [at(500, f"kernel: {w} {w}ing {'of ' * (i % 7)}{w}er") for i, w in enumerate(words)]
+    lines += [at(501 + i, f"INFO shop: order {i} served") for i in range(500)]
+    rare = [f for f in report(read(lines)).findings if f.section == "new or rare"]
+    assert [f.templates for f in rare] == [25]
+    assert "and 24 more rare templates" in rare[0].notes[0]
+
+
+def test_interleaved_streams_keep_their_levels_and_components() -> None:
+    lines = []
+    for n in range(200):
+        lines.append(at(n, f"INFO shop: order {n} served"))
+        lines.append(
+            f'{{"time": "2024-05-01T00:00:{n % 60:02d}Z", "level": "warn", "msg": "x {n}"}}'
+        )
+        lines.append(f"time=2024-05-01T00:00:{n % 60:02d}Z level=error msg=gone id={n}")
+    log = read(lines)
+    assert {k: v for k, v in log.levels.items() if v} == {"info": 200, "warning": 200, "error": 200}
+    assert balanced(log)
+
+
+def test_fifty_megabytes_without_a_newline_are_one_shortened_line() -> None:
+    log = LogSummary()
+    log.begin("x")
+    log.feed(at(0, "INFO a: begins ") + "\n" + at(1, "INFO a: "))
+    for _ in range(50):
+        log.feed("word " * 200_000)
+    log.feed("\n" + at(2, "INFO a: goes on") + "\n")
+    assert (log.lines, log.splitter.shortened) == (3, 1)
+    assert balanced(log)
+    assert max(map(len, page(log).split("\n"))) <= 160

@@ -23,6 +23,7 @@ from kvstream.cli.shared.running import read
 @sources_argument
 @following_options
 @logs.as_option
+@logs.width_option
 @each_options
 @reading_options
 @click.pass_context
@@ -32,6 +33,7 @@ def command(
     follow: bool,
     every: Any,
     kind: str,
+    width: int | None,
     each: Each | None,
     options: ReadingOptions,
 ) -> int:
@@ -42,8 +44,10 @@ def command(
     pocket does so unless --no-extract is given.
 
     A log is not read by the model: it becomes a table of its templates, with counts, times, bursts,
-    silences and drifts, errors first; --passages sets the rows (16). Several files of a log are
-    read in the order of their times. --as prose leaves a log to the model.
+    silences and drifts, errors first; --passages sets the rows (16, or what the screen holds). With
+    -m a model writes a paragraph above it; sentences with a number or a name that is not in the
+    table are removed. Several files of a log are read in the order of their times. --as prose
+    leaves a log to the model.
 
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
@@ -67,7 +71,10 @@ def command(
             paths,
             options,
             rows=options.asked.get("passages"),
+            width=width,
             seconds=logs.seconds_of(every),
             follow=follow,
         )
+    if width is not None:
+        raise click.UsageError("--width has an effect on the page of a log alone.", ctx)
     return read(paths, (), options, every=every, follow=follow)

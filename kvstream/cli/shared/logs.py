@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.api.logs import ROWS, LineParser, LogSummary, looks_like_log, page, record
+from kvstream.api.logs import (
+    MOST_TOKENS,
+    QUESTION,
+    ROWS,
+    ROWS_READ,
+    WIDTH,
+    LineParser,
+    LogSummary,
+    checked,
+    looks_like_log,
+    page,
+    page_of_screen,
+    record,
+)
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.options import ReadingOptions, option, typed
 from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.running import POCKET, open_model
 from kvstream.cli.shared.running import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import in_lines, json_text
 from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
@@ -27,11 +42,12 @@ if TYPE_CHECKING:
 
 HEAD = 64 * 1024
 """Characters (bytes, of standard input) by which a log is recognized."""
+NARROWEST = 40
+"""Columns that a page has at least."""
 ENOUGH = 4
 """Lines of a slow pipe by which it is recognized."""
 _OF_MODEL = frozenset(
     (
-        "model",
         "method",
         "budget",
         "extract",
@@ -53,6 +69,12 @@ as_option = option(
 )  # fmt: skip
 
 
+width_option = option(
+    "--width", type=click.IntRange(min=NARROWEST), metavar="N", section="Answer", advanced=True,
+    help="Columns of a log's page: those of the terminal, or 160 in a pipe.",
+)  # fmt: skip
+
+
 def open_sources(paths: Sequence[str | Source], *, text: bool = False) -> Any:
     """The sources. Imported here, because that takes a while."""
     from kvstream.api.sources import open_sources
@@ -66,6 +88,8 @@ def is_log(ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool) -
         return kind == "log"
     if any(typed(ctx, name) for name in _OF_MODEL):
         return False
+    if typed(ctx, "model") and ctx.params.get("model") == POCKET:
+        return False
     if paths[0] == "-":
         return looks_like_log(_head_of_stdin(text=text).splitlines())
     if not (os.path.isfile(paths[0]) or os.path.isdir(paths[0])):
@@ -78,11 +102,12 @@ def summarize(
     options: ReadingOptions,
     *,
     rows: int | None = None,
+    width: int | None = None,
     seconds: float | None = None,
     follow: bool = False,
 ) -> int:
     """Read logs and print their page; with ``seconds`` also what is new, that often."""
-    as_json, output = options.as_json, options.output
+    output = options.output
     with ExitStack() as stack:
         out: Any = sys.stdout
         if output is not None and output != Path("-"):
@@ -96,7 +121,7 @@ def summarize(
         paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
         sources = open_for_reading(paths, options, interrupts, follow=follow, due=timer.due)
         log = LogSummary()
-        reported = 0
+        reports = _Reports(log, out, options, rows, width, teller.tell)
         for source, text_piece in _pieces(sources):
             if interrupts():
                 break
@@ -104,10 +129,10 @@ def summarize(
                 log.begin(sources.names[source])
             log.feed(text_piece)
             if timer.due():
-                reported = _report(log, reported, out, rows or ROWS, as_json=as_json)
+                reports.tell()
                 timer.restart()
         log.close()
-        _report(log, reported, out, rows or ROWS, as_json=as_json, last=True)
+        reports.tell(last=True)
         if not options.quiet:
             for warning in sources.warnings:
                 teller.tell(warning)
@@ -128,24 +153,70 @@ class _Timer:
         return self.next is not None and time.monotonic() >= self.next
 
 
-def _report(
-    log: LogSummary, reported: int, out: Any, rows: int, *, as_json: bool, last: bool = False
-) -> int:
-    """Print the page, or what is new since the last one; returns the lines told of by now."""
-    if log.lines == reported and (reported or not last):
-        return reported
-    news = reported > 0
-    if as_json:
-        made = record(log, rows, news=news)
-        out.write(json_text({**made, "new_lines": log.lines - reported}) + "\n")
-    else:
-        if news:
-            now = time.strftime("%Y-%m-%d %H:%M:%S")
-            out.write(f"\n--- {now}: {log.lines - reported:,} new lines ---\n")
-        out.write(page(log, rows, news=news))
-    out.flush()
-    log.mark()
-    return log.lines
+class _Reports:
+    """Prints the page, later what is new; with a model that writes, a paragraph above it."""
+
+    def __init__(
+        self,
+        log: LogSummary,
+        out: Any,
+        options: ReadingOptions,
+        rows: int | None,
+        width: int | None,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._log, self._out, self._options = log, out, options
+        self._rows, self._width, self._tell = rows, width, tell
+        self._told = 0  # lines
+        self._model: Any = None
+
+    def tell(self, *, last: bool = False) -> None:
+        """Report, where there is something new."""
+        log, lines = self._log, self._log.lines
+        if lines == self._told and (self._told or not last):
+            return
+        news = self._told > 0
+        writes = self._options.model != POCKET
+        paragraph, removed = self._paragraph(news=news) if writes else ("", [])
+        if self._options.as_json:
+            made = {**record(log, self._rows or ROWS, news=news), "new_lines": lines - self._told}
+            if writes:
+                made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
+            self._out.write(json_text(made) + "\n")
+        else:
+            if news:
+                now = time.strftime("%Y-%m-%d %H:%M:%S")
+                self._out.write(f"\n--- {now}: {lines - self._told:,} new lines ---\n")
+            if paragraph:
+                self._out.write(f"{in_lines(paragraph)}\n\n")
+            self._out.write(self._page(news=news))
+        self._out.flush()
+        if removed and not self._options.quiet:
+            self._tell(
+                f"Removed from the paragraph: {len(removed)} of its sentences, which have numbers "
+                "or names that are not in the table, or name no line."
+            )
+        log.mark()
+        self._told = lines
+
+    def _page(self, *, news: bool) -> str:
+        terminal = self._out.isatty()
+        screen = shutil.get_terminal_size()
+        width = self._width or (screen.columns if terminal else WIDTH)
+        width = max(width, NARROWEST)
+        if terminal and self._rows is None:
+            return page_of_screen(self._log, screen.lines - 1, news=news, width=width)
+        return page(self._log, self._rows or ROWS, news=news, width=width)
+
+    def _paragraph(self, *, news: bool) -> tuple[str, list[str]]:
+        """What the model writes of the table, checked, and the sentences that fail the check."""
+        if self._model is None:
+            if not self._options.quiet:
+                self._tell(f"Loading {self._options.model} ...")
+            self._model = open_model(self._options)
+        table = page(self._log, ROWS_READ, news=news)
+        answer = self._model.ask(text=table, question=QUESTION, max_tokens=MOST_TOKENS, thin="off")
+        return checked(answer.text, table)
 
 
 def _pieces(sources: Any) -> Iterator[tuple[int, str]]:

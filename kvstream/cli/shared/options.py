@@ -540,6 +540,12 @@ answer_options = stack(
 
 output_options = stack(
     option(
+        "--thin", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
+        advanced=True, section="Input and output",
+        help="auto: of a log that is longer than the budget, the model reads lines that repeat "
+        "once in a while; the others are counted.",
+    ),
+    option(
         "--text", is_flag=True, advanced=True, section="Input and output",
         help="Read every file as plain UTF-8 text, HTML and binary files too; bytes that are no "
         "text are replaced.",
@@ -818,7 +824,7 @@ _ANSWERS = (
 )  # fmt: skip
 _ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
-    "reread", "checkpoint", "checkpoint_every", *_ANSWERS,
+    "reread", "thin", "checkpoint", "checkpoint_every", *_ANSWERS,
 )  # fmt: skip
 _VALUES = tuple(dict.fromkeys((
     "model", *_LOADING, "method", "set", *_ASKED, "text", "max_unpacked",

@@ -210,6 +210,7 @@ def reading_line(memory: Memory) -> str:
         memory.budget,
         memory.seconds,
         memory.tokens_per_s,
+        memory.lines,
     )
 
 

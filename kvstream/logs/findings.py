@@ -1,0 +1,484 @@
+"""What to tell of a log: findings about each template, and their order.
+
+All tests compare a template with the log around it: a burst is a bucket of time with far more
+lines than a Poisson process of the template's own rate gives, a silence is a gap that its share of
+all lines makes improbable, a drift is a quantity whose late values lie far from its early ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from kvstream.logs.lines import SEVERE, message_of
+from kvstream.logs.summary import LogSummary, Series, Shape, Variable
+from kvstream.logs.templates import WILDCARD, shown
+
+ROWS = 16
+"""Rows of a page, where nobody names another number."""
+RARE = 3
+"""Most lines of a template that is rare."""
+LATE = 0.25
+"""Share of the log behind which a template is new."""
+FLOOD = 20
+"""Times its rate of a burst that the lines before it may explain."""
+MUCH = 0.05
+"""Share of the log that it has, where its lines are no errors."""
+LONGEST_GAP = 900.0
+"""Seconds (lines, in a log without times) before a burst in which a line may explain it."""
+CAUSE = 5.0
+"""What a rare line before a flood of errors scores; two less before another flood."""
+TOGETHER = 4
+"""Rare templates of one component, one after the other, that are told in one row."""
+NEAR = 60
+"""Lines, and seconds, between two of these."""
+_WEIGHT = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
+SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
+
+
+@dataclass
+class Finding:
+    """One row of the page: a template or a component, and what is unusual about it."""
+
+    section: str
+    count: int
+    level: str
+    text: str
+    first_line: int
+    last_line: int
+    first_time: float | None
+    last_time: float | None
+    low: float | None = None
+    high: float | None = None
+    """The earliest and the latest time, where the clock goes back."""
+    example: str = ""
+    message: str = ""
+    trace: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    variables: list[dict[str, Any]] = field(default_factory=list)
+    components: dict[str, int] = field(default_factory=dict)
+    score: float = 0.0
+    templates: int = 1
+    """Templates that the row tells of; 0: it is about a component."""
+    together: tuple[str, int] | None = None
+    """What happens, and in which bucket: findings that share it tell the same."""
+
+
+@dataclass
+class Report:
+    """What there is to tell of a log up to now."""
+
+    findings: list[Finding]
+    templates: int
+    """Templates that could have been told of."""
+    lines_told: int
+    """Lines of the templates in `findings`."""
+    lines: int
+    """Lines of all templates."""
+
+
+class Clock:
+    """Writes times: the day only where the log spans more than one."""
+
+    def __init__(self, log: LogSummary) -> None:
+        self.log = log
+        first, last = log.total.low, log.total.high
+        buckets = log.total.buckets
+        self.days = self.years = False
+        if first is not None and last is not None and buckets and not log.by_line:
+            self.days = int(first // 86400) != int(last // 86400)
+            self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
+            self.years = log.dated and clock.gmtime(_sane(first))[0] != clock.gmtime(_sane(last))[0]
+
+    def __call__(self, time: float | None, line: int, *, full: bool = False) -> str:
+        year = self.log.dated and (full or self.years)
+        form = ("%Y-" if year else "") + "%m-%d " if self.days or full else ""
+        return self._as(f"{form}%H:%M:%S", time, line)
+
+    def _as(self, form: str, time: float | None, line: int) -> str:
+        if time is None or self.log.by_line:
+            return f"line {line:,}"
+        try:
+            return clock.strftime(form, clock.gmtime(time))
+        except (ValueError, OverflowError, OSError):  # a year that no calendar has
+            return f"line {line:,}"
+
+    def span(self, finding: Finding) -> str:
+        """From when to when."""
+        low, high = finding.low, finding.high
+        first, last = self(low, finding.first_line), self(high, finding.last_line)
+        if finding.count == 1 or first == last:
+            return first
+        if low is not None and high is not None and low // 86400 == high // 86400:
+            last = self._as("%H:%M:%S", high, finding.last_line)
+        return f"{first} to {last}"
+
+    def bucket(self, bucket: int) -> str:
+        """When a bucket begins."""
+        start = bucket * self.log.width
+        return self(start, max(int(start), 1))
+
+
+def _sane(time: float) -> float:
+    """A time of a year that calendars have."""
+    return min(max(time, 0.0), 2e11)
+
+
+def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
+    """The `rows` findings that matter most, section by section.
+
+    With ``news`` only templates with lines behind the last `LogSummary.mark`, and their counts
+    since then.
+    """
+    when = Clock(log)
+    order = sorted(log.total.buckets)
+    shapes = [s for s in log.shapes if not news or s.count > s.reported]
+    bursts = {s.first_line: _burst(s, log, order) for s in shapes}
+    onsets = [
+        (start, shape)
+        for shape in shapes
+        if (start := _onset(shape, bursts[shape.first_line], log))
+    ]
+    found: list[Finding] = []
+    for shape in shapes:
+        found.append(_finding(shape, log, order, bursts[shape.first_line], onsets, when, news=news))
+    found = _joined(found, when)
+    if not news:
+        found += _silent_components(log, order, when, found)
+    chosen = _chosen(found, rows)
+    told = sum(f.count for f in chosen if f.templates)
+    every = sum(s.count - (s.reported if news else 0) for s in shapes)
+    return Report(chosen, len(shapes), told, every)
+
+
+def _chosen(found: list[Finding], rows: int) -> list[Finding]:
+    """The best of each section; what one section leaves goes to the others."""
+    by = {s: _ranked([f for f in found if f.section == s]) for s in SECTIONS}
+    shares = dict(zip(SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
+    take = {s: min(len(by[s]), max(1, round(rows * shares[s]))) for s in SECTIONS}
+    while sum(take.values()) > rows:
+        section = max(reversed(SECTIONS), key=lambda s: take[s])
+        take[section] -= 1
+    for section in (*SECTIONS[:1], *SECTIONS[2:], SECTIONS[1]):
+        take[section] += min(rows - sum(take.values()), len(by[section]) - take[section])
+    return [finding for section in SECTIONS for finding in by[section][: take[section]]]
+
+
+def _ranked(found: list[Finding]) -> list[Finding]:
+    """From the highest score down; of findings that tell the same, all but two come later."""
+    found = sorted(found, key=lambda f: -f.score)
+    seen: dict[tuple[str, int], int] = {}
+    for finding in found:
+        if finding.together is not None:
+            seen[finding.together] = seen.get(finding.together, 0) + 1
+            finding.score -= 4 * max(seen[finding.together] - 2, 0)
+    return sorted(found, key=lambda f: -f.score)
+
+
+def _finding(
+    shape: Shape,
+    log: LogSummary,
+    order: list[int],
+    burst: tuple[int, int, int, float] | None,
+    onsets: list[tuple[tuple[float, int], Shape]],
+    when: Clock,
+    *,
+    news: bool,
+) -> Finding:
+    count = shape.count - shape.reported if news else shape.count
+    rare = shape.count <= RARE
+    score = 0.0
+    notes: list[str] = []
+    late = _lateness(shape, log)
+    if news:
+        if not shape.reported:
+            notes.append("new")
+            score += 2
+    elif late > LATE:
+        if shape.count > 1:
+            notes.append("new")
+        score += 1
+    changed = False
+    together: tuple[str, int] | None = None
+    if burst is not None:
+        start, end, lines, factor = burst
+        together = "burst", start
+        until = "" if end == start else f" to {when.bucket(end + 1)}"
+        notes.append(
+            f"burst of {lines:,} lines from {when.bucket(start)}{until} "
+            f"({factor:.0f} times its rate)"
+        )
+        score += 2 + min(math.log10(lines), 4)
+        changed = True
+    silence = None if rare else _silence(shape, log, order)
+    if silence is not None:
+        start, gap_end, expected = silence
+        together = together or ("silence", start)
+        until = "since" if gap_end is None else "from"
+        to = "" if gap_end is None else f" to {when.bucket(gap_end)}"
+        notes.append(
+            f"silent {until} {when.bucket(start)}{to} (about {expected:,.0f} lines expected)"
+        )
+        score += 2 + min(math.log10(expected), 4)
+        changed = True
+    for place, variable in shape.variables.items():
+        drift = _drift(variable, order)
+        if drift is not None:
+            early, end_value, z = drift
+            name = _name(shape, place)
+            notes.append(
+                f"{name} goes from {early:,.3g} to {end_value:,.3g} {variable.unit}".rstrip()
+            )
+            score += 3 + min(math.log10(z), 2)
+            changed = True
+    before = _before(shape, onsets, log) if rare else None
+    if before is not None:
+        gap, flood = before
+        what = shown(message_of(flood.message), flood.template.words)[:60]
+        notes.append(f"{gap:.0f} {'lines' if log.by_line else 's'} before a burst of: {what}")
+        score += CAUSE if flood.level in SEVERE else CAUSE - 2
+    if shape.level in SEVERE:
+        section = SECTIONS[0]
+        score += 2 * _WEIGHT[shape.level] + (0.5 if rare else 0)
+        score += 0.2 * math.log10(shape.count)
+    elif changed:
+        section = SECTIONS[2]
+    elif rare or (news and not shape.reported):
+        section = SECTIONS[1]
+        score += late
+    else:
+        section = SECTIONS[3]
+        score = float(count)
+    if shape.trace:
+        notes.append(
+            f"stack trace of {shape.continued:,} lines"
+            if shape.count == 1
+            else f"stack traces, {shape.continued:,} lines"
+        )
+    first_line = shape.since_line if news and shape.reported else shape.first_line
+    first_time = shape.since_time if news and shape.reported else shape.first_time
+    return Finding(
+        section, count, shape.level, shown(message_of(shape.message), shape.template.words),
+        first_line, shape.last_line, first_time, shape.last_time,
+        first_time if news and shape.reported else shape.low, shape.high,
+        shape.example, message_of(shape.message), shape.trace, notes,
+        _variables(shape), dict(shape.components.most_common(3)), score,
+        together=together,
+    )  # fmt: skip
+
+
+def _joined(found: list[Finding], when: Clock) -> list[Finding]:
+    """Rare templates of one component that come one after the other, such as those of a start of
+    the system, in one row.
+    """
+    kept = [
+        f for f in found if f.section != SECTIONS[1] or f.score >= CAUSE - 2 or not f.components
+    ]
+    rare = sorted((f for f in found if f not in kept), key=lambda f: f.first_line)
+    runs: list[list[Finding]] = []
+    latest: dict[str, list[Finding]] = {}
+    for finding in rare:
+        name = next(iter(finding.components))
+        last = latest[name][-1] if name in latest else None
+        near = last is not None and finding.first_line - last.last_line <= NEAR
+        if last is not None and finding.low is not None and last.high is not None:
+            near = near and finding.low - last.high <= NEAR
+        if near:
+            latest[name].append(finding)
+        else:
+            latest[name] = [finding]
+            runs.append(latest[name])
+    for run in runs:
+        if len(run) < TOGETHER:
+            kept += run
+            continue
+        first, last = run[0], max(run, key=lambda f: f.last_line)
+        first.notes.insert(
+            0, f"and {len(run) - 1:,} more rare templates until {when(last.high, last.last_line)}"
+        )
+        first.count, first.templates = sum(f.count for f in run), len(run)
+        first.last_line, first.last_time, first.high = last.last_line, last.last_time, last.high
+        first.score = max(f.score for f in run) + math.log10(len(run))
+        first.variables = []
+        kept.append(first)
+    return kept
+
+
+def _lateness(shape: Shape, log: LogSummary) -> float:
+    """Where in the log a template is first seen, from 0 to 1."""
+    return (shape.first_line - 1) / max(log.lines, 1)
+
+
+def _burst(series: Series, log: LogSummary, order: list[int]) -> tuple[int, int, int, float] | None:
+    """The strongest burst: first and last bucket, lines, and times the rate elsewhere."""
+    if series.count < 10 or len(order) < 8 or not series.buckets:
+        return None
+    top, most = max(series.buckets.items(), key=lambda item: item[1])
+    counts = [series.buckets.get(b, 0) for b in order]
+    usual = median(counts)
+    spread = median(abs(c - usual) for c in counts)
+    elsewhere = max(usual, (series.count - most) / (len(order) - 1) if len(order) > 20 else usual)
+    floor = usual + 8 * max(spread * 1.5, math.sqrt(max(usual, 0.1)), 1)
+    # The whole log may be louder for a while: that is no burst of one template.
+    total = log.total.buckets[top]
+    share = series.count / log.total.count
+    if most < 10 or most < floor or most < 3 * max(share * total, 0.1) * (1 - share) ** 2:
+        return None
+    place = order.index(top)
+    start = end = place
+    low = max(floor / 2, most / 8)
+    while start > 0 and counts[start - 1] >= low:
+        start -= 1
+    while end + 1 < len(order) and counts[end + 1] >= low:
+        end += 1
+    if (end - start + 1) * 3 > len(order):
+        return None
+    lines = sum(counts[start : end + 1])
+    rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
+    factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
+    return order[start], order[end], lines, factor
+
+
+def _onset(
+    shape: Shape, burst: tuple[int, int, int, float] | None, log: LogSummary
+) -> tuple[float, int] | None:
+    """When a burst begins: a time, and a line if the template is new then."""
+    if burst is None or burst[2] < 30 or burst[3] < FLOOD:
+        return None
+    if shape.level not in SEVERE and burst[2] < MUCH * log.total.count:
+        return None
+    start = burst[0] * log.width
+    first = float(shape.first_line) if log.by_line else shape.first_time
+    if first is not None and start <= first < start + log.width:
+        return first, shape.first_line
+    return start + log.width / 2, 0
+
+
+def _before(
+    shape: Shape, onsets: list[tuple[tuple[float, int], Shape]], log: LogSummary
+) -> tuple[float, Shape] | None:
+    """The burst that a rare template comes shortly before, and by how much."""
+    best: tuple[float, Shape] | None = None
+    mine = float(shape.first_line) if log.by_line else shape.first_time
+    if mine is None:
+        return None
+    for (time, line), flood in onsets:
+        if flood is shape or (line and shape.first_line > line):
+            continue
+        gap = time - mine
+        if -log.width / 2 <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
+            best is None or gap < best[0]
+        ):
+            best = max(gap, 0.0), flood
+    return best
+
+
+def _silence(
+    series: Series, log: LogSummary, order: list[int]
+) -> tuple[int, int | None, float] | None:
+    """The longest silence that is improbable: its beginning, its end, lines that were expected."""
+    if series.count < 20 or len(order) < 8:
+        return None
+    places = [i for i, b in enumerate(order) if b in series.buckets]
+    span = places[-1] - places[0] + 1
+    if span < 4 or len(places) < 0.6 * span:
+        return None  # it comes and goes
+    totals = [log.total.buckets[b] for b in order]
+    best: tuple[int, int | None, float] | None = None
+    gaps = [(a + 1, b) for a, b in pairwise(places) if b - a > 1]
+    gaps.append((places[-1] + 1, len(order)))
+    inside = sum(totals[places[0] : places[-1] + 1])
+    rate = series.count / max(inside, 1)
+    for start, end in gaps:
+        length = end - start
+        # What floods the log must not raise what is expected of others.
+        expected = min(rate * sum(totals[start:end]), length * series.count / len(places))
+        if expected < 15 or length < 3 or length < 0.03 * len(order):
+            continue
+        if best is None or expected > best[2]:
+            best = order[start], None if end == len(order) else order[end], expected
+    if best is not None and best[1] is not None and len(gaps) > 6:
+        return None
+    return best
+
+
+def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] | None:
+    """Early and late mean of a quantity that drifts, and how far apart in deviations."""
+    numbers = sum(int(held[0]) for held in variable.means.values())
+    if numbers < 40 or len(variable.means) < 12:
+        return None
+    if variable.rises > 0.9 * numbers:  # a counter
+        return None
+    points = [(b, *variable.means[b]) for b in order if b in variable.means]
+    means = [total / n for _, n, total in points]
+    third = len(means) // 3
+    early, late = median(means[:third]), median(means[-third:])
+    noise = [abs(b - a) for a, b in pairwise(means)]
+    spread = max(median(noise), 1e-3) / math.sqrt(third) * 1.5
+    z = abs(late - early) / spread
+    a, b = math.expm1(early), math.expm1(late)
+    ratio = max(a, b) / max(min(a, b), 1e-9)
+    if z < 6 or ratio < 1.5 or max(a, b) < 0.01:
+        return None
+    middle = median(means[third:-third])
+    if not min(early, late) - spread <= middle <= max(early, late) + spread:
+        return None
+    return a, b, z
+
+
+def _silent_components(
+    log: LogSummary, order: list[int], when: Clock, found: list[Finding]
+) -> list[Finding]:
+    """Components that have gone silent, where no one template tells it already."""
+    rows: list[Finding] = []
+    for name, series in log.components.items():
+        silence = _silence(series, log, order)
+        if silence is None or silence[1] is not None:
+            continue
+        start, _, expected = silence
+        note = f"silent since {when.bucket(start)} (about {expected:,.0f} lines expected)"
+        for other in list(found):  # one row is enough
+            if (
+                list(other.components) == [name]
+                and other.section == SECTIONS[2]
+                and any(n.startswith("silent since") for n in other.notes)
+            ):
+                other.section, other.score = SECTIONS[3], float(other.count)
+        rows.append(
+            Finding(SECTIONS[2], series.count, "", f"all lines of {name}", series.first_line,
+                    series.last_line, series.first_time, series.last_time, series.low, series.high,
+                    notes=[note], score=5 + min(math.log10(expected), 4), templates=0)
+        )  # fmt: skip
+    return rows
+
+
+def _name(shape: Shape, place: int) -> str:
+    """What a variable is called: the word before it."""
+    named: list[str] = []
+    for word in reversed(shape.template.words[max(place - 2, 0) : place]):
+        if WILDCARD in word or not any(c.isalpha() for c in word):
+            break
+        named.insert(0, word)
+    return " ".join(named) or f"value {place + 1}"
+
+
+def _variables(shape: Shape) -> list[dict[str, Any]]:
+    """The most frequent values of each variable."""
+    rows = []
+    for place, variable in sorted(shape.variables.items()):
+        top = variable.values.most_common(3)
+        rows.append(
+            {
+                "place": place,
+                "after": _name(shape, place),
+                "values": [{"value": value, "lines": lines} for value, lines in top],
+                "different": len(variable.values),
+                "more_different": variable.other > 0,
+                "looked_at": variable.looked_at,
+            }
+        )
+    return rows

@@ -1,0 +1,132 @@
+"""Thinned logs: what passes, where it stands, and that every line is counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kvstream.api.sources import Source, open_sources
+from kvstream.input.blocks import TextBlock
+from kvstream.logs.lines import LONGEST_LINE
+from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
+from kvstream.tokenization.passages import Passages
+
+
+def log_lines(count: int, seed: int = 1) -> list[str]:
+    rng = random.Random(seed)
+    lines = []
+    for n in range(count):
+        text = rng.choice(["order {} served", "queue holds {} letters", "user {} logged in"])
+        lines.append(f"2024-05-01 12:{n // 60 % 60:02d}:{n % 60:02d} INFO shop: {text.format(n)}")
+    return lines
+
+
+def thinned(text: str, whole: int = 0, questions: tuple[str, ...] = ()) -> ThinnedSource:
+    return ThinnedSource(open_sources(text=text), whole, questions)
+
+
+def test_lines_that_repeat_pass_once_in_a_while() -> None:
+    thinner = Thinner()
+    passed = [n for n in range(1, 1001) if thinner.passes(f"2024-05-01 12:00:00 INFO a: beat {n}")]
+    assert passed == [*range(1, FIRST + 1), 16, 32, 64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_passes_is_where_it_was(newline: str, ended: bool) -> None:
+    lines = log_lines(3000)
+    lines[1500] = "2024-05-01 12:25:00 ERROR shop: Grüße, the disk is full \ufffd"
+    text = newline.join(lines) + (newline if ended else "")
+    raw = text.encode()
+    source, passages, found = thinned(text), Passages("lines"), 0
+    for block in source:
+        offsets = block.offsets()
+        assert raw[offsets[0] : offsets[-1]].decode() == block.text
+        assert raw[: offsets[0]].count(b"\n") == block.left_out + found
+        found += block.text.count("\n")
+        passages.feed(block)
+    counts = source.line_counts
+    assert counts is not None
+    assert counts.lines == 3000
+    assert 2900 < counts.thinned < 3000 - 3 * FIRST
+    for passage in passages.held()[0]:
+        assert lines[passage.line_start - 1] == passage.text.rstrip("\r")
+        assert passage.line_end == passage.line_start
+    assert any("disk is full" in passage.text for passage in passages.held()[0])
+
+
+def test_the_beginning_passes_whole_and_counts() -> None:
+    lines = log_lines(3000)
+    text = "".join(f"{line}\n" for line in lines)
+    (first, *_) = thinned(text, whole=len(text) + 1)
+    assert text.startswith(first.text)
+    source = thinned(text, whole=len(text) + 1)
+    assert "".join(block.text for block in source) == text
+    assert source.line_counts is not None
+    assert source.line_counts.thinned == 0
+
+
+def test_other_texts_pass_as_they_are() -> None:
+    text = "She said nothing.\n\nIt was late.\n" * 9000
+    source = thinned(text)
+    assert source.size_hint() is not None
+    assert "".join(block.text for block in source) == text
+    assert source.line_counts is None
+
+
+def test_each_source_is_judged_by_itself() -> None:
+    log = "".join(f"{line}\n" for line in log_lines(2000))
+    prose = "She said nothing.\n" * 500
+    both = open_sources(
+        [Source(iter([log]), "a.log"), Source(iter([prose]), "b.txt"), Source(iter([log]), "c.log")]
+    )
+    source = ThinnedSource(both, 0)
+    texts = ["", "", ""]
+    for block in source:
+        texts[block.source] += block.text
+    assert texts[1].lstrip("\n") == prose
+    assert len(texts[0]) < len(log) / 10
+    assert source.line_counts is not None
+    assert source.line_counts.lines == 4000
+
+
+def test_traces_go_with_their_line() -> None:
+    thinner = Thinner()
+    head, trace = "2024-05-01 12:00:00 ERROR a: it broke", ["Traceback (most recent):", "  File x"]
+    kept = [[thinner.passes(line) for line in (head, *trace)] for _ in range(40)]
+    assert all(len(set(each)) == 1 for each in kept)
+    assert [each[0] for each in kept].count(True) == FIRST + 2
+
+
+def test_lines_with_words_of_a_question_pass_and_are_told() -> None:
+    lines = [f"2024-05-01 12:00:00 INFO a: beat {n}" for n in range(1, 3001)]
+    lines[2221] = "2024-05-01 12:00:00 INFO a: beat 77.1.2.3"
+    source = thinned("\n".join(lines), questions=("Did 77.1.2.3 beat?",))
+    assert "77.1.2.3" in "".join(block.text for block in source)
+    counts = source.line_counts
+    assert counts is not None
+    assert counts.matches[0] == ("text", 2222, lines[2221])
+
+
+def test_a_line_without_end_is_held_in_part() -> None:
+    class Endless:
+        names, bases, records, warnings = ("a",), (0,), (), ()
+        ended_line, bytes_read = True, 0
+
+        def size_hint(self) -> None:
+            return None
+
+        def __iter__(self) -> Iterator[TextBlock]:
+            start = 0
+            head = "".join(f"{line}\n" for line in log_lines(800))
+            for text in (head, *["x" * 65536] * 60, "\n", head):
+                yield TextBlock(text, start, 0)
+                start += len(text)
+
+    given = 0
+    for block in ThinnedSource(Endless(), 0):  # type: ignore[arg-type]
+        assert len(block.text) <= 3 * LONGEST_LINE
+        given += len(block.text)
+    assert given > 60 * 65536
