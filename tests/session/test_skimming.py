@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.answer.reread.ranking import Words
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
-from kvstream.answer.skim.words import QuestionWords
+from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.evaluation.synthetic.document import generate, make_facts
@@ -174,6 +174,10 @@ def test_events_come_in_order(pair: Skimming, story: Path) -> None:
     assert pair.plan(open_sources([str(story)]), request).model == "pocket for pocket"
 
 
+def matters(text: str) -> list[str]:
+    return [word for word in text.split() if word not in ("the", "it", "who")]
+
+
 @given(st.lists(st.sampled_from(["the", "brass", "lamp", "hid", "it", "who", "wall"]), max_size=60))
 @settings(max_examples=40, deadline=None)
 def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
@@ -182,11 +186,11 @@ def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
     asked = QuestionWords("Who hid the BRASS lamp?")
     found = asked.scores([asked.count(text) for text in texts])
     assert len(found) == len(texts)
-    mean = sum(len(t.split()) for t in texts) / max(len(texts), 1)
+    mean = sum(len(matters(t)) for t in texts) / max(len(texts), 1) or 1e-9
     for text, score in zip(texts, found, strict=True):
-        own, slow = text.split(), 0.0
-        for word in ("who", "hid", "the", "brass", "lamp"):
-            having = sum(word in t.split() for t in texts)
+        own, slow = matters(text), 0.0
+        for word in ("hid", "brass", "lamp"):
+            having = sum(word in matters(t) for t in texts)
             weight = np.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
             often = own.count(word)
             slow += weight * often * 2.5 / (often + 1.5 * (0.25 + 0.75 * len(own) / mean))
@@ -201,6 +205,20 @@ def test_words_agree_with_rank_bm25(story: Path) -> None:
         theirs.add(text)
     found = ours.scores([ours.count(text) for text in texts])
     assert found.argmax() == theirs.scores().argmax()
+
+
+def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
+    excerpts = list(excerpts_of(open_sources([str(story)])))[:9]
+    del excerpts[4]
+    scores = np.arange(1.0, 9.0)
+    found = with_neighbors(scores, excerpts)
+    for i, score in enumerate(scores):
+        slow = score
+        if i not in (0, 4):
+            slow += scores[i - 1] / 2
+        if i not in (3, 7):
+            slow += scores[i + 1] / 2
+        assert found[i] == slow
 
 
 def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:

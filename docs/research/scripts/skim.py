@@ -35,9 +35,9 @@ import torch
 
 from kvstream.answer.answering import answered
 from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Words
 from kvstream.answer.reread.second_pass import fitting, room_of
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.answer.skim.words import QuestionWords
 from kvstream.answer.support import matter
 from kvstream.evaluation import metrics
 from kvstream.evaluation.filler import Filler, insert
@@ -153,9 +153,11 @@ def read(excerpts: Excerpts, question: str) -> str:
 
 def bm25(path: str, question: str) -> Excerpts:
     """What BM25 finds in the whole text, as many tokens as skimming gives."""
-    words, sources = QuestionWords(question), open_sources([path], text=True)
+    words, sources = Words(question), open_sources([path], text=True)
     every = list(excerpts_of(sources))
-    scores = words.scores([words.count(e.text) for e in every])
+    for excerpt in every:
+        words.add(excerpt.text)
+    scores = words.scores()
     order = sorted((i for i in range(len(every)) if scores[i] > 0), key=lambda i: (-scores[i], i))
     room = room_of(
         pair.reader.model, pair.reader.tokenizer, pair.whole(Request((question,), run), question)

@@ -15,7 +15,7 @@ import numpy as np
 from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter, Excerpts
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
-from kvstream.answer.skim.words import Counts, QuestionWords
+from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.base import Beside, Memory
 from kvstream.tokenization.loading import Tokenizer
@@ -83,7 +83,8 @@ class KeptPassages:
     def _best(self, every: list[_Kept], memory: Memory) -> tuple[list[_Kept], int]:
         """Those that fit, best first, in their order; and their bytes."""
         rankings = [
-            words.scores([k.counts[i] for k in every]) for i, words in enumerate(self._words)
+            with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
+            for i, words in enumerate(self._words)
         ]
         if self.by != "words" or not rankings:
             rankings.append(_held(every, memory))
@@ -128,9 +129,11 @@ class KeptPassages:
         """By the words of a question; one that was not known is compared with what is held."""
         place = self._asked.get(question)
         if place is not None:
-            return self._words[place].scores([k.counts[place] for k in self._kept])
-        words = QuestionWords(question)
-        return words.scores([words.count(k.excerpt.text) for k in self._kept])
+            scores = self._words[place].scores([k.counts[place] for k in self._kept])
+        else:
+            words = QuestionWords(question)
+            scores = words.scores([words.count(k.excerpt.text) for k in self._kept])
+        return with_neighbors(scores, self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """For a memory file: the passages, and the model that answers."""

@@ -1,5 +1,8 @@
 """BM25 of excerpts that pass by once: what is counted of each does not grow with the text.
 
+Words are compared by their first letters, common ones are left out, and an excerpt gets a part of
+the scores of those beside it: an answer often stands next to the words of the question.
+
 Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
 with the weight of a word as ln(1 + (N - n + 0.5) / (n + 0.5)), which is never negative.
 """
@@ -12,8 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvstream.answer.reread.excerpts import Excerpt
+from kvstream.answer.support import COMMON, STEM
+
 SATURATION, LENGTH_SHARE = 1.5, 0.75
 """k1 and b."""
+NEIGHBOR = 0.5
+"""Part of a score that the excerpts next to it get, too."""
+GAP = 8
+"""Bytes of white space that may lie between two of them."""
 _WORD = re.compile(r"\w+")
 
 
@@ -61,6 +71,18 @@ class QuestionWords:
         return found
 
 
+def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
+    """The scores of excerpts in the order of the document, each with a part of those beside it."""
+    starts = np.array([excerpt.start for excerpt in excerpts])
+    ends = np.array([excerpt.end for excerpt in excerpts])
+    beside = NEIGHBOR * (starts[1:] - ends[:-1] <= GAP)
+    found = scores.copy()
+    found[1:] += beside * scores[:-1]
+    found[:-1] += beside * scores[1:]
+    return found
+
+
 def words_of(text: str) -> list[str]:
-    """Its words in lower case."""
-    return _WORD.findall(text.casefold())
+    """The words that are not common ones, by their first letters."""
+    words = (word for word in _WORD.findall(text.casefold()) if word not in COMMON)
+    return [word[:STEM] for word in words]
