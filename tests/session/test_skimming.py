@@ -25,6 +25,7 @@ from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
 from kvstream.input.replayed import Replayed
 from kvstream.input.sources import NamedStream, open_sources
+from kvstream.memory.joining import check_joinable
 from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
@@ -259,6 +260,8 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     assert again.result.skim is not None
     assert again.result.skim["kept"] == first.result.skim["kept"]
     assert again.text
+    with pytest.raises(UsageError, match="cannot be joined"):
+        check_joinable(recalled._engine, recalled._engine)
     alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
     assert alone.result.skim is None
 
