@@ -1,5 +1,6 @@
 # Two commands, each of which sets itself up in .venv:
-#   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers
+#   make try     reads a text of more than 100,000 tokens through a memory of 1,024, and answers;
+#                it fetches a model that answers better than pocket (93 MB), if that can be reached
 #   make test    everything that has to hold: ruff, mypy, pytest
 # And four that fetch more:
 #   make real    fetches a small pretrained model (93 MB) and runs the tests that need one
@@ -14,6 +15,8 @@ JOBS ?= 2
 QUIET := -qq --disable-pip-version-check
 # One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
+# One that the reference itself answers.
+NATURAL := Which exception does an assert statement raise?
 # The first Python that is new enough and can make a virtual environment.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
@@ -23,14 +26,14 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 try: $(VENV)/.installed build/reference.txt
+	@$(BIN)/kvstream models get reader || echo "Going on with pocket, which is in the package."
 	@$(BIN)/kvstream sample --into build/reference.txt --seed 7 \
 		-o build/planted.txt --questions build/questions.jsonl
 	@$(BIN)/python -c "import json; facts = map(json.loads, open('build/questions.jsonl')); \
 		fact = next(f for f in facts if f['question'] == '$(ASK)'); \
 		print(fact['question'], file=open('build/question.txt', 'w')); \
 		print(fact['sentence'], file=open('build/planted-fact.txt', 'w'))"
-	@echo "Question: $$(cat build/question.txt)"
-	$(BIN)/kvstream ask build/planted.txt "$$(cat build/question.txt)" --budget 1k
+	$(BIN)/kvstream ask build/planted.txt -Q "$$(cat build/question.txt)" -Q "$(NATURAL)" --budget 1k
 	@echo "Planted: $$(cat build/planted-fact.txt)"
 
 test: $(VENV)/.installed-test

@@ -142,6 +142,8 @@ class Result:
     """What of the document memory still represents: ``share`` and a ``map`` by place."""
     reread: dict[str, Any] | None = None
     """The second pass: what was read again, and what the first pass had answered."""
+    skim: dict[str, Any] | None = None
+    """Two models: which one read all of the text, what was kept of it, what the other one read."""
     support: dict[str, float] | None = None
     """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
     model is calibrated, the ``probability`` that it is right."""
@@ -189,6 +191,7 @@ class Result:
             "citations": list(self.citations),
             "coverage": self.coverage,
             "reread": self.reread,
+            "skim": self.skim,
             "support": self.support,
             "not_in_text": list(self.absent),
             "withheld": self.withheld,

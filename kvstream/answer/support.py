@@ -34,7 +34,7 @@ _ABSTAINS = re.compile(
 _LETTERS = re.compile(r"[^\W\d_]+")
 _MATTER = re.compile(r"[^\W\d_]{2,}|\d+")
 _SENTENCE = re.compile(r"[.!?:;]\s+|\n")
-_STEM = 5
+STEM = 5
 """Letters by which words are compared: ``established`` is ``establish``."""
 _SHORT = 3
 """An answer of so many words may begin with a name; a longer one begins with any word."""
@@ -45,7 +45,7 @@ these those there here who whom whose what which when where why how not no yes s
 into about after before up down out over under will would can could shall should may might must
 one all any some such very because none nobody nothing nowhere never unknown
 """
-_COMMON = frozenset(_COMMON_WORDS.split())
+COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def abstains(answer: str) -> bool:
@@ -67,7 +67,7 @@ def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
             found[match.start()] = match[0]
     for start, word in _names(answer):
         plain = word.casefold()
-        known = plain in asked or plain in _COMMON or forms.has_word(word)
+        known = plain in asked or plain in COMMON or forms.has_word(word)
         if not known and not (plain.endswith("s") and forms.has_word(plain[:-1])):
             found[start] = word
     return tuple(dict.fromkeys(found[start] for start in sorted(found)))
@@ -87,7 +87,7 @@ def _names(text: str) -> Iterable[tuple[int, str]]:
 def matter(text: str) -> set[str]:
     """Words and numbers of a text that are not common ones, by their first letters."""
     found = (word.casefold() for word in _MATTER.findall(text))
-    return {word[:_STEM] for word in found if word not in _COMMON}
+    return {word[:STEM] for word in found if word not in COMMON}
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,13 @@ class MemoryFile:
         return self.kind.model
 
     @property
+    def answering(self) -> str | None:
+        """The name of the model that answers from the passages beside this memory; None: that
+        which made it."""
+        found = self.kind.content.state.get("answering")
+        return None if found is None else str(found["name"])
+
+    @property
     def sources(self) -> Sequence[Mapping[str, Any]]:
         """``name``, ``bytes`` and ``sha256`` of each source."""
         found: Sequence[Mapping[str, Any]] = self.kind.content.state["trace"]["sources"]

@@ -26,6 +26,7 @@ from kvstream.run.request import PASSAGES
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory as Engine
     from kvstream.session.session import Session
+    from kvstream.session.skimming import Skimmed, Skimming
 
 
 class QuestionOptions(AnswerOptions, ShownOptions, total=False):
@@ -50,8 +51,10 @@ class Memory:
         engine: Engine,
         file: MemoryFile | None = None,
         checkpoint: Path | None = None,
+        skim: tuple[Skimming, Skimmed] | None = None,
     ) -> None:
         self._session, self._engine, self._checkpoint = session, engine, checkpoint
+        self._skim = skim
         self._asked = 0
         self.file = file
         """The file that it was recalled from."""
@@ -85,17 +88,27 @@ class Memory:
         engine.command = options.get("command", "ask")
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
+        earlier, strict = options.get("earlier", ()), options.get("strict", False)
         try:
-            for event in answer(
-                engine,
-                question,
-                number,
-                last=options.get("last", False),
-                extract=bool(extract),
-                passages=options.get("passages", PASSAGES),
-                strict=options.get("strict", False),
-                earlier=options.get("earlier", ()),
-            ):
+            if self._skim is not None and not extract:
+                skimming, skimmed = self._skim
+                answering = replace(skimmed.request.run, **answer_settings(options))
+                asked = replace(skimmed.request, run=answering, strict=strict)
+                events = skimming.answer(
+                    replace(skimmed, request=asked), question, number, earlier=earlier
+                )
+            else:
+                events = answer(
+                    engine,
+                    question,
+                    number,
+                    last=options.get("last", False),
+                    extract=bool(extract),
+                    passages=options.get("passages", PASSAGES),
+                    strict=strict,
+                    earlier=earlier,
+                )
+            for event in events:
                 if isinstance(event, Answered) and self.file is not None:
                     event = Answered(replace(event.result, memory=self.file.to_json()))
                 yield event
@@ -135,7 +148,12 @@ class Memory:
             )
         request = request_of((), **{"command": "remember", **options})
         sources = open_sources(source, text=text, interrupted=request.interrupted)
-        self._engine = yield from self._session.read(sources, request, self._engine)
+        if self._skim is not None:
+            skimming, skimmed = self._skim
+            found = yield from skimming.read_on(sources, request, skimmed)
+            self._engine = found.memory
+        else:
+            self._engine = yield from self._session.read(sources, request, self._engine)
         self._checkpoint = None if request.interrupted() else request.checkpoint
         self.warnings, self.file = tuple(self._engine.warnings), None
         return self
@@ -162,6 +180,11 @@ class Memory:
     def model(self) -> str:
         """The name of the model that read it."""
         return self._engine.model
+
+    @property
+    def answering_model(self) -> str:
+        """The name of the model that answers: another one where the first one skims for it."""
+        return self.model if self._skim is None else self._skim[0].reader.model_name
 
     @property
     def method(self) -> str:

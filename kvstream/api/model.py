@@ -11,6 +11,7 @@ from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.memory import Memory
 from kvstream.api.options import (
     BM25,
+    SKIMS,
     AnswerOptions,
     MemoryOptions,
     ModelOptions,
@@ -18,8 +19,10 @@ from kvstream.api.options import (
     answer_settings,
     method_settings,
     model_settings,
+    refuse_beside_skimming,
     request_of,
     run_settings,
+    skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.sources import SourceLike, is_path, open_sources, several
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
     from kvstream.session.session import Session as Session
+    from kvstream.session.skimming import Skimming
 
 
 class SourceOptions(TypedDict, total=False):
@@ -63,7 +67,8 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     It takes seconds, and longer where weights have to be fetched. Raises ModelError where the model
     cannot be loaded, UnsupportedModelError where its KV cache cannot be bounded, UsageError.
     """
-    return Model.open(model_settings(os.fspath(name), options))
+    settings, skim = model_settings(os.fspath(name), options), skim_settings(options)
+    return Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
 
 
 class Model:
@@ -78,18 +83,32 @@ class Model:
     that cannot be.
     """
 
-    def __init__(self, session: Session, settings: ModelSettings | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        skimming: Skimming | None = None,
+        settings: ModelSettings | None = None,
+    ) -> None:
         self.session = session
         """The session below, for what measures it."""
+        self.skimming = skimming
+        """That of both models, where a second one skims."""
         self.settings = settings or ModelSettings(name=session.model_name)
         """How it was loaded."""
 
     @classmethod
-    def open(cls, settings: ModelSettings) -> Model:
+    def open(
+        cls, settings: ModelSettings, skim: ModelSettings | None = None, skim_by: str = SKIMS[-1]
+    ) -> Model:
         """Load the model of some settings; `load` makes them of options. Raises as `load`."""
         from kvstream.session.session import Session
 
-        return cls(Session.open(settings), settings)
+        if skim is None:
+            return cls(Session.open(settings), None, settings)
+        from kvstream.session.skimming import Skimming
+
+        both = Skimming.open(settings, skim, skim_by)
+        return cls(both.reader, both, settings)
 
     @property
     def name(self) -> str:
@@ -127,8 +146,16 @@ class Model:
         _refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
-        engine = yield from self.session.read(sources, request)
         checkpoint = None if request.interrupted() else request.checkpoint
+        if self._skims(request, options):
+            assert self.skimming is not None
+            from kvstream.session.skimming import Skimmed
+
+            found = yield from self.skimming.read(sources, request)
+            if isinstance(found, Skimmed):
+                return Memory(self.skimming.skimmer, found.memory, skim=(self.skimming, found))
+            return Memory(self.session, found)
+        engine = yield from self.session.read(sources, request)
         return Memory(self.session, engine, checkpoint=checkpoint)
 
     def ask(
@@ -178,6 +205,9 @@ class Model:
         sources = self._sources(source, text, options, request)
         if options.get("method") == BM25:
             return self.session.ask_by_words(sources, request)
+        if self._skims(request, options):
+            assert self.skimming is not None
+            return self.skimming.ask(sources, request)
         return self.session.ask(sources, request)
 
     def compare(
@@ -227,7 +257,11 @@ class Model:
         _refuse_bm25(options.get("method"))
         asked = (*(() if question is None else (question,)), *questions)
         request = self._request(asked, options)
-        return self.session.plan(self._sources(source, text, options, request), request)
+        sources = self._sources(source, text, options, request)
+        if self._skims(request, options):
+            assert self.skimming is not None
+            return self.skimming.plan(sources, request)
+        return self.session.plan(sources, request)
 
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
@@ -239,11 +273,22 @@ class Model:
         given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
-        engine = self.session.recall(file.kind, answer)
+        session = self.session if self.skimming is None else self.skimming.skimmer
+        engine = session.recall(file.kind, answer)
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0
         # A file that nobody else holds need not stay in memory beside what was made of it.
-        return Memory(self.session, engine, file if given else file.told)
+        skim = None
+        if self.skimming is not None:
+            skim = self.skimming, self.skimming.recall(engine, answer)
+        return Memory(session, engine, file if given else file.told, skim=skim)
+
+    def _skims(self, request: Request, options: Any) -> bool:
+        """Whether the second model reads for the first one. Raises UsageError."""
+        if self.skimming is None or request.command in ("summarize", "compare"):
+            return False
+        refuse_beside_skimming(options)
+        return True
 
     def merge(
         self, paths: Sequence[str | os.PathLike[str]], budget: int | str | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 from kvstream.errors import ModelError
 from kvstream.model.weights import HEADROOM, weights_in
-from kvstream.store import gguf_file, offered, pocket, stores
+from kvstream.store import gguf_file, offered, pocket, reader, stores
 
 BUDGET = 4096
 """Tokens of the default budget, or what a model was trained for if that is less."""
@@ -88,6 +88,16 @@ class ModelEntry:
     """Whether its KV cache can be bounded; None: loading it tells."""
 
 
+def reader_is_shipped() -> bool:
+    """Whether this copy of the program has the adapter of ``reader``."""
+    return reader.is_shipped()
+
+
+def reader_is_ready() -> bool:
+    """Whether ``reader`` can be loaded: its base was fetched, and its adapter is here."""
+    return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()
+
+
 def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntry]:
     """The models that are on this machine, and which of them fit; nothing is loaded.
 
@@ -101,7 +111,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
     """The same, for so much memory."""
     yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
-        if offer.is_here():
+        if offer.is_here() and (offer.name != reader.NAME or reader.is_shipped()):
             yield _gguf(offer.name, FETCHED, offer.path, room)
     cached = dict(_cached())
     for alias, target in aliases.items():

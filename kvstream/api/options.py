@@ -19,12 +19,21 @@ from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, parse_c
 
 REREADS = ("citations", "words", "both")
 """What `reread` may be; True means the first."""
+SKIMS = ("memory", "words", "both")
+"""What `skim_by` may be."""
 BM25 = "bm25"
 """In place of a method: answer from the parts of the text that have the question's words."""
 
 
 class ModelOptions(TypedDict, total=False):
     """How a model is loaded; see `kvstream --help-all` for each."""
+
+    skim: str | None
+    """A second, small model, which reads all of a text that does not fit; the first one reads what
+    is worth it, and answers. Its weights go to the same device, in numbers of its own."""
+    skim_by: str
+    """What says what is worth it: what the small model's ``memory`` holds and cites, the ``words``
+    of the question (BM25), or ``both``."""
 
     revision: str | None
     """Branch, tag or commit on the hub."""
@@ -143,13 +152,34 @@ _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST, *_ELS
 
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
     """The settings of a model. Raises UsageError."""
-    values = dict(options)
+    values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
     if isinstance(values.get("max_weights"), str):
         values["max_weights"] = Budget.parse(values["max_weights"]).bytes
     try:
         return ModelSettings(name=name, **values)
     except TypeError as error:
         raise UsageError(f"kvstream.load: {error}.") from None
+
+
+def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
+    """The settings of the model that skims, if there is one. Raises UsageError."""
+    name, by = options.get("skim"), options.get("skim_by", SKIMS[-1])
+    if by not in SKIMS:
+        raise UsageError(f"skim_by is one of {', '.join(SKIMS)}, not {by!r}.")
+    if name is None:
+        return None
+    same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
+    return model_settings(name, {k: options[k] for k in same if k in options})
+
+
+def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for options of a reading that two models have no use for."""
+    for name in ("extract", "reread", "every", "checkpoint", "follow"):
+        if options.get(name):
+            raise UsageError(
+                f"--{name} is for one model, and here a second one skims the text; leave it out, "
+                "or add --skim none."
+            )
 
 
 def request_of(questions: Sequence[str] = (), **options: Any) -> Request:

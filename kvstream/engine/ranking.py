@@ -12,9 +12,9 @@ from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 
 def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
     """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
-    held = [s.origin[:, : s.used].flatten() for s in compressible or cache.stores]
+    found = [s.origin[:, : s.used].flatten() for s in compressible or cache.stores]
     # All layers at once: reporters ask after every chunk, and a GPU should be asked once.
-    every = torch.cat([t.to(held[0].device) for t in held]).unique().cpu().long()
+    every = torch.cat([t.to(found[0].device) for t in found]).unique().cpu().long()
     return every[every != PROMPT]
 
 
@@ -44,8 +44,21 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
         else:
             chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
     evictor.generator.set_state(drawn)  # ranking leaves everything as it was
-    ordinals, counts = torch.cat(chosen).unique(return_counts=True)
-    weights = counts.float() / sum(s.spec.heads for s in evictor.layers)
+    return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
+
+
+def held(cache: BoundedCache, compressible: list[LayerStore]) -> tuple[Tensor, Tensor]:
+    """(ordinals, weights) of the tokens that are there; a weight is the share of heads that hold
+    the token, and the mean of those for the newest ones, which all heads hold."""
+    layers = compressible or cache.stores
+    every = torch.cat([s.origin[:, : s.used].flatten().cpu() for s in layers])
+    return _weighed(every[every != PROMPT], sum(s.spec.heads for s in layers))
+
+
+def _weighed(origins: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """The distinct ordinals among those of all heads, and the share of heads that have each."""
+    ordinals, counts = origins.unique(return_counts=True)
+    weights = counts.float() / heads
     # The newest tokens stay by rule and not for what they say: they count as the others do.
     behind = torch.arange(len(ordinals) - 1, -1, -1)
     newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # sinks alone: none

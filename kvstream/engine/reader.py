@@ -215,6 +215,12 @@ class Reader:
         """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
         return ranking.retained(self.cache, self.compressible)
 
+    def held(self) -> tuple[Tensor, Tensor]:
+        """(ordinals, weights) of the distinct source tokens that some head still holds, sorted;
+        a weight is the share of heads that do, and the mean of those for the newest ones.
+        """
+        return ranking.held(self.cache, self.compressible)
+
     def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:
         """(ordinals, weights): what memory would hold on to most if it were a quarter of its size.
 

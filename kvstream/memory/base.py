@@ -13,7 +13,7 @@ from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import Tokenizer, WordForms
-from kvstream.tokenization.passages import Passages, TokenOrigins
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
 
 
 @dataclass
@@ -49,6 +49,28 @@ class Trace:
 
 
 @dataclass
+class Beside:
+    """What is kept beside a memory for another model, which answers from it."""
+
+    model: str
+    """The name of that model."""
+    fingerprint: str
+    """Of its weights."""
+    budget: int
+    """Entries a head that it may hold."""
+    by: str
+    """What decides which passages it gets: ``memory``, ``words`` or ``both``."""
+    room: int
+    """Bytes of text that may be kept."""
+    peak: int
+    """The most bytes that ever were."""
+    dropped: int
+    """Bytes of text that were not kept."""
+    excerpts: list[tuple[Passage, ...]]
+    """Consecutive passages each, in the order of the document."""
+
+
+@dataclass
 class Memory:
     """A reader that has read, the prompt around what it holds, and where that came from."""
 
@@ -65,6 +87,8 @@ class Memory:
     warnings: list[str] = field(default_factory=list)
     digest: str | None = None
     """Of the file that it came from."""
+    beside: Beside | None = None
+    """Text for another model that answers, where there is one."""
 
     @property
     def prompt(self) -> Prompt:

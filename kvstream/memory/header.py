@@ -111,6 +111,18 @@ class Trace(Struct, forbid_unknown_fields=True):
     passages_left_out: Count
 
 
+class Answering(Struct, forbid_unknown_fields=True):
+    """The model that answers from passages which are kept beside the memory."""
+
+    name: str
+    fingerprint: str
+    budget: Some
+    by: Literal["memory", "words", "both"]
+    room: Size
+    peak: Size
+    dropped: Size
+
+
 class State(Struct, forbid_unknown_fields=True):
     """What the memory is."""
 
@@ -129,6 +141,8 @@ class State(Struct, forbid_unknown_fields=True):
     reader: Reader
     cache: Cache
     trace: Trace
+    answering: Answering | None = None
+    """Only in the files of two models."""
 
 
 class Position(Struct, forbid_unknown_fields=True):
@@ -209,6 +223,31 @@ def checked(text: str, schema: type[Any], title: str) -> None:
         msgspec.json.decode(text, type=schema)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise ValueError(f"its {title} is wrong ({error})") from error
+
+
+class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
+    """A passage for the model that answers."""
+
+    excerpt: Size
+    """Its number: passages of one number are read together."""
+    source: Size
+    start: Size
+    """First byte."""
+    end: Size
+    """The byte behind the last."""
+    line_start: Size
+    line_end: Size
+    text: str
+    place: Count | str | None = None
+    """Page or chapter of a document."""
+
+
+def kept(data: bytes) -> list[KeptRow]:
+    """The passages for the model that answers. Raises ValueError."""
+    try:
+        return msgspec.json.decode(data, type=list[KeptRow])
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"its kept passages are wrong ({error})") from error
 
 
 def passages(data: bytes) -> list[Row]:

@@ -55,6 +55,11 @@ def check_joinable(first: Memory, second: Memory) -> None:
             f"Memories of {name} with {first.model} cannot be joined: {what} keeps a state of each "
             "head as a whole, and two states have no sum."
         )
+    if first.beside is not None or second.beside is not None:
+        raise UsageError(
+            "A memory that a second model answers from cannot be joined; read the sources again "
+            "with --skim none."
+        )
     if not (first.reader.begun and second.reader.begun):
         raise UsageError("A memory that has read nothing cannot be joined.")
 

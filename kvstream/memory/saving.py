@@ -20,8 +20,9 @@ from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.input.source import SourceRecord
 from kvstream.memory import file
-from kvstream.memory.base import Memory, Trace
+from kvstream.memory.base import Beside, Memory, Trace
 from kvstream.memory.file import Content
+from kvstream.memory.header import kept as kept_of
 from kvstream.memory.header import passages as passages_of
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.base import Method
@@ -199,6 +200,8 @@ def memory_state(
     ordinals, starts = trace.origins.known()
     tensors["trace.ordinals"] = torch.from_numpy(ordinals.astype(np.int64))
     tensors["trace.starts"] = torch.from_numpy(starts.astype(np.int64))
+    if memory.beside is not None and passages:
+        tensors["trace.kept"] = _packed_kept(memory.beside)
     room = ROOM * reader.cache.capacity_bytes - sum(t.nbytes for t in tensors.values())
     dropped = 0
     if trace.passages is not None and passages:
@@ -242,6 +245,10 @@ def memory_state(
             "passages_left_out": dropped,
         },
     }
+    if memory.beside is not None and passages:
+        own = ("fingerprint", "budget", "by", "room", "peak", "dropped")
+        told = {name: getattr(memory.beside, name) for name in own}
+        state["answering"] = {"name": memory.beside.model, **told}
     return state, tensors
 
 
@@ -290,6 +297,7 @@ def recall(
             )
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
+        memory.beside = _beside(state, tensors)
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")
@@ -465,17 +473,61 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     )
 
 
-def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
-    """The passages that so many tokens lie in, each in one. Raises ValueError."""
-    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
+def _packed_kept(beside: Beside) -> Tensor:
+    """The passages of `Beside`, packed."""
+    rows = [
+        [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
+        + ([] if p.place is None else [p.place])
+        for number, excerpt in enumerate(beside.excerpts)
+        for p in excerpt
+    ]
+    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def _beside(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
+    """What was kept for another model. Raises ValueError."""
+    said = state.get("answering")
+    if said is None:
+        return None
+    # JSON has at most six bytes for a byte of text, and passages have numbers.
+    most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
+    rows = kept_of(_inflated(tensors["trace.kept"], most, "kept passages"))
+    excerpts: dict[int, list[Passage]] = {}
+    end = 0
+    for row in rows:
+        if row.source >= len(state["trace"]["sources"]):
+            raise ValueError(f"there is no source {row.source}")
+        if not end <= row.start <= row.end:
+            raise ValueError("its kept passages are not in order")
+        end = row.end
+        found = Passage(
+            row.source, row.start, row.end, row.line_start, row.line_end, row.text,
+            place=row.place,
+        )  # fmt: skip
+        excerpts.setdefault(row.excerpt, []).append(found)
+    return Beside(
+        said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
+        said["dropped"], [tuple(passages) for passages in excerpts.values()],
+    )  # fmt: skip
+
+
+def _inflated(packed: Tensor, most: int, what: str) -> bytes:
+    """Unpacked bytes, at most so many. Raises ValueError."""
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(packed.numpy().tobytes(), most)
     except zlib.error as error:
-        raise ValueError(f"its passages cannot be unpacked: {error}") from error
+        raise ValueError(f"its {what} cannot be unpacked: {error}") from error
     if unpacking.unconsumed_tail:
-        raise ValueError(f"its passages unpack to more than {most:,} bytes")
-    rows = passages_of(text)
+        raise ValueError(f"its {what} unpack to more than {most:,} bytes")
+    return text
+
+
+def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
+    """The passages that so many tokens lie in, each in one. Raises ValueError."""
+    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
+    rows = passages_of(_inflated(packed, most, "passages"))
     if len(rows) > tokens:
         raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
     end = 0

@@ -57,24 +57,36 @@ def converted(path: Path, quiet: bool = False) -> Path:
 
     Raises ModelError with what is wrong with the file, the disk or the cache.
     """
-    paths = gguf_file.parts(path)
-    root = converted_folder()
-    known = root / "known" / _identity(paths)
-    with suppress(OSError):
-        folder = root / known.read_text("ascii").strip()
-        if (folder / "config.json").is_file():
-            return folder
-    try:
-        digest = _digest(paths)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
-    folder = root / f"{digest[:32]}-{FORMAT}"
+    digest = digest_of(path)
+    folder = converted_folder() / f"{digest[:32]}-{FORMAT}"
     if not (folder / "config.json").is_file():
         _convert(path, folder, _teller(quiet))
+    known = _known(path)
     with suppress(OSError):  # without it, the next start computes the digest again
-        known.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(known, folder.name)
+        if not known.exists():
+            known.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(known, digest)
     return folder
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, or of all parts of a model one behind the other, in hex.
+
+    Of a file that was converted, and lies as it did then, it is known. Raises ModelError.
+    """
+    with suppress(OSError):
+        digest = _known(path).read_text("ascii").strip()
+        if len(digest) == 64:
+            return digest
+    try:
+        return _digest(gguf_file.parts(path))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _known(path: Path) -> Path:
+    """Where the digest of a converted file stands."""
+    return converted_folder() / "digests" / _identity(gguf_file.parts(path))
 
 
 def _identity(paths: Sequence[Path]) -> str:
@@ -126,7 +138,7 @@ def _convert(path: Path, folder: Path, tell: Tell) -> None:
     config = model_config(file, path)
     names = plan(file, config, path)
     began = time.perf_counter()
-    with _new_folder(folder) as part:
+    with new_folder(folder) as part:
         for half in (None, torch.bfloat16):
             try:
                 _write_weights(file, names, part, half, _progress(path, tell))
@@ -160,7 +172,7 @@ def _progress(path: Path, tell: Tell) -> Callable[[float], None]:
 
 
 @contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """A folder under another name, renamed when all is in it; removed where something fails."""
     root = folder.parent
     part = root / f"part-{secrets.token_hex(6)}"

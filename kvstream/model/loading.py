@@ -13,13 +13,16 @@ import torch
 
 from kvstream.errors import ModelError, is_out_of_memory
 from kvstream.model import int8
+from kvstream.model.adapter import is_adapter, merged
 from kvstream.model.attention import resolve
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.placement import (
     device_map,
     device_of,
     folder_of,
+    loaded_size,
     quantization,
+    refuse_beyond_memory,
     refuse_too_large,
 )
 from kvstream.model.precision import Precision, precision_of, told
@@ -27,7 +30,7 @@ from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.model.widening import widen
 from kvstream.settings import ModelSettings
-from kvstream.store import offered, pocket, stores
+from kvstream.store import offered, pocket, reader, stores
 from kvstream.store.gguf_file import is_gguf
 
 POCKET = "pocket"
@@ -48,6 +51,14 @@ def folder(settings: ModelSettings) -> str:
     """What transformers is to load: a folder or a hub id. Raises ModelError if it is not there."""
     if settings.name == POCKET:
         return str(pocket.path())
+    if settings.name == reader.NAME:
+        offered.fetched(reader.NAME)
+        if not reader.is_shipped():
+            raise ModelError(
+                f"This copy of kvstream has no adapter for {reader.NAME}. Install a release, or "
+                "train one (python -m kvstream.training.reader)."
+            )
+        return str(merged(reader.path(), settings.quiet))
     # Path would raise for a user that is unknown
     path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
     if not path.exists():
@@ -55,6 +66,8 @@ def folder(settings: ModelSettings) -> str:
     if path.is_file():
         return str(_converted(path, settings))
     if path.is_dir():
+        if is_adapter(path):
+            return str(merged(path, settings.quiet))
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"{path} has no config.json; a model folder is what `save_pretrained` writes."
@@ -176,6 +189,20 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
     bounded.backend = resolve(settings.attn, bounded.device, bounded.dtype)
     bounded.precision = told(bounded.dtype, bounded.kv_dtype, chosen.why)
     return bounded
+
+
+def refuse_together(settings: ModelSettings, skim: ModelSettings) -> None:
+    """Raises ModelError where two models do not fit in the device's memory together."""
+    size = 0
+    for one in (settings, skim):
+        where, device = folder(one), device_of(one.device)
+        own = loaded_size(where, one, device, choose(one, device, where).load)
+        if own is None:
+            return
+        size += own
+    remedies = ["choose smaller models", "--dtype bfloat16", "let one model read everything: "
+                "--skim none"]  # fmt: skip
+    refuse_beyond_memory(f"{settings.name} with {skim.name}", size, device, remedies)
 
 
 def _quiet() -> None:

@@ -74,15 +74,10 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
 
     Raises ModelError. Spread over several devices, a model is accelerate's to place.
     """
-    if device_map(settings, device).get("device_map") == "auto":
-        return
     weights = weights_of(where, settings)
-    if weights is None:
+    size = loaded_size(where, settings, device, dtype)
+    if weights is None or size is None:
         return
-    if settings.quantize in BITS:
-        size = weights.loaded(BITS[settings.quantize] / 8)
-    else:
-        size = weights.loaded(None if dtype == "auto" else dtype.itemsize)
     remedies = ["choose a smaller model"]
     if settings.quantize is None:
         remedies += ["--dtype bfloat16"] if weights.loaded(2) < size else []
@@ -93,6 +88,21 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
         most = f"{free_memory(device) / 2e9:.1f}GB"
         remedies += [f"leave part of it {rest}, which is slow: --max-weights {most}"]
     refuse_beyond_memory(settings.name, size, device, remedies)
+
+
+def loaded_size(
+    where: str, settings: ModelSettings, device: torch.device, dtype: Any
+) -> int | None:
+    """Bytes of a model's weights on the device; None where accelerate places them over several, or
+    nothing is known."""
+    if device_map(settings, device).get("device_map") == "auto":
+        return None
+    weights = weights_of(where, settings)
+    if weights is None:
+        return None
+    if settings.quantize in BITS:
+        return weights.loaded(BITS[settings.quantize] / 8)
+    return weights.loaded(None if dtype == "auto" else dtype.itemsize)
 
 
 def refuse_beyond_memory(

@@ -70,6 +70,9 @@ class Teller(Reporter):
         numbers = support_line(result) if self.verbose else None
         if numbers is not None:
             self.tell(numbers)
+        skimmed = skim_line(result)
+        if skimmed is not None:
+            self.tell(skimmed)
         self.tell(summary(result))
 
     def write(self, line: str) -> None:
@@ -154,6 +157,22 @@ def step_line(event: StepDone) -> str:
     if total and speed and total > event.seen:
         parts.append(f"{duration((total - event.seen) / speed)} left")
     return " · ".join(parts)
+
+
+def skim_line(result: Result) -> str | None:
+    """Which model read what, and the text that was kept; None where one model read all."""
+    told = result.skim
+    if told is None:
+        return None
+    kept = told["kept"]
+    line = (
+        f"{told['model']} read all of it · {result.model} read {len(told['pieces'])} passages "
+        f"({number(told['tokens'])} tokens) · text kept beside memory {number(kept['peak_bytes'])} "
+        f"of {number(kept['room_bytes'])} bytes"
+    )
+    if kept["dropped_bytes"]:
+        line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"
+    return line
 
 
 def summary(result: Result) -> str:

@@ -50,6 +50,10 @@ class Reading:
     """Read on into this memory, behind what it has read."""
     checkpoint: Checkpoint | None = None
     """Go on from there, and save there."""
+    show: Callable[[TextBlock], None] | None = None
+    """Gets every block of the text, too, before its tokens are read."""
+    on_step: Callable[[Memory], None] = lambda memory: None
+    """Called after every step, when memory was cut back."""
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
     """What is asked whenever `Request.every` says so."""
 
@@ -84,6 +88,7 @@ class Reading:
                 memory.prefill_s = before + time.perf_counter() - began
                 yield step_done(reader, report, feed, memory.prefill_s)
                 trace.read, trace.end = feed.read_tokens, feed.end
+                self.on_step(memory)
                 if trace.read - pruned >= PRUNE_EVERY:
                     trace.prune(reader.retained())
                     pruned = trace.read
@@ -130,6 +135,8 @@ class Reading:
         if passages is None:
             passages, words = Passages(), WordForms()
             show = both(passages.feed, words.feed)
+            if self.show is not None:
+                show = both(show, self.show)
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
         request = self.request
         stream = open_stream(self.tokenizer, self.sources, show)
@@ -161,6 +168,8 @@ class Reading:
         show: Callable[[TextBlock], None] = trace.passages.feed
         if trace.words is not None:  # else it is not known what was in the text before
             show = both(show, trace.words.feed)
+        if self.show is not None:
+            show = both(show, self.show)
         stream = open_stream(self.tokenizer, self.sources, show, after)
         feed = TokenFeed(stream, trace.origins)
         feed.look_ahead(FIRST_LOOK)

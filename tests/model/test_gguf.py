@@ -164,7 +164,7 @@ def test_what_was_there_before_stays_where_a_program_was_killed(tmp_path: Path) 
     (root / "part-new").mkdir()
     os.utime(root / "part-old", (1, 1))
     folder = converted(gguf_files.write(tmp_path / "m.gguf"))
-    assert sorted(p.name for p in root.iterdir()) == sorted([folder.name, "known", "part-new"])
+    assert sorted(p.name for p in root.iterdir()) == sorted([folder.name, "digests", "part-new"])
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

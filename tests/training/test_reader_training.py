@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gguf_files
 import pytest
 import torch
+from user_cache import CACHE
 
-from kvstream.training.reader_rows import Row, visible
+from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.run.prompt import build_prompt
+from kvstream.tokenization.tokenizer import Tokenizer
+from kvstream.training.reader_rows import ReaderRows, Row, visible
 
 ROW = Row([1, 7, 8, 9], [([10, 11], [20, 21, 2]), ([12, 13, 14], [22, 2])])
 
@@ -40,3 +47,40 @@ def test_the_loss_is_that_of_each_question_alone() -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=0.02, atol=0.02)
     together.sum().backward()
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+QUESTIONS = ("Who hid the letter?", "  When did they leave? ", "Was it 1,024 or “more”?")
+
+
+def test_the_prompt_is_the_one_that_the_reader_was_trained_with(tmp_path: Path) -> None:
+    """The program builds the same ids around a document as the rows of the training."""
+    from kvstream.model.gguf import converted
+    from kvstream.tokenization.loading import load_tokenizer
+
+    folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
+    _compare(load_tokenizer(str(folder)))
+
+
+@pytest.mark.real
+def test_the_prompt_of_smollm2_is_the_one_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvstream.model.gguf import converted
+    from kvstream.store import offered
+    from kvstream.tokenization.loading import load_tokenizer
+
+    monkeypatch.setenv("KVSTREAM_CACHE", str(CACHE))
+    if not offered.OFFERS["reader"].is_here():
+        pytest.skip("needs `kvstream models get reader`")
+    _compare(load_tokenizer(str(converted(offered.OFFERS["reader"].path, quiet=True))))
+
+
+def _compare(tokenizer: Tokenizer) -> None:
+    rows = ReaderRows(Corpus.__new__(Corpus), 0, tokenizer)
+    head, tail = rows.wordings[0]
+    prompt = build_prompt(tokenizer, QUESTIONS)
+    assert prompt.head == head
+    assert rows.stop in prompt.stop_ids
+    for question in QUESTIONS:
+        rows._tail = tail
+        asked, answer = rows._asked((question.strip(), "the cook"))
+        assert prompt.tail(question) == asked
+        assert answer == [*tokenizer.encode("the cook", continuing=True), rows.stop]

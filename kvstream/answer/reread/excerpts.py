@@ -31,6 +31,11 @@ class Excerpt:
     def end(self) -> int:
         return self.passages[-1].end
 
+    @property
+    def bytes(self) -> int:
+        """Of its text in UTF-8."""
+        return sum(len(passage.text.encode("utf-8", "replace")) for passage in self.passages)
+
     def blocks(self) -> Iterator[TextBlock]:
         """The text, between two sentences as much white space as there are lines."""
         last: Passage | None = None
@@ -56,13 +61,21 @@ def _widths(text: str, size: int) -> np.ndarray:
     return np.diff(np.minimum(ends * size // max(int(ends[-1]), 1), size), prepend=0)
 
 
-def excerpts_of(sources: Source) -> Iterator[Excerpt]:
-    """All of the sources in excerpts, in order; holds no more than a few blocks of text."""
-    passages = Passages()
-    waiting: list[Passage] = []
+class ExcerptCutter:
+    """Fed with the blocks of the sources, in order; cuts them into excerpts as they come."""
 
-    def grouped(found: list[Passage], *, final: bool) -> Iterator[Excerpt]:
-        for passage in found:
+    def __init__(self) -> None:
+        self._passages = Passages()
+        self._waiting: list[Passage] = []
+
+    def feed(self, block: TextBlock) -> None:
+        """Take in the next block of text."""
+        self._passages.feed(block)
+
+    def take(self, *, final: bool = False) -> Iterator[Excerpt]:
+        """The excerpts that are certain by now, each once; with `final` all that is left."""
+        waiting = self._waiting
+        for passage in self._passages.take(final=final):
             if waiting and waiting[0].source != passage.source:
                 yield Excerpt(tuple(waiting))
                 waiting.clear()
@@ -72,11 +85,16 @@ def excerpts_of(sources: Source) -> Iterator[Excerpt]:
                 waiting.clear()
         if final and waiting:
             yield Excerpt(tuple(waiting))
+            waiting.clear()
 
+
+def excerpts_of(sources: Source) -> Iterator[Excerpt]:
+    """All of the sources in excerpts, in order; holds no more than a few blocks of text."""
+    cutter = ExcerptCutter()
     for block in sources:
-        passages.feed(block)
-        yield from grouped(passages.take(), final=False)
-    yield from grouped(passages.take(final=True), final=True)
+        cutter.feed(block)
+        yield from cutter.take()
+    yield from cutter.take(final=True)
 
 
 class Excerpts:

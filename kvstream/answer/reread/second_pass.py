@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvstream.answer.answering import answer, answered
-from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
+from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.support import abstains
 from kvstream.errors import SourceError
@@ -48,8 +48,8 @@ def second_pass(
     for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
         yield AnswerStarted(question, number)
         began = time.perf_counter()
-        whole = _whole(request, question, first.budget_tokens)
-        room = _room(memory.reader.model, memory.tokenizer, whole)
+        whole = whole_request(request, question, first.budget_tokens)
+        room = room_of(memory.reader.model, memory.tokenizer, whole)
         sizes = room, max(LEAST, first.budget_tokens // PART)
         excerpts = choose(
             again, question, memory.tokenizer, sizes,
@@ -91,8 +91,8 @@ def words_alone(
         began = time.perf_counter()
         asked = replace(request, questions=(question,))
         tokens = RunPlan.of(model, tokenizer, asked).sizes.budget
-        whole = _whole(request, question, tokens)
-        sizes = _room(model, tokenizer, whole), tokens
+        whole = whole_request(request, question, tokens)
+        sizes = room_of(model, tokenizer, whole), tokens
         excerpts = choose(again, question, tokenizer, sizes, by="words")
         if not excerpts:
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
@@ -100,13 +100,13 @@ def words_alone(
         memory.prefill_s = time.perf_counter() - began
         for event in answer(memory, question, number, last=True):
             if isinstance(event, Answered):
-                told = (*event.result.warnings, *_partial(event.result))
+                told = (*event.result.warnings, *partial_refusal(event.result))
                 event = Answered(replace(event.result, method="bm25", warnings=told))
             yield event
         memory.release()
 
 
-def _whole(request: Request, question: str, budget: int) -> Request:
+def whole_request(request: Request, question: str, budget: int) -> Request:
     """A request for a text that fits: nothing has to leave, so no catalyst takes any room."""
     run = request.run
     whole = RunSettings(
@@ -122,7 +122,7 @@ def _whole(request: Request, question: str, budget: int) -> Request:
     return Request((question,), whole, request.command, request.system)
 
 
-def _room(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
+def room_of(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
     """The most tokens that a memory of this request holds whole."""
     sizes = RunPlan.of(model, tokenizer, request).sizes
     return min(sizes.free, sizes.final)
@@ -163,9 +163,8 @@ def choose(
             rankings[1][list(score)] = list(score.values())
         ranked = rankings[0] if len(rankings) == 1 else fused(rankings)
         score = {int(i): float(ranked[i]) for i in np.flatnonzero(ranked > 0)}
-    room, enough = sizes
     # A token has a byte at least: no more than so many can fit.
-    best = sorted(score, key=lambda i: (-score[i], i))[: room + 1]
+    best = sorted(score, key=lambda i: (-score[i], i))[: sizes[0] + 1]
     wanted = set(best)
     sources = again()
     fetched = {i: p for i, p in enumerate(excerpts_of(sources)) if i in wanted}
@@ -174,21 +173,30 @@ def choose(
         altered = now.bytes == before.bytes and now.sha256 != before.sha256
         if altered or now.bytes < before.bytes:
             raise SourceError(f"{now.name} has changed since it was read; run it again.")
-    chosen: list[int] = []
+    if any(index not in fetched for index in best):
+        raise SourceError("The sources have changed since they were read; run it again.")
+    chosen = fitting([fetched[index] for index in best], tokenizer, sizes)
+    return Excerpts(chosen, sources.names, sources.bases)
+
+
+def fitting(
+    ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
+) -> list[Excerpt]:
+    """The best of `ranked` excerpts that fit, in the order of the document; `sizes` as `choose`."""
+    room, enough = sizes
+    chosen: list[Excerpt] = []
     taken = 0
-    for index in best:
-        if index not in fetched:
-            raise SourceError("The sources have changed since they were read; run it again.")
-        tokens = len(tokenizer.encode("\n\n" + fetched[index].text))
+    for excerpt in ranked:
+        tokens = len(tokenizer.encode("\n\n" + excerpt.text))
         if taken + tokens <= room:
             taken += tokens
-            chosen.append(index)
+            chosen.append(excerpt)
         if taken >= enough:
             break
-    return Excerpts([fetched[index] for index in sorted(chosen)], sources.names, sources.bases)
+    return sorted(chosen, key=lambda excerpt: excerpt.start)
 
 
-def _partial(result: Result) -> tuple[str, ...]:
+def partial_refusal(result: Result) -> tuple[str, ...]:
     """A warning where a refusal is of some excerpts of the text."""
     if not abstains(result.answer):
         return ()
@@ -223,7 +231,7 @@ def _together(
         scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
         peak_rss_bytes=second.peak_rss_bytes,
         peak_device_bytes=second.peak_device_bytes,
-        warnings=(*memory.warnings, *second.warnings, *_partial(second)),
+        warnings=(*memory.warnings, *second.warnings, *partial_refusal(second)),
         reread={
             "by": by,
             "pieces": excerpts.to_json(),

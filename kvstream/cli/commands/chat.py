@@ -30,6 +30,7 @@ from kvstream.cli.shared.running import (
     prepared,
     reading,
     reading_line,
+    settled,
 )
 from kvstream.errors import BudgetError
 from kvstream.events import Answered
@@ -97,6 +98,7 @@ def command(
             _, talk = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
+            options = settled(options)
             announce(reporter, options)
             model = open_model(options)
             asked = {k: v for k, v in options.of_method().items() if k not in SHOWN}

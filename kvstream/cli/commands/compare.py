@@ -17,6 +17,7 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import (
+    ONE_MODEL,
     Each,
     ReadingOptions,
     SectionedCommand,
@@ -35,6 +36,7 @@ from kvstream.cli.shared.running import (
     open_model,
     open_sources,
     prepared,
+    settled,
     show_plan,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
@@ -50,7 +52,7 @@ BINS = 20
 COPY = 1 << 20
 
 
-@click.command("compare", cls=SectionedCommand)
+@click.command("compare", cls=SectionedCommand, without=ONE_MODEL)
 @asking
 @option(
     "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
@@ -116,6 +118,7 @@ def compare(
         raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
     early.check(options, by_words=baseline is not None)
     check_files(options, paths)
+    options = settled(options, alone=True)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         if options.dry_run:

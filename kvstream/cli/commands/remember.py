@@ -32,6 +32,7 @@ from kvstream.cli.shared.running import (
     prepared,
     reading,
     reading_line,
+    settled,
     show_plan,
 )
 from kvstream.errors import KvstreamError, SourceError
@@ -131,6 +132,7 @@ def remember(
         sources = open_sources(paths, options, interrupts)
         if base is None:
             check_checkpoint(options, reporter)
+            options = settled(options)
             announce(reporter, options)
             model = open_model(options)
             asked = {k: v for k, v in options.of_method().items() if k not in WITHOUT}

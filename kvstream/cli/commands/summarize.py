@@ -9,6 +9,7 @@ import click
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    ONE_MODEL,
     Each,
     ReadingOptions,
     SectionedCommand,
@@ -19,7 +20,7 @@ from kvstream.cli.shared.options import (
 from kvstream.cli.shared.running import read
 
 
-@click.command("summarize", cls=SectionedCommand)
+@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL)
 @sources_argument
 @following_options
 @logs.as_option

@@ -32,6 +32,7 @@ SOME_FAILED = 7
 """Exit code where some documents failed and others have their results."""
 INTERRUPTED = 130
 ALONE = {
+    "skim": "--skim is for one text",
     "memory": "--memory asks one memory",
     "follow": "--follow waits for more of one text",
     "every": "--every answers on the way through one text",

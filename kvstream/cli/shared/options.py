@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, PASSAGES, REREADS, method_settings
+from kvstream.api.options import AUTO, PASSAGES, REREADS, SKIMS, method_settings
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -29,6 +29,8 @@ from kvstream.settings import (
 )
 from kvstream.version import __version__
 
+NONE = "none"
+"""Of --skim: one model reads everything."""
 PROGRESS = ("auto", "live", "plain", "none")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -390,12 +392,37 @@ def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return apply
 
 
-model_options = stack(
+class SkimType(ModelType):
+    """``auto``, ``none``, or a model."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in (AUTO, NONE) else super().convert(value, param, ctx)
+
+
+def _model_option(default: str) -> Callable[[Any], Any]:
+    return option(
+        "-m", "--model", type=ModelType(), default="pocket", metavar="ID_OR_PATH", section="Model",
+        help="Model on the hub, local folder, a name from the config file, reader, or the embedded "
+        f"pocket. [default: {default}]",
+    )  # fmt: skip
+
+
+skim_options = stack(
     option(
-        "-m", "--model", type=ModelType(), default="pocket", show_default=True,
-        metavar="ID_OR_PATH", section="Model",
-        help="Model on the hub, local folder, a name from the config file, or the embedded pocket.",
+        "--skim", type=SkimType(), default=AUTO, show_default=True, metavar="MODEL",
+        section="Model",
+        help="A small model that reads all of a long text; --model reads the passages that matter, "
+        "and answers. auto: pocket, where reader answers on a CPU; none: one model reads all.",
     ),
+    option(
+        "--skim-by", type=click.Choice(SKIMS), default=SKIMS[-1], show_default=True,
+        advanced=True, section="Model",
+        help="Which passages matter: those that the small model's memory holds and looks at, those "
+        "that have the question's words (BM25), or both.",
+    ),
+)  # fmt: skip
+
+_loading_options = stack(
     option(
         "--device", default="auto", show_default=True, metavar="NAME",
         advanced=True, section="Model", help="auto, cpu, cuda, cuda:1 or mps.",
@@ -444,6 +471,8 @@ model_options = stack(
         help="Run Python code that comes with the model.",
     ),
 )  # fmt: skip
+
+model_options = stack(_model_option("pocket"), _loading_options)
 
 memory_options = stack(
     option(
@@ -616,6 +645,10 @@ following_options = stack(
 )  # fmt: skip
 
 
+ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
+"""For commands where no second model skims: options without effect."""
+
+
 @dataclass(frozen=True)
 class Each:
     """How the documents of --each are shared out."""
@@ -675,6 +708,10 @@ class ReadingOptions:
     """What the shared options said: as options of `kvstream.Model`, and those of the program."""
 
     model: str
+    model_given: bool
+    """Whether somebody chose it; else `running.settled` may choose another one."""
+    skim: str
+    """A model, ``auto`` or ``none``."""
     loading: Mapping[str, Any]
     """Options of `kvstream.load`."""
     methods: tuple[str, ...]
@@ -735,10 +772,11 @@ class ReadingOptions:
         if methods == (AUTO,) and len(owners) == 1:
             methods = tuple(owners)
         same = (
-            "model", "text", "max_unpacked", "output", "stats", "progress", "quiet", "verbose",
-            "dry_run",
+            "model", "skim", "text", "max_unpacked", "output", "stats", "progress", "quiet",
+            "verbose", "dry_run",
         )  # fmt: skip
         return cls(
+            model_given="model" in given,
             loading={name: values[name] for name in _LOADING},
             methods=methods,
             settings=method_settings(typed_settings, methods, strict=strict_settings),
@@ -789,9 +827,10 @@ def reading_options(command: Command) -> Command:
         return command(options=options, **values)
 
     update_wrapper(wrapper, command)
-    return stack(memory_options, model_options, answer_options, output_options)(  # type: ignore
-        wrapper
-    )
+    model = _model_option("pocket; for questions reader, once it is fetched")
+    return stack(  # type: ignore
+        memory_options, model, skim_options, _loading_options, answer_options, output_options
+    )(wrapper)
 
 
 def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -803,6 +842,10 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
                 "token is always taken; add --temp 0.7, or leave it out.",
                 ctx,
             )
+    if typed(ctx, "skim_by") and values["skim"] == NONE:
+        raise click.UsageError(
+            "--skim-by has no effect with --skim none; leave one of them out.", ctx
+        )
     if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
         raise click.UsageError(
             "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
@@ -817,7 +860,7 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
 
 _LOADING = (
     "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
-    "offline", "trust_remote_code", "quiet",
+    "offline", "trust_remote_code", "quiet", "skim_by",
 )  # fmt: skip
 _ANSWERS = (
     "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "extract", "passages", "strict",
@@ -827,6 +870,6 @@ _ASKED = (
     "reread", "thin", "checkpoint", "checkpoint_every", *_ANSWERS,
 )  # fmt: skip
 _VALUES = tuple(dict.fromkeys((
-    "model", *_LOADING, "method", "set", *_ASKED, "text", "max_unpacked",
+    "model", "skim", *_LOADING, "method", "set", *_ASKED, "text", "max_unpacked",
     "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
 )))  # fmt: skip

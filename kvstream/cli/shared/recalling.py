@@ -12,14 +12,17 @@ import click
 from click.core import ParameterSource
 
 from kvstream.cli.shared import early
-from kvstream.cli.shared.options import ReadingOptions, typed
+from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, typed
 from kvstream.cli.shared.running import (
+    POCKET,
+    READER,
     WITHHELD,
     announce,
     check_files,
     open_model,
     plainly,
     prepared,
+    settled,
 )
 from kvstream.errors import UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
@@ -112,13 +115,34 @@ def open_memory(
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
-    options = replace(options, loading=file.loading(options.loading))
+    options = _of_file(file, options)
+    if options.skim == NONE:  # a model that skims is loaded as it was
+        options = replace(options, loading=file.loading(options.loading))
     announce(reporter, options)
     model = open_model(options)
     memory = model.recall(file)
     if not options.quiet:
         reporter.tell(str(file))
     return model, memory
+
+
+def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
+    """The same options with the models that the file names, where nobody named others."""
+    made, answering = str(file.model["name"]), file.answering
+    skim = options.skim
+    if skim == AUTO:  # the model that made it can also be asked alone
+        alone = answering is None or (options.model_given and options.model == made)
+        skim = NONE if alone else made
+    elif skim != NONE and (answering is None or skim != made):
+        by = f"{made} for {answering}" if answering else f"{made} alone"
+        raise UsageError(f"{file.path} was read by {by}; leave --skim {skim} out.")
+    model, known = options.model, options.model_given
+    if not known and skim != NONE and answering is not None:
+        model, known = answering, True
+    elif not known and made in (POCKET, READER):
+        model, known = made, True
+    options = replace(options, model=model, model_given=known, skim=skim)
+    return settled(options, alone=True)
 
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.cli.shared import early
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
-from kvstream.cli.shared.options import ReadingOptions
+from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 POCKET = "pocket"
-DEMONSTRATION = (
-    "pocket is a small model for demonstration; for better answers choose another with -m, such as "
-    "-m Qwen/Qwen3-0.6B."
-)
+READER = "reader"
+DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
+OTHERS = "choose another with -m, such as -m Qwen/Qwen3-0.6B."
+FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
 
@@ -94,6 +94,9 @@ def read(
             due=(lambda: False) if every is None else every.time_is_up,
         )
         check_checkpoint(options, reporter)
+        if not questions:  # a summary is of one model
+            options = replace(options, skim=NONE)
+        options = settled(options, alone=on_the_way or not questions)
         announce(reporter, options)
         model = open_model(options)
         asked = {
@@ -134,11 +137,53 @@ def plainly(options: ReadingOptions) -> ReadingOptions:
     return replace(options, progress="none" if options.progress == "none" else "plain")
 
 
+def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
+    """The same options with the models that will work: what -m and --skim leave open.
+
+    For questions `reader` answers where it was fetched, and on a CPU pocket skims for it; with
+    `alone`, or an option that is for one model, nothing but what was named does.
+    """
+    from kvstream.api.models import reader_is_ready
+
+    for_one = ("extract", "reread", "checkpoint")
+    alone = alone or any(options.asked.get(name) for name in for_one) or len(options.methods) > 1
+    model, skim = options.model, options.skim
+    if not options.model_given and not alone and reader_is_ready():
+        model = READER
+    if skim == AUTO:
+        skims = model == READER and not alone and _on_cpu(options.loading["device"])
+        skim = POCKET if skims else NONE
+    if skim == model:
+        raise UsageError(
+            f"--skim {skim} names the model that answers, too; name two models, or use --skim none."
+        )
+    loading = {**options.loading, "skim": None if skim == NONE else skim}
+    return replace(options, model=model, model_given=True, skim=skim, loading=loading)
+
+
+def _on_cpu(device: str) -> bool:
+    if device != "auto":
+        return device == "cpu"
+    import torch
+
+    return not torch.cuda.is_available()
+
+
 def announce(reporter: Reporter, options: ReadingOptions) -> None:
-    """Say that the model is loaded now, and of pocket what it is."""
-    if options.model == POCKET and not options.quiet:
-        reporter.tell(DEMONSTRATION)
-    reporter.loading(options.model)
+    """Say which models work and that they are loaded now, and of pocket alone what it is."""
+    skim = options.loading.get("skim")
+    if not options.quiet:
+        if skim is not None:
+            reporter.tell(
+                f"{options.model} answers; {skim} reads a long text for it. With --skim none "
+                f"{options.model} reads all of it."
+            )
+        elif options.model == POCKET:
+            from kvstream.api.models import reader_is_ready, reader_is_shipped
+
+            fetch = reader_is_shipped() and not reader_is_ready()
+            reporter.tell(DEMONSTRATION + (FETCH if fetch else OTHERS))
+    reporter.loading(options.model if skim is None else f"{options.model} and {skim}")
 
 
 def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:

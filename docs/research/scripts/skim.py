@@ -1,0 +1,270 @@
+"""People's questions hidden in novels: one model skims, another one answers.
+
+    python docs/research/scripts/skim.py --limit 40 --budget 1024 --out build/skim.jsonl
+    python docs/research/scripts/skim.py --limit 40 --budget 4096 --tokens 131072 --rows skim,bm25
+    python docs/research/scripts/skim.py --stories --limit 40 --budget 1024
+
+A paragraph of a held-out document stands at a drawn depth in text of held-out books, with one of
+its questions; with --stories a whole story of several paragraphs is read alone. The small model
+reads the text once a question, and all ways to choose passages start from that reading. Rows:
+
+    memory, words, both   the answering model reads what --skim-by finds
+    pocket                the small model's own answer
+    bm25                  it reads as many tokens, which BM25 finds in all of the text
+    right                 it reads the right paragraph: the ceiling
+    alone, reread         it reads all of the text, without and with --reread (slow)
+
+Told of each row: F1, how often the answer, in the right paragraph, is among what was read (found),
+and seconds of processor time for reading and answering, without loading. The last table has the
+third of the questions that share the fewest content words with their paragraph. It stops after
+--minutes of processor time, and goes on behind what --out holds. See docs/research/skim.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvstream.answer.answering import answered
+from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
+from kvstream.answer.reread.ranking import Words
+from kvstream.answer.reread.second_pass import fitting, room_of
+from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
+from kvstream.answer.support import matter
+from kvstream.evaluation import metrics
+from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.harness import ask, document
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.input.sources import open_sources
+from kvstream.memory.base import Memory
+from kvstream.run.request import Request
+from kvstream.session.skimming import LEAST, PART, Skimmed, Skimming
+from kvstream.settings import Budget, ModelSettings, RunSettings
+
+SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
+ALL = ("memory", "words", "both", "pocket", "bm25", "right", "alone", "reread")
+
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+parser.add_argument("--sets", default=",".join(SETS))
+parser.add_argument("--tokens", type=int, default=32768)
+parser.add_argument("--stories", action="store_true")
+parser.add_argument("--budget", type=int, default=1024)
+parser.add_argument("--limit", type=int, default=10, help="questions")
+parser.add_argument("--rows", default="skim,pocket,bm25,right", help="skim: memory,words,both")
+parser.add_argument("--model", default="reader")
+parser.add_argument("--skim", default="pocket")
+parser.add_argument("--part", type=int, default=PART, help="read that part of the budget")
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--minutes", type=float, default=10**6)
+parser.add_argument("--out", type=Path)
+given = parser.parse_args()
+rows = tuple(dict.fromkeys(given.rows.replace("skim", "memory,words,both").split(",")))
+if not set(rows) <= set(ALL):
+    parser.error(f"rows are {', '.join(ALL)}")
+
+torch.set_num_threads(1)
+pair = Skimming.open(ModelSettings(name=given.model), ModelSettings(name=given.skim))
+run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
+
+
+def cases() -> Iterator[tuple[str, HumanContext, str, str, str]]:
+    """(name, paragraph, text, question, answer), the same for every run of a seed."""
+    corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
+    filler = Filler("\n\n".join(corpus.books), "books", given.seed)
+    drawn = []
+    for name in given.sets.split(","):
+        contexts = [
+            c
+            for c in corpus.human(name)
+            if any(a in c.text for _, a in c.questions if a != REFUSAL)
+        ]
+        drawn.append((name, rng.sample(contexts, min(given.limit, len(contexts))), corpus))
+    for number in range(given.limit):
+        name, contexts, corpus = drawn[number % len(drawn)]
+        context = contexts[number // len(drawn) % len(contexts)]
+        question, answer = rng.choice(list(_inside(context)))
+        if given.stories:
+            story = [c for c in corpus.human(name) if c.doc_id == context.doc_id]
+            text = "\n\n".join(c.text for c in story)
+        else:
+            book = filler.cut(pair.skimmer.tokenizer, given.tokens, rng)
+            text = insert(book, pair.skimmer.tokenizer, [(rng.random(), context.text)])
+        yield name, context, text, question, answer
+
+
+def _inside(context: HumanContext) -> Iterator[tuple[str, str]]:
+    """Its questions that have their answers in its text."""
+    return ((q, a) for q, a in context.questions if a != REFUSAL and a in context.text)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.process_time()
+    return work(), time.process_time() - began
+
+
+def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
+    """One reading, with passages kept in three ways; the small model's answer and its basis."""
+    request = Request((question,), run)
+    room = BYTES_A_TOKEN * given.budget
+    kept = {by: KeptPassages(room, by, (question,)) for by in BY}
+
+    def show(block: Any) -> None:
+        for each in kept.values():
+            each.feed(block)
+
+    def step(memory: Memory) -> None:
+        for each in kept.values():
+            each.note(memory)
+
+    reading = pair.skimmer.read(
+        open_sources([path], text=True), pair.skims(request), show=show, on_step=step
+    )
+    while True:
+        try:
+            next(reading)
+        except StopIteration as stop:
+            memory: Memory = stop.value
+            break
+    for each in kept.values():
+        each.note(memory, final=True)
+    first, basis = answered(memory, question)
+    return {by: Skimmed(kept[by], request, memory) for by in BY}, first, basis
+
+
+def read(excerpts: Excerpts, question: str) -> str:
+    """The answering model's answer from excerpts."""
+    whole = pair.whole(Request((question,), run), question)
+    memory = pair.reader.read_excerpts(excerpts, whole, None)
+    return answered(memory, question)[0].answer
+
+
+def bm25(path: str, question: str) -> Excerpts:
+    """What BM25 finds in the whole text, as many tokens as skimming gives."""
+    words, sources = Words(question), open_sources([path], text=True)
+    every = list(excerpts_of(sources))
+    for excerpt in every:
+        words.add(excerpt.text)
+    scores = words.scores()
+    order = sorted((i for i in range(len(every)) if scores[i] > 0), key=lambda i: (-scores[i], i))
+    room = room_of(
+        pair.reader.model, pair.reader.tokenizer, pair.whole(Request((question,), run), question)
+    )
+    sizes = room, max(LEAST, given.budget // given.part)
+    ranked = [every[i] for i in order[:room]]
+    return Excerpts(fitting(ranked, pair.reader.tokenizer, sizes), sources.names, sources.bases)
+
+
+def has(excerpts: Excerpts, text: str, context: str, answer: str) -> bool:
+    """Whether they have the answer, from the right paragraph."""
+    at = len(text[: text.index(context[:200])].encode())
+    end = at + len(context.encode())
+    data = text.encode()
+    parts = [
+        data[max(at, p["byte_start"]) : min(end, p["byte_end"])].decode("utf-8", "ignore")
+        for p in excerpts.to_json()
+        if p["byte_start"] < end and p["byte_end"] > at
+    ]
+    return " ".join(answer.split()) in " ".join(" ".join(parts).split())
+
+
+def trial(name: str, context: HumanContext, text: str, question: str, answer: str) -> dict:
+    """One question by every row."""
+    shared = matter(question) & matter(context.text)
+    record: dict[str, Any] = {
+        "set": name, "document": context.doc_id, "question": question, "answer": answer,
+        "overlap": round(len(shared) / max(len(matter(question)), 1), 3), "rows": {},
+    }  # fmt: skip
+
+    def tell(row: str, said: str, seconds: float, found: bool | None = None) -> None:
+        record["rows"][row] = {
+            "f1": round(metrics.f1(said, answer), 4), "said": said, "found": found,
+            "cpu_s": round(seconds, 2),
+        }  # fmt: skip
+
+    with document(text) as path:
+        if set(rows) & {*BY, "pocket"}:
+            (ways, first, basis), read_s = timed(lambda: skimmed(path, question))
+            if "pocket" in rows:
+                tell("pocket", first.answer, read_s)
+            chosen = {by: pair.chosen(ways[by], question, basis) for by in BY}
+            ways["memory"].memory.release()
+            known: dict[str, tuple[str, float]] = {}
+            for by in (by for by in BY if by in rows):
+                key = json.dumps(chosen[by].to_json())
+                if key not in known:
+                    known[key] = timed(lambda by=by: read(chosen[by], question))
+                said, seconds = known[key]
+                found = has(chosen[by], text, context.text, answer)
+                tell(by, said, read_s + seconds, found)
+        if "bm25" in rows:
+            excerpts, find_s = timed(lambda: bm25(path, question))
+            said, seconds = timed(lambda: read(excerpts, question)) if len(excerpts) else ("", 0.0)
+            tell("bm25", said, find_s + seconds, has(excerpts, text, context.text, answer))
+    alone = {
+        "right": (context.text, RunSettings(Budget(tokens=2048), max_tokens=32), None),
+        "alone": (text, run, None),
+        "reread": (text, run, "citations"),
+    }
+    for row, (what, how, again) in alone.items():
+        if row in rows:
+            work = lambda: ask(pair.reader, what, [question], how, again)[0]  # noqa: B023, E731
+            result, seconds = timed(work)
+            tell(row, result.answer, seconds, True if row == "right" else None)
+    return record
+
+
+def table(records: list[dict[str, Any]], title: str) -> None:
+    """F1 with its interval, found, and time, of every row."""
+    print(f"\n{title}: {len(records)} questions, budget {given.budget:,}")
+    print(f"{'':8} {'F1 (95%)':>22} {'found':>7} {'cpu s':>7}")
+    for row in (r for r in ALL if r in rows):
+        own = [(r["rows"][row], r["document"]) for r in records if row in r["rows"]]
+        if not own:
+            continue
+        mean, low, high = mean_interval([o["f1"] for o, _ in own], [d for _, d in own])
+        places = [o["found"] for o, _ in own if o["found"] is not None]
+        found = f"{sum(places)}/{len(places)}" if places else "-"
+        seconds = sum(o["cpu_s"] for o, _ in own) / len(own)
+        f1 = f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+        print(f"{row:8} {f1:>22} {found:>7} {seconds:>7.1f}")
+
+
+def main() -> None:
+    done: list[dict[str, Any]] = []
+    if given.out is not None and given.out.is_file():
+        done = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()]
+    for number, case in enumerate(cases()):
+        if number < len(done):
+            continue
+        if time.process_time() > 60 * given.minutes:
+            print(f"Stopped after {given.minutes:g} minutes of processor time.")
+            break
+        done.append(trial(*case))
+        if given.out is not None:
+            with given.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+        print(number + 1, json.dumps({k: v["f1"] for k, v in done[-1]["rows"].items()}), flush=True)
+    table(done, "All")
+    by_set = defaultdict(list)
+    for record in done:
+        by_set[record["set"]].append(record)
+    for name, own in by_set.items():
+        table(own, name)
+    least = sorted(done, key=lambda r: r["overlap"])[: max(1, len(done) // 3)]
+    table(least, "Fewest shared words")
+
+
+main()

@@ -1,0 +1,176 @@
+"""Passages whose text is kept while a small model reads on: the best, within a fixed room.
+
+The text is read once, so what is dropped here cannot be read again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter, Excerpts
+from kvstream.answer.reread.ranking import Cited, fused
+from kvstream.answer.reread.second_pass import fitting
+from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
+from kvstream.input.blocks import TextBlock
+from kvstream.memory.base import Beside, Memory
+from kvstream.tokenization.loading import Tokenizer
+from kvstream.tokenization.passages import Passage
+
+BY = ("memory", "words", "both")
+BYTES_A_TOKEN = 64
+"""Of text that may be kept for each token of the budget."""
+
+
+@dataclass
+class _Kept:
+    excerpt: Excerpt
+    bytes: int
+    counts: list[Counts] = field(default_factory=list)
+    """For each question that is known."""
+
+
+class KeptPassages:
+    """The text of passages beside a memory: at most `room` bytes, the rest is dropped.
+
+    `by` says which stay: those of which memory holds most (``memory``), those that have the words
+    of a question (``words``), or ``both``. Without a question that is known, memory alone decides.
+    """
+
+    def __init__(self, room: int, by: str, questions: Sequence[str] = ()) -> None:
+        self.room, self.by = room, by
+        self.bytes = self.peak = self.dropped = 0
+        """Bytes of text that are held, the most that ever were, and those that were dropped."""
+        self._words = [QuestionWords(q) for q in questions] if by != "memory" else []
+        self._asked = {question: i for i, question in enumerate(questions)}
+        self._cutter = ExcerptCutter()
+        self._coming: deque[Excerpt] = deque()
+        self._kept: list[_Kept] = []
+
+    def __len__(self) -> int:
+        """Passages held."""
+        return len(self._kept)
+
+    @property
+    def excerpts(self) -> list[Excerpt]:
+        """Those that are held, in the order of the document."""
+        return [kept.excerpt for kept in self._kept]
+
+    def feed(self, block: TextBlock) -> None:
+        """The next block of text; it waits until the model has read it."""
+        self._cutter.feed(block)
+
+    def note(self, memory: Memory, *, final: bool = False) -> None:
+        """Take in what the model has read by now, and drop the least where there is no room."""
+        self._coming.extend(self._cutter.take(final=final))
+        new: list[_Kept] = []
+        while self._coming and (final or self._coming[0].end <= memory.trace.end):
+            excerpt = self._coming.popleft()
+            counts = [words.count(excerpt.text) for words in self._words]
+            new.append(_Kept(excerpt, excerpt.bytes, counts))
+        every = self._kept + new
+        size = sum(kept.bytes for kept in every)
+        if size > self.room:
+            every, size = self._best(every, memory)
+        self.dropped += self.bytes + sum(kept.bytes for kept in new) - size
+        self._kept, self.bytes = every, size
+        self.peak = max(self.peak, size)
+
+    def _best(self, every: list[_Kept], memory: Memory) -> tuple[list[_Kept], int]:
+        """Those that fit, best first, in their order; and their bytes."""
+        rankings = [
+            with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
+            for i, words in enumerate(self._words)
+        ]
+        if self.by != "words" or not rankings:
+            rankings.append(_held(every, memory))
+        scores = fused(rankings)
+        stay, size = [], 0
+        # Of those that nothing speaks for, the newest stay: memory may yet tell.
+        for index in sorted(range(len(every)), key=lambda i: (-scores[i], -i)):
+            if size + every[index].bytes <= self.room:
+                size += every[index].bytes
+                stay.append(index)
+        return [every[i] for i in sorted(stay)], size
+
+    def choose(
+        self,
+        question: str,
+        memory: Memory,
+        cited: Sequence[Passage],
+        tokenizer: Tokenizer,
+        sizes: tuple[int, int],
+    ) -> Excerpts:
+        """The best passages for a question, in the order of the document, for another model.
+
+        `cited` are passages that the small model's answer and question looked at, with weights.
+        `tokenizer` is that of the model which will read them, `sizes` the tokens that they may have
+        together and those with which it is enough.
+        """
+        every, rankings = self._kept, []
+        if self.by != "memory":
+            rankings.append(self._scores(question))
+        if self.by != "words":
+            looked = Cited(cited)
+            rankings.append(
+                np.array([looked.weight(k.excerpt.start, k.excerpt.end) for k in every])
+            )
+        scores = fused(rankings) if every else np.zeros(0)
+        last = _held(every, memory)  # where nothing else tells
+        order = sorted(range(len(every)), key=lambda i: (-scores[i], -last[i], i))
+        chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
+        return Excerpts(chosen, memory.trace.names, memory.trace.bases)
+
+    def _scores(self, question: str) -> np.ndarray:
+        """By the words of a question; one that was not known is compared with what is held."""
+        place = self._asked.get(question)
+        if place is not None:
+            scores = self._words[place].scores([k.counts[place] for k in self._kept])
+        else:
+            words = QuestionWords(question)
+            scores = words.scores([words.count(k.excerpt.text) for k in self._kept])
+        return with_neighbors(scores, self.excerpts)
+
+    def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
+        """For a memory file: the passages, and the model that answers."""
+        excerpts = [excerpt.passages for excerpt in self.excerpts]
+        return Beside(
+            model, fingerprint, budget, self.by, self.room, self.peak, self.dropped, excerpts
+        )
+
+    @classmethod
+    def of(cls, beside: Beside) -> KeptPassages:
+        """From a memory file. Raises ValueError where it holds more than its room."""
+        made = cls(beside.room, beside.by)
+        made._kept = [_Kept(e, e.bytes) for e in map(Excerpt, beside.excerpts)]
+        made.bytes = sum(kept.bytes for kept in made._kept)
+        made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
+        if made.peak > made.room:
+            raise ValueError(f"it keeps {made.peak:,} bytes of text, and {made.room:,} may be")
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` tells of the text that was kept."""
+        return {
+            "passages": len(self),
+            "bytes": self.bytes,
+            "peak_bytes": self.peak,
+            "room_bytes": self.room,
+            "dropped_bytes": self.dropped,
+        }
+
+
+def _held(every: Sequence[_Kept], memory: Memory) -> np.ndarray:
+    """How much of each passage memory holds: the sum over its tokens of the share of heads."""
+    ordinals, weights = memory.reader.held()
+    starts = memory.trace.origins.starts(ordinals.numpy())
+    order = np.argsort(starts, kind="stable")
+    starts, sums = starts[order], np.cumsum([0.0, *weights.numpy()[order]])
+    places = [(k.excerpt.start, k.excerpt.end) for k in every]
+    low, high = np.searchsorted(starts, np.array(places, dtype=np.int64).reshape(-1, 2).T)
+    found: np.ndarray = sums[high] - sums[low]
+    return found

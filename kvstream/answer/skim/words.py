@@ -1,0 +1,88 @@
+"""BM25 of excerpts that pass by once: what is counted of each does not grow with the text.
+
+Words are compared by their first letters, common ones are left out, and an excerpt gets a part of
+the scores of those beside it: an answer often stands next to the words of the question.
+
+Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
+with the weight of a word as ln(1 + (N - n + 0.5) / (n + 0.5)), which is never negative.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstream.answer.reread.excerpts import Excerpt
+from kvstream.answer.support import COMMON, STEM
+
+SATURATION, LENGTH_SHARE = 1.5, 0.75
+"""k1 and b."""
+NEIGHBOR = 0.5
+"""Part of a score that the excerpts next to it get, too."""
+GAP = 8
+"""Bytes of white space that may lie between two of them."""
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is known of an excerpt."""
+
+    words: int
+    """All of its words."""
+    asked: np.ndarray
+    """How often it has each word of the question; int64 [words of the question]."""
+
+
+class QuestionWords:
+    """The words of a question, and how many of the excerpts so far have each."""
+
+    def __init__(self, question: str) -> None:
+        self._asked = {w: i for i, w in enumerate(dict.fromkeys(words_of(question)))}
+        self._excerpts = self._words = 0
+        self._having = np.zeros(len(self._asked), dtype=np.int64)
+
+    def count(self, text: str) -> Counts:
+        """Take in the next excerpt of the text."""
+        asked = np.zeros(len(self._asked), dtype=np.int64)
+        words = words_of(text)
+        for word in words:
+            place = self._asked.get(word)
+            if place is not None:
+                asked[place] += 1
+        self._excerpts += 1
+        self._words += len(words)
+        self._having += asked > 0
+        return Counts(len(words), asked)
+
+    def scores(self, counted: Sequence[Counts]) -> np.ndarray:
+        """Of excerpts that were counted; float [n], 0 where one has none of the words."""
+        if not counted or not self._asked:
+            return np.zeros(len(counted))
+        rest = self._excerpts - self._having
+        weights = np.log1p((rest + 0.5) / (self._having + 0.5))
+        often = np.stack([c.asked for c in counted]).astype(float)
+        lengths = np.array([c.words for c in counted]) / max(self._words / self._excerpts, 1e-9)
+        limits = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
+        found: np.ndarray = often * (SATURATION + 1) / (often + limits[:, None]) @ weights
+        return found
+
+
+def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
+    """The scores of excerpts in the order of the document, each with a part of those beside it."""
+    starts = np.array([excerpt.start for excerpt in excerpts])
+    ends = np.array([excerpt.end for excerpt in excerpts])
+    beside = NEIGHBOR * (starts[1:] - ends[:-1] <= GAP)
+    found = scores.copy()
+    found[1:] += beside * scores[:-1]
+    found[:-1] += beside * scores[1:]
+    return found
+
+
+def words_of(text: str) -> list[str]:
+    """The words that are not common ones, by their first letters."""
+    words = (word for word in _WORD.findall(text.casefold()) if word not in COMMON)
+    return [word[:STEM] for word in words]

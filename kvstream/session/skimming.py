@@ -1,0 +1,301 @@
+"""Two models: a small one reads all of a text, a large one reads what is worth it and answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvstream.answer.answering import answer, answered
+from kvstream.answer.citations import Basis
+from kvstream.answer.reread.excerpts import Excerpts
+from kvstream.answer.reread.second_pass import partial_refusal, room_of, whole_request
+from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
+from kvstream.engine.prefill import schedule_for
+from kvstream.errors import SourceError, UnsupportedModelError, UsageError
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started
+from kvstream.input.replayed import Replayed
+from kvstream.input.source import RereadableSource
+from kvstream.memory.base import Memory
+from kvstream.model.loading import refuse_together
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.tokenization.loading import TokenStream
+
+PART, LEAST = 4, 200
+"""Of the budget of the answering model that much is read, or this many tokens if that is more."""
+GUESS = 32
+"""Most tokens of the small model's own answer, which nobody sees: what it looks at counts."""
+
+
+@dataclass
+class Skimmed:
+    """What a small model left of a text: its memory, and passages for the model that answers."""
+
+    kept: KeptPassages
+    request: Request
+    """As the answering model gets it."""
+    held: Memory | None = None
+    """The small model's memory, once something was read."""
+    stays: bool = False
+    """Whether memory stays beside the answering model's cache, for more questions."""
+
+    @property
+    def memory(self) -> Memory:
+        """The small model's."""
+        assert self.held is not None
+        return self.held
+
+
+class Skimming:
+    """A session that answers, and one that reads for it. Raises as `Session`.
+
+    It is not used where a text fits the budget of the answering model, which then reads it alone.
+    """
+
+    def __init__(self, reader: Session, skimmer: Session, by: str = "both") -> None:
+        if by not in BY:
+            raise UsageError(f"skim_by is one of {', '.join(BY)}, not {by!r}.")
+        self.reader, self.skimmer, self.by = reader, skimmer, by
+
+    @classmethod
+    def open(cls, settings: ModelSettings, skim: ModelSettings, by: str = "both") -> Skimming:
+        """Load both models. Raises ModelError where they do not fit in memory together,
+        UnsupportedModelError where the cache of one of them cannot be bounded.
+        """
+        refuse_together(settings, skim)
+        try:
+            skimmer = Session.open(skim)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(
+                f"{error} So it cannot skim; choose another model with --skim, such as pocket, or "
+                "let one model read everything: --skim none."
+            ) from error
+        return cls(Session.open(settings), skimmer, by)
+
+    @property
+    def load_s(self) -> float:
+        """Seconds that both took to load."""
+        return self.reader.load_s + self.skimmer.load_s
+
+    def fits(self, sources: Replayed, request: Request) -> bool:
+        """Whether the answering model holds the text whole; reads as much of it as that takes."""
+        plan = self.reader.settle(request)
+        sources.looking = True
+        stream = TokenStream(self.reader.tokenizer, sources)
+        count = len(stream.read(plan.sizes.budget + 1))
+        sources.looking = False
+        if not plan.method.evicts:
+            return count <= min(plan.sizes.free, plan.sizes.final)
+        return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
+
+    def plan(self, sources: RereadableSource, request: Request) -> Started:
+        """Sizes, steps and memory of a run, without running it; of the model that reads all."""
+        replayed = Replayed(sources)
+        if self.fits(replayed, request):
+            return self.reader.plan(replayed, request)
+        return self._named(self.skimmer.plan(replayed, self.skims(request)))
+
+    def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
+        """Read the sources once, then answer every question. Raises as `Session.ask`."""
+        replayed = Replayed(sources)
+        if self.fits(replayed, request):
+            yield from self.reader.ask(replayed, request)
+            return
+        skimmed = yield from self._read(replayed, request)
+        memory, questions = skimmed.memory, request.questions
+        guesses = [answered(memory, question) for question in questions]
+        chosen = [
+            self.chosen(skimmed, question, basis)
+            for question, (_, basis) in zip(questions, guesses, strict=True)
+        ]
+        # From here on only numbers and text are taken from it.
+        memory.release()
+        for number, (first, excerpts) in enumerate(zip(guesses, chosen, strict=True)):
+            yield from self.answered_from(skimmed, first[0], excerpts, number)
+
+    def read(
+        self, sources: RereadableSource, request: Request
+    ) -> Generator[Event, None, Memory | Skimmed]:
+        """Read the sources for later questions: by the answering model where they fit, else by
+        the small one.
+        """
+        replayed = Replayed(sources)
+        if self.fits(replayed, request):
+            return (yield from self.reader.read(replayed, request))
+        skimmed = yield from self._read(replayed, self._halved(request))
+        skimmed.stays = True
+        return skimmed
+
+    def answer(
+        self,
+        skimmed: Skimmed,
+        question: str,
+        number: int = 0,
+        *,
+        earlier: Sequence[tuple[str, str]] = (),
+    ) -> Iterator[Event]:
+        """The events of one answer from what a small model left; its memory stays as it was."""
+        first, basis = answered(skimmed.memory, question)
+        excerpts = self.chosen(skimmed, question, basis)
+        yield from self.answered_from(skimmed, first, excerpts, number, earlier)
+
+    def skims(self, request: Request) -> Request:
+        """What the small model is asked."""
+        run = request.run
+        guess = replace(run, max_tokens=min(run.max_tokens, GUESS))
+        return replace(request, run=guess, strict=False)
+
+    def _halved(self, request: Request) -> Request:
+        """The same with half of a budget in bytes: both caches are there while one answers."""
+        budget = request.run.budget
+        if budget is None or budget.bytes is None:
+            return request
+        half = Budget(bytes=max(1, budget.bytes // 2))
+        return replace(request, run=replace(request.run, budget=half))
+
+    def _named(self, event: Started) -> Started:
+        return replace(event, model=f"{self.skimmer.model_name} for {self.reader.model_name}")
+
+    def _read(self, sources: Replayed, request: Request) -> Generator[Event, None, Skimmed]:
+        skims = self.skims(request)
+        room = BYTES_A_TOKEN * self.reader.settle(request).sizes.budget
+        kept = KeptPassages(room, self.by, request.questions)
+        return (yield from self._kept(sources, skims, Skimmed(kept, request)))
+
+    def _kept(
+        self, sources: RereadableSource, request: Request, skimmed: Skimmed
+    ) -> Generator[Event, None, Skimmed]:
+        """Read on into what was skimmed, or begin it."""
+        kept = skimmed.kept
+        reading = self.skimmer.read(
+            sources, request, skimmed.held, show=kept.feed, on_step=kept.note
+        )
+        while True:
+            try:
+                event = next(reading)
+            except StopIteration as stop:
+                skimmed.held = stop.value
+                break
+            yield self._named(event) if isinstance(event, Started) else event
+        memory = skimmed.memory
+        kept.note(memory, final=True)
+        memory.beside = kept.beside(
+            self.reader.model_name,
+            self.reader.model.fingerprint,
+            self.reader.settle(skimmed.request).sizes.budget,
+        )
+        return skimmed
+
+    def read_on(
+        self, sources: RereadableSource, request: Request, skimmed: Skimmed
+    ) -> Generator[Event, None, Skimmed]:
+        """More text, behind what was skimmed. Raises as `Session.read`."""
+        return (yield from self._kept(sources, self.skims(request), skimmed))
+
+    def recall(self, memory: Memory, answer: RunSettings) -> Skimmed:
+        """What a memory file holds for two models; `memory` is the small one's, recalled.
+
+        Raises UsageError where the file is of one model, SourceError where it is damaged.
+        """
+        beside = memory.beside
+        if beside is None:
+            raise UsageError(f"The memory was read by {memory.model} alone; ask it without --skim.")
+        run = replace(answer, budget=Budget(tokens=beside.budget))
+        try:
+            kept = KeptPassages.of(beside)
+        except ValueError as error:
+            raise SourceError(f"The memory cannot be used: {error}.") from error
+        request = Request(run=run, command="chat", system=memory.plan.system)
+        return Skimmed(kept, request, memory, stays=True)
+
+    def chosen(self, skimmed: Skimmed, question: str, basis: Basis) -> Excerpts:
+        request = self.whole(skimmed.request, question)
+        budget = self.reader.settle(request).sizes.budget
+        room = room_of(self.reader.model, self.reader.tokenizer, request)
+        sizes = room, max(LEAST, budget // PART)
+        return skimmed.kept.choose(
+            question, skimmed.memory, basis.regions, self.reader.tokenizer, sizes
+        )
+
+    def whole(self, request: Request, question: str) -> Request:
+        """What the answering model is asked, about a text that it holds whole."""
+        plan = self.reader.settle(replace(request, questions=(question,)))
+        return whole_request(request, question, plan.sizes.budget)
+
+    def answered_from(
+        self,
+        skimmed: Skimmed,
+        first: Result,
+        excerpts: Excerpts,
+        number: int,
+        earlier: Sequence[tuple[str, str]] = (),
+    ) -> Iterator[Event]:
+        """The large model's answer to one question."""
+        yield AnswerStarted(first.question, number)
+        began = time.perf_counter()
+        memory, request = skimmed.memory, skimmed.request
+        whole = self.whole(request, first.question)
+        second = self.reader.read_excerpts(excerpts, whole, memory.trace.words)
+        for event in answer(
+            second, first.question, number, last=True, strict=request.strict, earlier=earlier
+        ):
+            if isinstance(event, Answered):
+                seconds = time.perf_counter() - began
+                event = Answered(self._together(skimmed, first, event.result, excerpts, seconds))
+                yield event
+            elif not isinstance(event, AnswerStarted):
+                yield event
+        second.release()
+
+    def _together(
+        self, skimmed: Skimmed, first: Result, second: Result, excerpts: Excerpts, seconds: float
+    ) -> Result:
+        """The answer as the result of a run of both models; of sizes it has the larger ones."""
+        kept = skimmed.kept
+        larger = max(first, second, key=lambda result: result.peak_kv_bytes)
+        beside = skimmed.memory.reader.cache.capacity_bytes if skimmed.stays else 0
+        refusal = partial_refusal(second)
+        if refusal and kept.dropped:
+            refusal = (
+                f"The answer is not in the {second.read:,} tokens that {self.reader.model_name} "
+                f"read; it may be in the rest, of which {kept.dropped:,} bytes were dropped and "
+                "cannot be read again. Read the text anew with a larger --budget.",
+            )
+        return replace(
+            first,
+            model=self.reader.model_name,
+            answer=second.answer,
+            generated=second.generated,
+            stopped=second.stopped,
+            citations=second.citations,
+            support=second.support,
+            absent=second.absent,
+            withheld=second.withheld,
+            load_s=self.load_s,
+            answer_s=first.answer_s + seconds,
+            budget_tokens=max(first.budget_tokens, second.budget_tokens),
+            budget_bytes=larger.budget_bytes + beside,
+            peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
+            peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
+            scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
+            peak_rss_bytes=second.peak_rss_bytes,
+            peak_device_bytes=second.peak_device_bytes,
+            warnings=tuple(dict.fromkeys((*skimmed.memory.warnings, *second.warnings, *refusal))),
+            skim={
+                "model": self.skimmer.model_name,
+                "by": kept.by,
+                "pieces": excerpts.to_json(),
+                "tokens": second.read,
+                "kept": kept.to_json(),
+                "peak": {
+                    "skim": {"kv_tokens": first.peak_kv_tokens, "kv_bytes": first.peak_kv_bytes},
+                    "answer": {
+                        "kv_tokens": second.peak_kv_tokens, "kv_bytes": second.peak_kv_bytes,
+                    },
+                },
+                "seconds": round(seconds, 3),
+                "first": {"answer": first.answer, "citations": list(first.citations)},
+            },
+        )  # fmt: skip

@@ -1,0 +1,195 @@
+"""An adapter is merged into its base, and into nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf_files
+import pytest
+import torch
+from adapters import ALPHA, RANK, Tiny, tiny_reader
+from safetensors.torch import load_file
+
+from kvstream.errors import ModelError
+from kvstream.model.adapter import Adapter, merged
+from kvstream.model.gguf import converted
+from kvstream.model.loading import folder, load
+from kvstream.settings import ModelSettings
+from kvstream.store import offered, reader
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    return tiny_reader(tmp_path, monkeypatch)
+
+
+def settings(name: str = "reader", **more: Any) -> ModelSettings:
+    return ModelSettings(name=name, quiet=True, **more)
+
+
+def test_merged_weights_are_the_sum(tiny: Tiny) -> None:
+    base = load_file(converted(tiny.base, quiet=True) / "model.safetensors")
+    own = load_file(tiny.adapter / reader.ADAPTER)
+    found = load_file(merged(tiny.adapter) / "model.safetensors")
+    assert found.keys() == base.keys()
+    changed = 0
+    for name, weight in found.items():
+        layer = name.removesuffix(".weight")
+        assert weight.dtype == base[name].dtype
+        if f"{layer}.A" in own:
+            changed += 1
+            slow = base[name].float().clone()
+            for r in range(RANK):
+                down, up = own[f"{layer}.A"][r].float(), own[f"{layer}.B"][:, r].float()
+                slow += ALPHA / RANK * torch.outer(up, down)
+            torch.testing.assert_close(weight.float(), slow, rtol=2e-3, atol=1e-4)
+        else:
+            assert torch.equal(weight, base[name])
+    assert changed == 2 * 7
+
+
+def test_the_reader_and_its_base_are_two_models(tiny: Tiny) -> None:
+    with_it, base = load(settings(dtype="float32")), load(settings("smollm2", dtype="float32"))
+    again = load(settings(str(tiny.adapter), dtype="float32"))
+    assert with_it.fingerprint != base.fingerprint
+    assert again.fingerprint == with_it.fingerprint
+    assert with_it.name == "reader"
+    half = load(settings(dtype="bfloat16")).model.state_dict()
+    for name, weight in with_it.model.state_dict().items():
+        assert torch.equal(half[name], weight.to(torch.bfloat16)), name
+
+
+def test_it_is_merged_once(tiny: Tiny) -> None:
+    first = Path(folder(settings()))
+    weights = first / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    (tiny.adapter / "support.json").write_text("{}")
+    assert Path(folder(settings())) == first
+    assert weights.stat().st_mtime_ns == before
+    assert (first / "support.json").read_text() == "{}"
+
+
+def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs the extra training")
+    from transformers import AutoModelForCausalLM
+
+    from kvstream.training import reader_pack
+
+    base = converted(tiny.base, quiet=True)
+    run, packed = tmp_path / "run", tmp_path / "packed"
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    lora = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, lora)
+    torch.manual_seed(0)
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    adapted.save_pretrained(run / "adapter")
+    card = reader_pack.pack(run, packed)
+    assert card["base"]["sha256"] == offered.OFFERS["smollm2"].sha256
+    ours = load_file(merged(packed) / "model.safetensors")
+    theirs = adapted.merge_and_unload().state_dict()
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight.float(), theirs[name], rtol=2e-3, atol=2e-3)
+
+
+def card(tiny: Tiny, part: str, **changes: Any) -> None:
+    said = json.loads(tiny.card.read_text())
+    said[part] |= changes
+    tiny.card.write_text(json.dumps(said))
+
+
+def cut(tiny: Tiny) -> None:
+    file = tiny.adapter / reader.ADAPTER
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def altered(tiny: Tiny) -> None:
+    file = tiny.adapter / reader.ADAPTER
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def other_base(tiny: Tiny) -> None:
+    card(tiny, "base", sha256="0" * 64)
+
+
+def replaced_base(tiny: Tiny) -> None:
+    gguf_files.write(tiny.base, gguf_files.tiny("llama", hidden_size=64))
+
+
+def other_shape(tiny: Tiny) -> None:
+    card(tiny, "adapter", rank=RANK + 1)
+
+
+def unknown_base(tiny: Tiny) -> None:
+    card(tiny, "base", name="bigger")
+
+
+def no_card(tiny: Tiny) -> None:
+    tiny.card.unlink()
+
+
+def broken_card(tiny: Tiny) -> None:
+    tiny.card.write_text('{"base": 1}')
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (cut, r"is cut short: it has .* bytes and should have"),
+        (altered, r"has the SHA-256 .* and card\.json names"),
+        (other_base, r"is for the smollm2 with the SHA-256 0{64}.*models get smollm2"),
+        (replaced_base, r"is for the smollm2 with the SHA-256"),
+        (other_shape, r"does not fit smollm2: .*q_proj has|does not fit smollm2: .* weights"),
+        (unknown_base, r"names the base 'bigger'"),
+        (no_card, r"has no card\.json"),
+        (broken_card, r"is no card of an adapter"),
+    ],
+)
+def test_what_does_not_belong_together(tiny: Tiny, harm: Callable[[Tiny], None], said: str) -> None:
+    harm(tiny)
+    with pytest.raises(ModelError, match=said) as told:
+        merged(tiny.adapter)
+    assert told.value.exit_code == 4
+    made = [p.name for p in (tiny.base.parents[2] / "converted").iterdir()]
+    assert not [name for name in made if name.startswith("part-")]
+
+
+def test_layers_that_the_base_lacks(tiny: Tiny) -> None:
+    adapter = Adapter.of(tiny.adapter)
+    assert adapter.rank == RANK
+    gguf_files.write(tiny.base, gguf_files.tiny("llama", num_hidden_layers=1))
+    from kvstream.model.gguf import digest_of
+
+    card(tiny, "base", sha256=digest_of(tiny.base))
+    with pytest.raises(ModelError, match=r"the base has no model\.layers\.1\."):
+        merged(tiny.adapter)
+
+
+def test_a_reader_that_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., Any]
+) -> None:
+    tiny = tiny_reader(tmp_path, monkeypatch, here=False)
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    done = cli("ask", str(text), "Q?", "-m", "reader")
+    assert done.code == 4
+    assert "`kvstream models get reader` fetches it (93 MB, Apache-2.0)" in done.stderr
+    (tmp_path / "base.gguf").rename(tiny.base)
+    (tiny.adapter / reader.ADAPTER).unlink()
+    done = cli("ask", str(text), "Q?", "-m", "reader")
+    assert done.code == 4
+    assert "no adapter for reader" in done.stderr
+
+
+def test_the_shipped_adapter_is_small_and_sound() -> None:
+    if not reader.is_shipped():
+        pytest.skip("this copy has no adapter yet")
+    adapter = Adapter.of(reader.path())
+    assert adapter.bytes <= 15 * 1024**2
+    assert adapter.base_sha256 == offered.OFFERS[adapter.base].sha256

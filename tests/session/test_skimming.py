@@ -1,0 +1,426 @@
+"""Two models: one reads everything, the other one reads what is worth it, and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from adapters import tiny_reader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvstream.answer.reread.excerpts import excerpts_of
+from kvstream.answer.reread.ranking import Words
+from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
+from kvstream.answer.skim.words import QuestionWords, with_neighbors
+from kvstream.api.model import Model
+from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
+from kvstream.evaluation.synthetic.document import generate, make_facts
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
+from kvstream.input.replayed import Replayed
+from kvstream.input.sources import NamedStream, open_sources
+from kvstream.memory.joining import check_joinable
+from kvstream.model import placement
+from kvstream.model.cache import LayerStore
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.session.skimming import LEAST, PART, Skimming
+from kvstream.settings import Budget, ModelSettings, RunSettings
+from kvstream.store import pocket
+
+SEED, FACTS = 3, 6
+FACT = make_facts(FACTS, SEED)[5]
+RUN = RunSettings(Budget(tokens=320), max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+
+
+@pytest.fixture
+def pair(session: Session) -> Skimming:
+    return Skimming(session, session)
+
+
+def results(events: Any) -> list[Result]:
+    return [event.result for event in events if isinstance(event, Answered)]
+
+
+def ask(pair: Skimming, path: Path | str, *questions: str, run: RunSettings = RUN) -> list[Result]:
+    return results(pair.ask(open_sources([str(path)]), Request(questions, run)))
+
+
+@pytest.mark.parametrize("by", BY)
+def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: str) -> None:
+    [result] = ask(Skimming(session, session, by), story, FACT.question)
+    told = result.skim
+    assert told is not None
+    assert told["by"] == by
+    assert result.peak_kv_tokens <= 320
+    assert told["peak"]["answer"]["kv_tokens"] <= 320
+    assert result.peak_kv_tokens == max(p["kv_tokens"] for p in told["peak"].values())
+    assert result.peak_kv_bytes == max(p["kv_bytes"] for p in told["peak"].values())
+    kept = told["kept"]
+    assert kept["room_bytes"] == 320 * BYTES_A_TOKEN
+    assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"]
+    assert 0 < told["tokens"] <= max(LEAST, 320 // PART) + 120
+    assert result.read > 2 * told["tokens"]
+    # Nothing of the text is lost without being counted: white space between passages is no text.
+    text = story.read_bytes()
+    assert kept["bytes"] + kept["dropped_bytes"] <= len(text)
+    assert kept["bytes"] + kept["dropped_bytes"] >= len(b"".join(text.split()))
+
+
+def test_citations_and_pieces_are_of_the_source(pair: Skimming, story: Path) -> None:
+    text = story.read_bytes()
+    [result] = ask(pair, story, FACT.question)
+    assert result.skim is not None
+    assert result.citations
+    for cited in result.citations:
+        assert text[cited["byte_start"] : cited["byte_end"]].decode() == cited["text"]
+        assert cited["line_start"] == text[: cited["byte_start"]].count(b"\n") + 1
+    starts = [piece["byte_start"] for piece in result.skim["pieces"]]
+    assert starts == sorted(starts)
+    at = text.index(FACT.sentence.encode())
+    assert any(p["byte_start"] <= at < p["byte_end"] for p in result.skim["pieces"])
+
+
+def test_a_pipe_and_a_file_give_the_same(pair: Skimming, story: Path) -> None:
+    [file] = ask(pair, story, FACT.question)
+    with story.open("rb") as stream:
+        source = open_sources([NamedStream(str(story), stream)])
+        [pipe] = results(pair.ask(source, Request((FACT.question,), RUN)))
+    assert pipe.skim is not None
+    assert pipe.answer
+    assert pipe.read == file.read
+    assert pipe.skim["kept"]["room_bytes"] == file.skim["kept"]["room_bytes"]
+
+
+def test_a_text_that_fits_is_read_by_the_answering_model_alone(
+    pair: Skimming, session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("".join(generate(tokens=100, seed=1, facts=2)))
+    question = make_facts(2, 1)[0].question
+    [result] = ask(pair, path, question)
+    [plain] = results(session.ask(open_sources([str(path)]), Request((question,), RUN)))
+    assert result.skim is None
+    for name in ("answer", "citations", "read", "evicted", "peak_kv_tokens", "support"):
+        assert getattr(result, name) == getattr(plain, name), name
+    assert result.evicted == 0
+
+
+@pytest.mark.parametrize("method", ["infinipot", "full", "window"])
+def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
+    pair: Skimming, session: Session, tmp_path: Path, method: str
+) -> None:
+    run = replace(RUN, method=method)
+    request = Request(("Who?",), run)
+    sizes = session.settle(request).sizes
+    for count in (sizes.budget + 300, 200, 220, 240, 260, 300):
+        path = tmp_path / f"{count}.txt"
+        path.write_text("red " * count)
+        fits = pair.fits(Replayed(open_sources([str(path)])), request)
+        plain = session.ask(open_sources([str(path)]), request)
+        if method != "full":
+            started = next(iter(plain))
+            assert isinstance(started, Started)
+            assert fits == started.lossless, count
+            continue
+        try:
+            list(plain)
+        except BudgetError:
+            assert not fits, count
+        else:
+            assert fits, count
+
+
+def test_the_small_models_cache_is_freed_first(
+    pair: Skimming, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LayerStore] = []
+    held: list[int] = []
+    first = LayerStore.__init__
+
+    def counted(self: LayerStore, *args: Any) -> None:
+        first(self, *args)
+        made.append(self)
+        held.append(sum(s.keys.nbytes + s.values.nbytes for s in made))
+
+    monkeypatch.setattr(LayerStore, "__init__", counted)
+    questions = [f.question for f in make_facts(FACTS, SEED)[:2]]
+    found = ask(pair, story, *questions)
+    assert [r.question for r in found] == questions
+    layers = len(pair.reader.model.layers)
+    assert len(made) == 3 * layers
+    assert max(held) == held[layers - 1], "two caches were there at once"
+
+
+def test_events_come_in_order(pair: Skimming, story: Path) -> None:
+    request = Request((FACT.question,), RUN)
+    events: list[Event] = list(pair.ask(open_sources([str(story)]), request))
+    kinds = [type(event) for event in events]
+    assert kinds.count(Started) == kinds.count(AnswerStarted) == kinds.count(Answered) == 1
+    assert kinds.index(Started) < kinds.index(StepDone) < kinds.index(AnswerStarted)
+    assert kinds[-1] is Answered
+    assert isinstance(events[0], Started)
+    assert events[0].model == "pocket for pocket"
+    assert pair.plan(open_sources([str(story)]), request).model == "pocket for pocket"
+
+
+def matters(text: str) -> list[str]:
+    return [word for word in text.split() if word not in ("the", "it", "who")]
+
+
+@given(st.lists(st.sampled_from(["the", "brass", "lamp", "hid", "it", "who", "wall"]), max_size=60))
+@settings(max_examples=40, deadline=None)
+def test_streamed_words_rank_as_bm25_does(words: list[str]) -> None:
+    """Against the plain formula over all excerpts at once."""
+    texts = [" ".join(words[i : i + 7]) for i in range(0, len(words), 7)]
+    asked = QuestionWords("Who hid the BRASS lamp?")
+    found = asked.scores([asked.count(text) for text in texts])
+    assert len(found) == len(texts)
+    mean = sum(len(matters(t)) for t in texts) / max(len(texts), 1) or 1e-9
+    for text, score in zip(texts, found, strict=True):
+        own, slow = matters(text), 0.0
+        for word in ("hid", "brass", "lamp"):
+            having = sum(word in matters(t) for t in texts)
+            weight = np.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+            often = own.count(word)
+            slow += weight * often * 2.5 / (often + 1.5 * (0.25 + 0.75 * len(own) / mean))
+        assert score == pytest.approx(slow)
+
+
+def test_words_agree_with_rank_bm25(story: Path) -> None:
+    pytest.importorskip("rank_bm25", reason="needs the extra words")
+    texts = [e.text for e in excerpts_of(open_sources([str(story)]))]
+    theirs, ours = Words(FACT.question), QuestionWords(FACT.question)
+    for text in texts:
+        theirs.add(text)
+    found = ours.scores([ours.count(text) for text in texts])
+    assert found.argmax() == theirs.scores().argmax()
+
+
+def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
+    excerpts = list(excerpts_of(open_sources([str(story)])))[:9]
+    del excerpts[4]
+    scores = np.arange(1.0, 9.0)
+    found = with_neighbors(scores, excerpts)
+    for i, score in enumerate(scores):
+        slow = score
+        if i not in (0, 4):
+            slow += scores[i - 1] / 2
+        if i not in (3, 7):
+            slow += scores[i + 1] / 2
+        assert found[i] == slow
+
+
+def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:
+    """A passage with the question's words outlives many without, in a room for few."""
+    path = tmp_path / "long.txt"
+    parts = ["The sky was grey and nothing came of it at all that day. " * 5 + "\n"] * 150
+    parts[30] = "Old Mr. Zorbak hid the brass lamp under the stairs of the mill. " * 4 + "\n"
+    path.write_text("".join(parts))
+    pair = Skimming(session, session, "words")
+    [result] = ask(pair, path, "Where did Zorbak hide the brass lamp?")
+    assert result.skim is not None
+    assert result.skim["kept"]["dropped_bytes"] > 0
+    assert any(piece["line_start"] == 31 for piece in result.skim["pieces"])
+
+
+# Chat and memory files.
+
+
+def test_a_memory_of_two_models_is_asked_saved_and_recalled(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    model = Model(session, Skimming(session, session))
+    memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
+    first = memory.ask(FACT.question)
+    assert first.result.skim is not None
+    # Memory stays beside the other cache, and its bytes count.
+    beside = first.result.skim["peak"]["answer"]["kv_bytes"] + memory.budget[1]
+    assert first.result.peak_kv_bytes == beside <= first.result.budget_bytes
+    other = memory.ask(make_facts(FACTS, SEED)[2].question)
+    assert other.result.skim is not None
+    path = tmp_path / "two.kvs"
+    digest = memory.save(path)
+    recalled = model.recall(path)
+    assert recalled.file is not None
+    assert recalled.file.answering == "pocket"
+    assert recalled.file.digest == digest
+    again = recalled.ask(FACT.question, max_tokens=8)
+    assert again.result.skim is not None
+    assert again.result.skim["kept"] == first.result.skim["kept"]
+    assert again.text
+    with pytest.raises(UsageError, match="cannot be joined"):
+        check_joinable(recalled._engine, recalled._engine)
+    alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
+    assert alone.result.skim is None
+
+
+def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path) -> None:
+    model = Model(session, Skimming(session, session))
+    memory = model.read(story, questions=["Where is the zinc box?"], budget=320, max_tokens=8)
+    before = memory.read_tokens
+    memory.read(text="Years later the zinc box was found in the boat house. " * 3)
+    assert memory.read_tokens > before
+    answer = memory.ask("Where is the zinc box?")
+    assert answer.result.skim is not None
+    assert any(p["source"] == "text" for p in answer.result.skim["pieces"])
+
+
+def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: Path) -> None:
+    from kvstream.memory.saving import _beside, memory_state
+
+    model = Model(session, Skimming(session, session))
+    memory = model.read(story, questions=["Who?"], budget=320, max_tokens=8)
+    state, tensors = memory_state(memory._engine)
+    state = json.loads(json.dumps(state))
+    found = _beside(state, tensors)
+    assert found is not None
+    assert sum(len(p.text) for e in found.excerpts for p in e) > 0
+    with pytest.raises(ValueError, match="kept passages"):
+        _beside(state | {"answering": state["answering"] | {"room": 0}}, tensors | {
+            "trace.kept": tensors["trace.kept"][:-9]})  # fmt: skip
+    with pytest.raises(KeyError):
+        _beside(state, {})
+
+
+def test_options_for_one_model_are_refused(session: Session, story: Path) -> None:
+    model = Model(session, Skimming(session, session))
+    for options in ({"reread": "citations"}, {"extract": True}, {"every": 1000}):
+        with pytest.raises(UsageError, match="--skim none"):
+            model.ask(story, "Who?", budget=320, **options)
+    with pytest.raises(UsageError, match="skim_by is one of"):
+        Skimming(session, session, "magic")
+    assert model.summarize(story, budget=320, max_tokens=8).result.skim is None
+
+
+# Models that cannot work together.
+
+
+def test_a_skim_model_that_cannot_be_bounded(
+    tmp_path: Path, story: Path, cli: Callable[..., Any]
+) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    folder = tmp_path / "gpt2"
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=8192, n_positions=64)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((pocket.path() / name).read_bytes())
+    with pytest.raises(UnsupportedModelError, match="cannot skim"):
+        Skimming.open(ModelSettings(), ModelSettings(name=str(folder)))
+    done = cli("ask", str(story), "Q?", "--skim", str(folder), "-q")
+    assert done.code == 4
+    assert "--skim none" in done.stderr
+
+
+def test_two_models_that_do_not_fit_together(
+    monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in pocket.path().iterdir():
+        if file.is_file():
+            (copy / file.name).symlink_to(file)
+    cpu, full = placement.device_of("cpu"), ModelSettings(dtype="float32")
+    one = placement.loaded_size(str(copy), full, cpu, torch.float32)
+    assert one
+    monkeypatch.setattr(placement, "free_memory", lambda device: int(1.4 * one))
+    done = cli("ask", str(story), "Q?", "--skim", str(copy), "--dtype", "float32", "-q")
+    assert done.code == ModelError.exit_code
+    assert f"pocket with {copy} needs about" in done.stderr
+    assert "--skim none" in done.stderr
+
+
+def test_a_budget_too_small_for_the_answering_model(pair: Skimming, story: Path) -> None:
+    with pytest.raises(BudgetError, match="Use --budget"):
+        ask(pair, story, "Who?", run=RunSettings(Budget(tokens=70)))
+
+
+# The command line.
+
+
+def test_the_command_line_with_another_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
+) -> None:
+    """``reader``, here a tiny model, answers without -m once it is fetched, and pocket skims."""
+    tiny = tiny_reader(tmp_path, monkeypatch)
+    arguments = ("--budget", "500", "-n", "8", "--json")
+    done = cli("ask", str(story), FACT.question, *arguments)
+    assert done.code == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["model"] == "reader"
+    assert said["skim"]["model"] == "pocket"
+    assert said["peak"]["kv_tokens"] <= 500
+    assert done.stderr.count("reader answers; pocket reads a long text for it") == 1
+    assert "cannot be read again" in done.stderr or not said["skim"]["kept"]["dropped_bytes"]
+    assert "text kept beside memory" in done.stderr
+    piped = cli("ask", FACT.question, *arguments, stdin=story.read_bytes()[:30000])
+    assert json.loads(piped.stdout)["skim"]["model"] == "pocket"
+    tiny.base.unlink()
+    alone = json.loads(cli("ask", str(story), FACT.question, *arguments).stdout)
+    assert alone["model"] == "pocket"
+    assert alone["skim"] is None
+
+
+def test_who_answers_is_decided_by_what_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
+) -> None:
+    tiny_reader(tmp_path, monkeypatch)
+    path = str(story)
+
+    def models(*arguments: str) -> tuple[str, Any]:
+        done = cli(*arguments, "--budget", "500", "-n", "4", "--json", "--dry-run")
+        assert done.code == 0, done.stderr
+        return json.loads(done.stdout)["model"], done.stderr
+
+    assert models("ask", path, "Q?")[0] == "pocket for reader"
+    assert models("ask", path, "Q?", "--skim", "none")[0] == "reader"
+    assert models("ask", path, "Q?", "-m", "pocket")[0] == "pocket"
+    assert models("ask", path, "Q?", "-m", "reader")[0] == "pocket for reader"
+    assert models("ask", path, "Q?", "-m", "smollm2")[0] == "smollm2"
+    assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"
+    assert models("ask", path, "Q?", "--extract")[0] == "pocket"
+    assert models("summarize", path, "--as", "prose")[0] == "pocket"
+    refused = cli("summarize", path, "--skim", "pocket")
+    assert refused.code == 2
+    assert "one model reads here" in refused.stderr
+    same = cli("ask", path, "Q?", "-m", "pocket", "--skim", "pocket")
+    assert same.code == 2
+    assert "name two models" in same.stderr
+    useless = cli("ask", path, "Q?", "--skim", "none", "--skim-by", "words")
+    assert useless.code == 2
+
+
+def test_memory_files_and_chats_of_two_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
+) -> None:
+    tiny_reader(tmp_path, monkeypatch)
+    file = str(tmp_path / "two.kvs")
+    done = cli("remember", str(story), "-Q", FACT.question, "-o", file, "--budget", "500", "-q")
+    assert done.code == 0, done.stderr
+    asked = cli("ask", "--memory", file, FACT.question, "-n", "4", "--json")
+    assert asked.code == 0, asked.stderr
+    said = json.loads(asked.stdout)
+    assert (said["model"], said["skim"]["model"]) == ("reader", "pocket")
+    alone = cli("ask", "--memory", file, FACT.question, "-n", "4", "--json", "-m", "pocket")
+    assert json.loads(alone.stdout)["skim"] is None
+    wrong = cli("ask", "--memory", file, FACT.question, "--skim", "smollm2")
+    assert wrong.code == 2
+    assert "was read by pocket for reader" in wrong.stderr
+    talk = cli("chat", "--memory", file, "--json", stdin=b"Who was it?\nAnd when?\n")
+    assert talk.code == 0, talk.stderr
+    assert [json.loads(x)["model"] for x in talk.stdout.splitlines()] == ["reader"] * 2
+    one = str(tmp_path / "one.kvs")
+    assert cli("remember", str(story), "-m", "pocket", "-o", one, "--budget", "500").code == 0
+    assert json.loads(cli("ask", "--memory", one, "Q?", "--json").stdout)["model"] == "pocket"
