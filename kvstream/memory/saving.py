@@ -469,7 +469,7 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         read,
         state["end"],
         tuple(records),
-        state["ended_line"],
+        ended_line=state["ended_line"],
     )
 
 
