@@ -94,6 +94,8 @@ class AnswerStarted:
     question: str
     number: int
     """0 for the first question of the run."""
+    kept: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """Which tokens each head of memory holds (`kvstream.kept`); asked for while it is shown."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("run",),
     ("memory",),
+    ("kept",),
     ("answer",),
     ("session",),
     ("collection",),
