@@ -216,9 +216,7 @@ def held_pieces(of: Kept) -> list[Piece]:
         if int(own[-1]) != size:  # replaced bytes, or another encoding
             own = own * size // max(int(own[-1]), 1)
         line = passage.line_start if passage.place is None else None
-        pieces.append(
-            Piece(passage.source, passage.text, passage.start + own, line, passage.place)
-        )
+        pieces.append(Piece(passage.source, passage.text, passage.start + own, line, passage.place))
     return pieces
 
 

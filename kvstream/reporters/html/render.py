@@ -32,15 +32,19 @@ def render(page: Page) -> str:
     scripts = {name: _static(name) for name in SCRIPTS}
     citations = [c for run in page.runs for result in run.results for c in result.citations]
     places = () if page.document is None else page.document.cited
-    return _environment().get_template("page.html").render(
-        page=page,
-        policy=policy(styles.values(), scripts.values()),
-        styles=[Markup(text) for text in styles.values()],
-        scripts=[Markup(text) for text in scripts.values()],
-        data=script_json(_data(page)),
-        questions=_questions(page),
-        numbers={id(c): i for i, c in enumerate(citations)},
-        places=places,
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            policy=policy(styles.values(), scripts.values()),
+            styles=[Markup(text) for text in styles.values()],
+            scripts=[Markup(text) for text in scripts.values()],
+            data=script_json(_data(page)),
+            questions=_questions(page),
+            numbers={id(c): i for i, c in enumerate(citations)},
+            places=places,
+        )
     )
 
 
@@ -86,8 +90,16 @@ def _environment() -> Environment:
         "number": number, "size": size, "duration": duration, "rounded": _rounded,
         "folded": folded, "place": place, "rows": chart_rows,
     }  # fmt: skip
-    environment.globals |= {"share": share, "key": id, "is_text": lambda item: isinstance(item, Text)}
+    environment.globals |= {
+        "share": share,
+        "key": id,
+        "is_text": lambda item: isinstance(item, Text),
+    }
     return environment
+
+
+def _is_text(item: Text | Fold) -> bool:
+    return isinstance(item, Text)
 
 
 def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
