@@ -95,7 +95,7 @@ class AnswerStarted:
     number: int
     """0 for the first question of the run."""
     kept: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
-    """Which tokens each head of memory holds (`kvstream.kept`); asked for while it is shown."""
+    """Which tokens each head holds (`kvstream.memory.kept`); asked for while this is shown."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from kvstream.answer.sampling import Repetition, make_sampler
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
-from kvstream.kept import positions
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
 from kvstream.run.prompt import broken_apart
 from kvstream.run.request import PASSAGES, Request
 from kvstream.tokenization.loading import WordForms

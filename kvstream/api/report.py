@@ -18,12 +18,16 @@ from kvstream.version import __version__
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
-    from kvstream.kept.positions import Kept
+    from kvstream.memory.kept.positions import Kept
 
 LARGEST = 6_000_000
 """Bytes of a file, at most."""
 TEXT = 3_600_000
 """Bytes of text in it; fewer where the rest of the page is large."""
+TOKENS = 300_000
+"""Kept tokens in it, at most."""
+SMALLEST = 64
+"""A page that is too large is made again with half of the text and tokens, down to this part."""
 POINTS = 400
 """Steps in a chart, at most; of longer runs every second, fourth, ... one."""
 
@@ -135,7 +139,7 @@ class Report:
 
     def add(self, memory: Memory) -> None:
         """Show a memory that was read and not asked; to be called before it is asked or closed."""
-        from kvstream.kept.positions import kept
+        from kvstream.memory.kept.positions import kept
 
         reading, told = self._reading, memory.to_json()
         reading.name = reading.name or memory.method
@@ -149,12 +153,12 @@ class Report:
         that it is gone or changed."""
         from kvstream.reporters.html.render import render
 
-        limit = TEXT
+        share = 1
         while True:
-            text = render(self._page(self._document(limit)))
-            if len(text.encode("utf-8", "replace")) <= LARGEST or limit < LARGEST // 64:
+            text = render(self._page(self._document(share)))
+            if len(text.encode("utf-8", "replace")) <= LARGEST or share > SMALLEST:
                 return text
-            limit //= 2
+            share *= 2
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page. Raises KvstreamError where the file cannot be written."""
@@ -164,8 +168,8 @@ class Report:
         except OSError as error:
             raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error
 
-    def _document(self, limit: int) -> Document | None:
-        from kvstream.kept.document import document_of
+    def _document(self, share: int) -> Document | None:
+        from kvstream.memory.kept.document import document_of
 
         kept = {r.name: r.kept for r in self._readings if r.kept is not None}
         if not kept or not any(len(each.ordinals) for each in kept.values()):
@@ -176,7 +180,7 @@ class Report:
             for result in reading.results
             for c in result.citations
         ]
-        return document_of(kept, cited, limit)
+        return document_of(kept, cited, TEXT // share, TOKENS // share)
 
     def _page(self, document: Document | None) -> Page:
         readings = self._readings

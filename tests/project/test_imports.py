@@ -27,7 +27,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("engine",),
     ("run",),
     ("memory",),
-    ("kept",),
     ("answer",),
     ("session",),
     ("collection",),

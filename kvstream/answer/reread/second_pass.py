@@ -16,8 +16,8 @@ from kvstream.answer.support import abstains
 from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.input.source import Source, SourceRecord
-from kvstream.kept import positions
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request

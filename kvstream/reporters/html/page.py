@@ -61,8 +61,8 @@ class Shading:
     """Index in the model of each layer."""
     heads: Sequence[Sequence[Any]]
     """For each layer and head: sorted indices of the tokens that it holds."""
-    counts: Sequence[int]
-    """How many heads hold each token."""
+    counts: Any
+    """int64 [U]: how many heads hold each token."""
     retained: int
     """Tokens that some head holds."""
 
@@ -72,10 +72,11 @@ class Document:
     """The text, and which of its tokens each head kept."""
 
     sections: Sequence[Section]
-    spans: Sequence[tuple[int, int, int]]
-    """Text, start and length of each kept token, as in `Span`; length 0 where it is not shown."""
-    ordinals: Sequence[int]
-    """Which token of the text each one is, counted from 0."""
+    spans: Any
+    """int64 [U, 3]: text, start and length of each kept token, as in `Span`; length 0 where it is
+    not shown."""
+    ordinals: Any
+    """int64 [U]: which token of the text each one is, counted from 0."""
     read: int
     """Tokens that were read."""
     shadings: Sequence[Shading]

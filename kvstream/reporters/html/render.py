@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -161,15 +162,12 @@ def _chart(chart: Chart) -> dict[str, Any]:
 
 
 def _document(document: Document) -> dict[str, Any]:
-    texts, starts, lengths = zip(*document.spans, strict=True) if document.spans else ((), (), ())
+    texts, starts, lengths = np.asarray(document.spans, dtype=np.int64).reshape(-1, 3).T
     # Tokens that are not shown lie between others: the text of the one before.
-    running, last = [], 0
-    for text, length in zip(texts, lengths, strict=True):
-        last = text if length else last
-        running.append(last)
+    texts = np.maximum.accumulate(np.where(lengths > 0, texts, 0)) if len(texts) else texts
     return {
         "read": document.read,
-        "texts": packed_sorted(running),
+        "texts": packed_sorted(texts),
         "starts": packed(starts),
         "lengths": packed(lengths),
         "ordinals": packed_sorted(document.ordinals),

@@ -172,6 +172,7 @@
     status.textContent = `${kv.number(first)} of ${kv.number(data.read)} tokens `
       + `(${kv.share(first, data.read)}) ${view.told}`
       + (view.also ? `, ${kv.number(second)} (${kv.share(second, data.read)}) ${view.also}` : "");
+    picture = null;
     draw();
   };
 
@@ -198,14 +199,17 @@
     return made;
   };
 
-  const draw = () => {
+  /** The map without the mark of where the page is, which alone moves while it scrolls. */
+  let picture = null;
+  const paintMap = () => {
     const width = canvas.clientWidth, made = rows();
     const height = made.reduce((sum, row) => sum + row.height + 2, -2);
     const ratio = devicePixelRatio || 1;
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
+    picture = kv.element("canvas");
+    picture.width = canvas.width = width * ratio;
+    picture.height = canvas.height = height * ratio;
     canvas.style.height = `${height}px`;
-    const paint = canvas.getContext("2d");
+    const paint = picture.getContext("2d");
     paint.scale(ratio, ratio);
     const bins = Math.max(1, Math.min(data.read, Math.floor(width / 2)));
     const base = kv.color("--map"), ink = kv.color("--kept");
@@ -235,6 +239,17 @@
       const x = (ordinalAt(place[0], place[1]) / data.read) * width;
       paint.fillRect(Math.max(0, Math.min(width - 2, x - 1)), 0, 2, height);
     }
+  };
+
+  const draw = () => {
+    if (!picture) paintMap();
+    const ratio = devicePixelRatio || 1;
+    const width = picture.width / ratio, height = picture.height / ratio;
+    const paint = canvas.getContext("2d");
+    paint.setTransform(1, 0, 0, 1, 0, 0);
+    paint.clearRect(0, 0, canvas.width, canvas.height);
+    if (picture.width && picture.height) paint.drawImage(picture, 0, 0);
+    paint.scale(ratio, ratio);
     const x = (Number(slider.value) / Math.max(1, data.read - 1)) * width;
     paint.strokeStyle = kv.color("--ink");
     paint.lineWidth = 1.5;
@@ -248,14 +263,22 @@
     return tokens.ordinal[Math.min(token, count - 1)] || 0;
   };
 
+  /** The first kept token at or behind a place in the text; `count` where there is none. */
+  const tokenFrom = (ordinal) => {
+    let low = 0, high = count;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (tokens.ordinal[middle] < ordinal) low = middle + 1; else high = middle;
+    }
+    return low;
+  };
+
   const around = (ordinal) => {
     const reach = Math.max(32, Math.round(data.read / 200));
     const from = Math.max(0, ordinal - reach), to = Math.min(data.read, ordinal + reach);
     let kept = 0;
     const counts = view.panes[0].counts;
-    for (let i = 0; i < count && tokens.ordinal[i] < to; i++) {
-      if (tokens.ordinal[i] >= from && counts[i]) kept++;
-    }
+    for (let i = tokenFrom(from); i < count && tokens.ordinal[i] < to; i++) kept += counts[i] > 0;
     return kv.share(kept, to - from);
   };
 
@@ -270,13 +293,7 @@
   let moving = 0;  // by the slider: scrolling must not move it back
   slider.addEventListener("input", () => {
     moving = Date.now();
-    const ordinal = Number(slider.value);
-    let low = 0, high = count - 1;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (tokens.ordinal[middle] < ordinal) low = middle + 1; else high = middle;
-    }
-    show(texts[tokens.text[low]]);
+    show(texts[tokens.text[Math.min(tokenFrom(Number(slider.value)), count - 1)]]);
     tell();
     draw();
   });
@@ -370,12 +387,13 @@
   by("viewer").hidden = false;
   update();
   tell();
-  addEventListener("resize", draw);
+  addEventListener("resize", () => { picture = null; draw(); });
   kv.recolored(() => {
     // On paper all of it is shaded, where it is not a book of its own.
     if (document.documentElement.classList.contains("print") && sections.length < 200) {
       sections.forEach((section, index) => render(index));
     }
+    picture = null;
     draw();
   });
 })();

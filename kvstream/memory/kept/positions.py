@@ -10,8 +10,8 @@ import numpy as np
 from kvstream.input.source import SourceRecord
 from kvstream.memory.base import Memory
 from kvstream.model.cache import PROMPT
-from kvstream.passages.passages import Passage
 from kvstream.tokenization.loading import Tokenizer
+from kvstream.tokenization.passages import Passage
 
 
 @dataclass(frozen=True)

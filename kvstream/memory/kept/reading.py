@@ -14,7 +14,7 @@ from kvstream.errors import KvstreamError
 from kvstream.input.blocks import TextBlock, utf8_starts
 from kvstream.input.source import SourceRecord
 from kvstream.input.sources import SourceSet, open_sources
-from kvstream.kept.positions import Kept
+from kvstream.memory.kept.positions import Kept
 from kvstream.tokenization.loading import TokenStream
 
 BATCH = 16384

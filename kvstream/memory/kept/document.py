@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.kept.positions import Kept
-from kvstream.kept.reading import Piece, Reread, held_ends, held_pieces, reread
-from kvstream.passages.sentences import looks_like_lines
+from kvstream.memory.kept.positions import Kept
+from kvstream.memory.kept.reading import Piece, Reread, held_ends, held_pieces, reread
 from kvstream.reporters.html.page import Document, Fold, Section, Shading, Span, Text
+from kvstream.tokenization.sentences import looks_like_lines
 
 WHOLE = 1_200_000
 """Bytes of text that a page holds whole; of a longer text only what is near to kept tokens."""
@@ -25,7 +25,9 @@ SECTION = 4000
 """Characters after which a new section begins."""
 MOST_TOKENS = 300_000
 """Kept tokens that a page shows; those that most heads hold."""
-SHORTEST = 240
+WIDE = 160
+"""Characters around a kept token that stay unfolded where the text is there."""
+SHORTEST = 400
 """Fewer characters are not folded."""
 
 Cited = tuple[str, int, int]
@@ -33,24 +35,26 @@ Cited = tuple[str, int, int]
 
 
 def document_of(
-    readings: Mapping[str, Kept], cited: Sequence[Cited], limit: int = 3_600_000
+    readings: Mapping[str, Kept],
+    cited: Sequence[Cited],
+    limit: int = 3_600_000,
+    most: int = MOST_TOKENS,
 ) -> Document:
     """The text that several readings kept tokens of, which they read from the same sources.
 
-    `cited` are shown too. `limit`: bytes of text at the most. What is not in a regular file, or
-    changed since it was read, is shown from the passages that memory holds.
+    `cited` are shown too. `limit`: bytes of text at the most, and `most` kept tokens. What is not
+    in a regular file, or changed since it was read, is shown from the passages that memory holds.
     """
     first = next((k for k in readings.values() if k.records), next(iter(readings.values())))
-    tokens = _Tokens.of(readings)
+    every = _Tokens.of(readings)
     places = [_place(first, each) for each in cited]
     size = sum(record.bytes for record in first.records)
-    near = NEAR[2]
+    near, tokens = every.fitting(limit, most)
     if whole := 0 < size <= min(WHOLE, limit):
         wanted = [(0, size + 1)]
     else:
-        near, tokens = tokens.fitting(limit)
         ends = [(a, b) for a, b in places if a < b]
-        wanted = _ranges(tokens.shown, ends, near + MARGIN)
+        wanted = _ranges(tokens.starts, ends, near + MARGIN)
     found = reread(first, tokens.starts, wanted, first.bases)
     notes = []
     if isinstance(found, str):
@@ -66,18 +70,18 @@ def document_of(
             f"The text has {size:,} bytes. This file holds what is near to kept tokens; the rest "
             "is folded and not in the file."
         )
-    if len(tokens.shown) < len(tokens.starts):
+    if len(tokens.starts) < len(every.starts):
         notes.append(
-            f"{len(tokens.shown):,} of {len(tokens.starts):,} kept tokens are shown: those that "
-            "most heads hold."
+            f"The page has {len(tokens.starts):,} of the {len(every.starts):,} kept tokens: those "
+            "that most heads hold. Folds, shares and the map are of these."
         )
-    cutter = _Cutter(first, tokens, found, places, near, whole)
+    cutter = _Cutter(first, tokens.starts, found, places, min(near, WIDE), whole)
     sections = cutter.sections()
     sample = next((t.text for s in sections for t in s.items if isinstance(t, Text)), "")
     return Document(
         sections,
-        cutter.spans(),
-        tokens.ordinals(found).tolist(),
+        cutter.marks,
+        tokens.ordinals(found),
         first.read,
         [tokens.shading(name, each) for name, each in readings.items()],
         cutter.cited,
@@ -131,8 +135,6 @@ class _Tokens:
     """Where some tokens begin, and which ones they are."""
     counts: np.ndarray
     """int64 [U]: heads of all readings that hold each."""
-    shown: np.ndarray
-    """Those of `starts` that are shown."""
 
     @classmethod
     def of(cls, readings: Mapping[str, Kept]) -> _Tokens:
@@ -144,44 +146,45 @@ class _Tokens:
         places = np.concatenate([each.starts for each in whole])
         places, first = np.unique(places, return_index=True)
         ordinals = np.concatenate([each.ordinals for each in whole])[first]
-        return cls(starts, (places, ordinals), counts, starts)
+        return cls(starts, (places, ordinals), counts)
 
-    def fitting(self, limit: int) -> tuple[int, _Tokens]:
-        """How many characters around each are shown, and the tokens, so that `limit` bytes hold
-        them.
+    def fitting(self, limit: int, most: int) -> tuple[int, _Tokens]:
+        """How many characters around each are shown, and the tokens, `most` of them, so that
+        `limit` bytes hold their text.
         """
-        if len(self.starts) <= MOST_TOKENS:
+        if len(self.starts) <= most:
             for near in NEAR:
                 if _size(self.starts, near) <= limit:
                     return near, self
         order = np.argsort(-self.counts, kind="stable")
-        low, high = 1, min(len(order), MOST_TOKENS)
+        low, high = 1, min(len(order), most)
         while low < high:
             middle = (low + high + 1) // 2
             if _size(np.sort(self.starts[order[:middle]]), NEAR[-1]) <= limit:
                 low = middle
             else:
                 high = middle - 1
-        shown = np.sort(self.starts[order[:low]])
-        return NEAR[-1], _Tokens(self.starts, self.known, self.counts, shown)
+        chosen = np.sort(order[:low])
+        return NEAR[-1], _Tokens(self.starts[chosen], self.known, self.counts[chosen])
 
     def ordinals(self, found: Reread) -> np.ndarray:
         """int64 [U]: which token of the text each one is."""
         places, ordinals = self.known
-        if len(places) == len(self.starts) or not len(found.tokens):
+        if np.isin(self.starts, places).all() or not len(found.tokens):
             return np.interp(self.starts, places, ordinals).astype(np.int64)
         return (np.searchsorted(found.tokens, self.starts, side="right") - 1) * found.stride
 
     def shading(self, name: str, of: Kept) -> Shading:
         """What one reading kept, among the tokens of all."""
+        own = np.minimum(np.searchsorted(self.starts, of.starts), len(self.starts) - 1)
+        there = self.starts[own] == of.starts
         # Two tokens of one character may begin at the same byte.
-        own = np.searchsorted(self.starts, of.starts)
-        heads = [[np.unique(own[head]) for head in layer] for layer in of.heads]
+        heads = [[np.unique(own[h[there[h]]]) for h in layer] for layer in of.heads]
         counts = np.zeros(len(self.starts), dtype=np.int64)
         for layer in heads:
             for head in layer:
                 counts[head] += 1
-        return Shading(name, of.layers, heads, counts.tolist(), len(of.ordinals))
+        return Shading(name, of.layers, heads, counts, len(of.ordinals))
 
 
 def _size(starts: np.ndarray, near: int) -> int:
@@ -198,7 +201,7 @@ class _Cutter:
     def __init__(
         self,
         of: Kept,
-        tokens: _Tokens,
+        starts: np.ndarray,
         found: Reread,
         places: Sequence[tuple[int, int]],
         near: int,
@@ -207,11 +210,11 @@ class _Cutter:
         self.of, self.found, self.near, self.whole = of, found, near, whole
         self.held = not len(found.tokens)
         """Only passages are there, which are shown whole."""
-        self.starts, self.ends = tokens.starts, found.ends
-        self.is_shown = np.isin(tokens.starts, tokens.shown)
+        self.starts, self.ends = starts, found.ends
         self.places = places
         self.cited: list[Span | None] = [None] * len(places)
-        self.marks: list[tuple[int, int, int]] = [(0, 0, 0)] * len(tokens.starts)
+        self.marks = np.zeros((len(starts), 3), dtype=np.int64)
+        """Text, start and length of each kept token, filled by `sections`."""
         self.texts = 0
 
     def sections(self) -> list[Section]:
@@ -239,10 +242,6 @@ class _Cutter:
         if items:
             made.append(Section(heading, items))
         return made
-
-    def spans(self) -> list[tuple[int, int, int]]:
-        """The place of each kept token in what is shown."""
-        return self.marks
 
     def _stretches(self) -> Iterator[tuple[Piece | None, int, int, bool]]:
         """(piece, first character, end, shown); (None, byte, byte, False) where there is no text.
@@ -295,9 +294,8 @@ class _Cutter:
     def _taken(self, piece: Piece) -> list[tuple[int, int]]:
         """Characters of a piece that must be shown: kept tokens and citations."""
         first, last = np.searchsorted(self.starts, [piece.start, piece.end])
-        own = np.arange(first, last)[self.is_shown[first:last]]
-        begins = np.searchsorted(piece.offsets, self.starts[own], side="right") - 1
-        ends = np.searchsorted(piece.offsets, self.ends[own])
+        begins = np.searchsorted(piece.offsets, self.starts[first:last], side="right") - 1
+        ends = np.searchsorted(piece.offsets, self.ends[first:last])
         found = list(zip(begins.tolist(), ends.tolist(), strict=True))
         for begin, end in self.places:
             low, high = max(begin, piece.start), min(end, piece.end)
@@ -327,16 +325,16 @@ class _Cutter:
         units = _utf16(text)
         low, high = int(offsets[0]), int(offsets[-1])
         first, last = np.searchsorted(self.starts, [low, high])
-        for index in range(first, last):
-            if not self.is_shown[index]:
-                continue
-            a = max(int(np.searchsorted(offsets, self.starts[index], side="right")) - 1, 0)
-            b = int(np.searchsorted(offsets, min(self.ends[index], high)))
-            b = min(max(b, a + 1), len(text))
-            self.marks[index] = self.texts, int(units[a]), int(units[b] - units[a])
-        for index, (begins, ends) in enumerate(self.places):
-            if self.cited[index] is None and begins < min(ends, high) and low <= begins < high:
-                a, b = np.searchsorted(offsets, [begins, min(ends, high)])
+        begins = np.searchsorted(offsets, self.starts[first:last], side="right") - 1
+        ends = np.searchsorted(offsets, np.minimum(self.ends[first:last], high))
+        begins = np.clip(begins, 0, max(len(text) - 1, 0))
+        ends = np.clip(ends, begins + 1, len(text))
+        self.marks[first:last, 0] = self.texts
+        self.marks[first:last, 1] = units[begins]
+        self.marks[first:last, 2] = units[ends] - units[begins]
+        for index, (begin_byte, end_byte) in enumerate(self.places):
+            if self.cited[index] is None and low <= begin_byte < min(end_byte, high):
+                a, b = np.searchsorted(offsets, [begin_byte, min(end_byte, high)])
                 self.cited[index] = Span(self.texts, int(units[a]), int(units[b] - units[a]))
         self.texts += 1
         return Text(text, _label(piece, begin))
@@ -361,19 +359,19 @@ def _label(piece: Piece, begin: int) -> str:
 
 def _after(text: str, place: int) -> int:
     """The first place from here on where a line, else a word begins."""
-    for mark in "\n ":
+    for mark in ("\n", ". ", " "):
         found = text.find(mark, place, place + MARGIN // 2)
         if found >= 0:
-            return found + 1
+            return found + len(mark)
     return min(place, len(text))
 
 
 def _before(text: str, place: int) -> int:
     """The last place up to here where a line, else a word begins."""
-    for mark in "\n ":
+    for mark in ("\n", ". ", " "):
         found = text.rfind(mark, max(0, place - MARGIN // 2), place)
         if found >= 0:
-            return found + 1
+            return found + len(mark)
     return place
 
 
