@@ -114,6 +114,17 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class Timeline:
+    """When each of several things was there."""
+
+    title: str
+    ends: tuple[str, str]
+    """What stands at the beginning and the end of the axis."""
+    rows: Sequence[tuple[str, str, float, float]]
+    """What it is, words beside it, and from where to where, as shares of the axis."""
+
+
+@dataclass(frozen=True)
 class Table:
     """A table as text; a cell may have a share from 0 to 1, which colors it."""
 
@@ -149,6 +160,7 @@ class Page:
     document: Document | None = None
     charts: Sequence[Chart] = ()
     bars: Sequence[Bars] = ()
+    timelines: Sequence[Timeline] = ()
     tables: Sequence[Table] = ()
     settings: Sequence[tuple[str, str]] = ()
     times: Sequence[tuple[str, str]] = ()

@@ -33,7 +33,7 @@
       cursor: { y: false, points: { size: 7 } },
       legend: { live: true },
       scales: { x: { time: false, ...log }, y: chart.log ? log : { range: (u, low, high) => [0, (high || 1) * 1.06] } },
-      axes: [axis(chart.x_label), axis(chart.y_label, { size: 58 })],
+      axes: [axis(chart.x_label, { size: 30 }), axis(chart.y_label, { size: 58 })],
       series: [
         { label: chart.x_label, value: (u, v) => shown(v) },
         ...chart.lines.map(([label], index) => ({
