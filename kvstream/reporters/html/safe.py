@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from markupsafe import Markup, escape
+
+from kvstream.reporters.format import json_text
 
 _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"}
 _HIDDEN = [0x7F, *range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0xFFFE, 0xFFFF]
@@ -39,5 +40,4 @@ def html(value: Any) -> Any:
 
 def script_json(value: Any) -> Markup:
     """A value as JSON for a script element that no browser runs; nothing in it ends the element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Markup(text.translate(_IN_JSON))
+    return Markup(json_text(value).translate(_IN_JSON))
