@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvstream.api.methods import MethodInfo, MethodSetting, available_methods
     from kvstream.api.model import Model, load
     from kvstream.api.models import ModelEntry, available_models
+    from kvstream.api.report import Report
     from kvstream.api.sources import Source, Text, open_sources
     from kvstream.errors import (
         BudgetError,
@@ -65,6 +66,7 @@ __all__ = [
     "ModelEntry",
     "ModelError",
     "Notice",
+    "Report",
     "Result",
     "Source",
     "SourceError",
@@ -94,6 +96,7 @@ _HOMES = {
     "api.methods": ("MethodInfo", "MethodSetting", "available_methods"),
     "api.model": ("Model", "load"),
     "api.models": ("ModelEntry", "available_models"),
+    "api.report": ("Report",),
     "api.sources": ("Source", "Text", "open_sources"),
     "errors": (
         "BudgetError", "KvstreamError", "ModelError", "SourceError", "UnsupportedModelError",

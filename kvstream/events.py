@@ -94,6 +94,8 @@ class AnswerStarted:
     question: str
     number: int
     """0 for the first question of the run."""
+    kept: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """Which tokens each head holds (`kvstream.memory.kept`); asked for while this is shown."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
 from kvstream.run.prompt import broken_apart
 from kvstream.run.request import PASSAGES, Request
 from kvstream.tokenization.loading import WordForms
@@ -70,7 +72,7 @@ def answer(
         memory.warnings.append(broken_apart("question", broken))
         yield Notice(memory.warnings[-1])
     held = memory.reader.retained().numpy()
-    yield AnswerStarted(question, number)
+    yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
     if extract:
         cited = extracted(memory, passages)

@@ -150,7 +150,9 @@ def run(arguments: Sequence[str]) -> int:
         )  # fmt: skip
     try:
         # Without click's standalone mode an exit code (of --help, of doctor) is returned.
-        code = cli.main(args=list(arguments), prog_name="kvstream", standalone_mode=False)
+        code = cli.main(
+            args=list(arguments), prog_name="kvstream", standalone_mode=False, obj=tuple(arguments)
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:

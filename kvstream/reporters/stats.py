@@ -38,10 +38,12 @@ class Stats(Reporter):
             return self._step(event)
         if isinstance(event, Answered):
             return {"event": "answered", **event.result.to_json()}
+        if isinstance(event, AnswerStarted):
+            number, question = event.number, event.question
+            return {"event": "answer_started", "question": question, "number": number}
         names = {
             Started: "started",
             Notice: "notice",
-            AnswerStarted: "answer_started",
             AnswerToken: "answer_token",
         }
         return {"event": names[type(event)], **vars(event)}

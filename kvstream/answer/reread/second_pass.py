@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from kvstream.errors import SourceError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.input.source import Source, SourceRecord
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
@@ -46,7 +48,7 @@ def second_pass(
     firsts = [answered(memory, question) for question in questions]
     memory.release()
     for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
-        yield AnswerStarted(question, number)
+        yield AnswerStarted(question, number, partial(positions.kept, memory))
         began = time.perf_counter()
         whole = whole_request(request, question, first.budget_tokens)
         room = room_of(memory.reader.model, memory.tokenizer, whole)

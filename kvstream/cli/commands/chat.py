@@ -45,6 +45,7 @@ SHOWN = ("extract", "passages", "strict")
 """Options of answers, not of the reading."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
+    "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
     "reread": "a chat asks what is in memory. Use kvstream ask --reread.",
     "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from kvstream.cli.shared import early
+from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import (
@@ -154,10 +154,13 @@ def compare(
                 output.write(csv_row(row))
                 output.flush()
 
+        page = reports.of(reporter)
         if as_csv:
             output.write(csv_line(CSV))
         for name in (*options.methods, *([baseline] if baseline else [])):
             coverage: Sequence[float] = ()
+            if page is not None:
+                page.page.begin(name)
             sources = open_sources(paths, options, interrupts, copies=copies)
             events = model.stream(sources, **options.of_method(name), **asked)
             try:
@@ -178,6 +181,8 @@ def compare(
                 failure = error
                 reporter.show(Notice(f"{name}: {error}"))
                 add(Row(name, None, 0.0, str(error)))
+                if page is not None:
+                    page.page.fail(str(error))
             if interrupts():
                 break
         reporter.close()

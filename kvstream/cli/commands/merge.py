@@ -32,6 +32,7 @@ WITHOUT = {
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
                      "seed", "system"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "checkpoint", "checkpoint_every", "dry_run"), READS),
+    "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.shared import early
+from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
     Each,
@@ -120,7 +120,9 @@ def remember(
     """Read `paths`, into the memory of `base` if there is one, and write `target`."""
     from kvstream.api.files import check_writable
 
-    others = {"--checkpoint": options.checkpoint, "--stats": options.stats}
+    others = {
+        "--checkpoint": options.checkpoint, "--stats": options.stats, "--report": options.report,
+    }  # fmt: skip
     refuse_clashes({"-o": target, **others}, {}, paths)
     refuse_clashes(others, {"--memory": base})
     check_writable(target)
@@ -164,6 +166,8 @@ def remember(
             digest = memory.save(target)
         except KvstreamError as error:
             raise KvstreamError(f"{error} {saved_elsewhere(memory, target)}") from error
+        if (page := reports.of(reporter)) is not None:
+            page.add(memory)
         reporter.close()
         written = target.stat().st_size
         if options.as_json:

@@ -25,7 +25,8 @@ PRINTED = "answers go to clients."
 WITHOUT = {
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
     "extract": "answers are written.", "passages": "answers are written.",
-    "output": PRINTED, "json": PRINTED, "stats": "GET /health tells what the server does.",
+    "output": PRINTED, "json": PRINTED, "report": PRINTED,
+    "stats": "GET /health tells what the server does.",
     "progress": PRINTED, "dry_run": "nothing is read at the start.",
     "checkpoint": "readings that are stopped are saved in --cache-dir.",
     "checkpoint_every": "readings that are stopped are saved in --cache-dir.",

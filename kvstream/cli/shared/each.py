@@ -38,6 +38,7 @@ ALONE = {
     "every": "--every answers on the way through one text",
     "checkpoint": "--checkpoint saves the reading of one text (with -o FOLDER a run that was "
     "stopped goes on)",
+    "report": "--report shows one text",
     "stats": "--stats tells of the steps of one text",
     "dry_run": "--dry-run tells the sizes of one text",
 }

@@ -17,5 +17,7 @@ def check(options: ReadingOptions, *, by_words: bool = False) -> None:
 
     if by_words or options.reread in ("words", "both"):
         need_bm25()
+    if options.report is not None:
+        require("jinja2", "report", "--report")
     for method in options.methods:
         run_settings(of_auto(options.of_method(method), known=True))

@@ -29,8 +29,10 @@ from kvstream.api.logs import (
     record,
 )
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
+from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.options import ReadingOptions, option, typed
-from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import POCKET, open_model
 from kvstream.cli.shared.running import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
@@ -113,6 +115,11 @@ def summarize(
         if output is not None and output != Path("-"):
             out = OutputFile(output)
             stack.callback(out.close)
+        page_file = None
+        if options.report is not None:
+            refuse_clashes({"--report": options.report, "--output": output}, {}, paths)
+            page_file = PageFile(options.report, quiet=options.quiet)
+            stack.callback(page_file.discard)
         teller = Teller(sys.stderr)
         stack.callback(teller.close)
         interrupts = stack.enter_context(Interrupts(teller.tell))
@@ -133,6 +140,8 @@ def summarize(
                 timer.restart()
         log.close()
         reports.tell(last=True)
+        if page_file is not None:
+            page_file.write(log_page(log, rows or ROWS))
         if not options.quiet:
             for warning in sources.warnings:
                 teller.tell(warning)

@@ -603,6 +603,10 @@ output_options = stack(
         help="One JSON object an answer.",
     ),
     option(
+        "--report", type=FileType(), metavar="FILE.html", envvar=(), section="Input and output",
+        help="Write a page that shows the run: the answer, what memory kept of the text, charts.",
+    ),
+    option(
         "--stats", type=FileType(), metavar="FILE", advanced=True,
         section="Input and output", help="Write every event as one line of JSON.",
     ),
@@ -724,6 +728,7 @@ class ReadingOptions:
     max_unpacked: int
     output: Path | None
     as_json: bool
+    report: Path | None
     stats: Path | None
     progress: str
     quiet: bool
@@ -772,7 +777,8 @@ class ReadingOptions:
         if methods == (AUTO,) and len(owners) == 1:
             methods = tuple(owners)
         same = (
-            "model", "skim", "text", "max_unpacked", "output", "stats", "progress", "quiet",
+            "model", "skim", "text", "max_unpacked", "output", "report", "stats",
+            "progress", "quiet",
             "verbose", "dry_run",
         )  # fmt: skip
         return cls(
@@ -850,6 +856,8 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
         raise click.UsageError(
             "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
         )
+    if values["report"] is not None and values["dry_run"]:
+        raise click.UsageError("--dry-run reads nothing, so there is no --report; use one.", ctx)
     # A summary may be extracted without being asked to.
     extracts = values["extract"] or (ctx.info_name == "summarize" and values["extract"] is None)
     if typed(ctx, "passages") and not extracts:
@@ -871,5 +879,5 @@ _ASKED = (
 )  # fmt: skip
 _VALUES = tuple(dict.fromkeys((
     "model", "skim", *_LOADING, "method", "set", *_ASKED, "text", "max_unpacked",
-    "output", "json", "stats", "progress", "quiet", "verbose", "dry_run",
+    "output", "json", "report", "stats", "progress", "quiet", "verbose", "dry_run",
 )))  # fmt: skip

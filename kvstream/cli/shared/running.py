@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from kvstream.cli.shared import early
+from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
@@ -50,6 +50,7 @@ def prepared(
         stats = OutputFile(options.stats, "--stats", in_place=True)
         stack.callback(stats.close)
         reporters.append(Stats(stats))
+    reporters += reports.opened(stack, options)
     reporter = Reporters(reporters)
     stack.callback(reporter.close)
     return output, reporter, stack.enter_context(Interrupts(progress.tell, stack.close))
@@ -61,6 +62,7 @@ def check_files(
     """Refuse outputs that would destroy each other or what is read. Raises UsageError."""
     outputs = {
         "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
+        "--report": options.report,
     }  # fmt: skip
     refuse_clashes(outputs, {"--memory": memory}, sources, replaced=("--output",))
 

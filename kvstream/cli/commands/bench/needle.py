@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     SHARES,
     ListType,
@@ -124,10 +125,11 @@ def command(**values: Any) -> int:
       kvstream bench needle --lengths 8k,32k --budget 1k --method infinipot,streaming --text books/
       kvstream bench needle --kind fact --budget 1k --set infinipot.pool=1,7,15 --near
     """
-    return _run(**values)
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
 
 
-def _run(**values: Any) -> int:
+def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import heatmap, needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
@@ -167,9 +169,31 @@ def _run(**values: Any) -> int:
     if records.reused and not quiet:
         output.say(f"{records.reused:,} trials were taken from {values['save']}.")
     output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
+    pages.write(
+        page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report, heatmap), _plots(rows)
+    )
     if plot is not None and rows:
         heatmap.draw(rows, plot, f"{plan.kind}, {session.model_name}: found, % of {plan.trials}")
     return 0 if complete else 130
+
+
+def _plots(rows: list[Any]) -> Any:
+    from kvstream.evaluation import needle_rows, report
+
+    pooled = needle_rows.pooled(rows)
+
+    def label(row: Any) -> str:
+        return report.case_label(row, rows)
+
+    yield from pages.lines(
+        "Found, by length", pooled, ("tokens", lambda r: r["tokens"]),
+        ("share right", lambda r: r["share"]), label,
+    )  # fmt: skip
+    yield from pages.bars(
+        "Found, with 95% intervals", pooled,
+        lambda r: f"{label(r)}, {report.count(r['tokens'])} tokens",
+        lambda r: (r["share"], r["low"], r["high"]),
+    )  # fmt: skip
 
 
 def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:

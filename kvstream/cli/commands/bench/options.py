@@ -12,6 +12,7 @@ from kvstream.cli.shared.options import (
     PROGRESS,
     BudgetType,
     CountType,
+    FileType,
     SeedType,
     StartType,
     given_options,
@@ -106,6 +107,10 @@ result_options = stack(
         "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         section="Results",
         help="Append every trial as a line of JSON; what is there already is not run again.",
+    ),
+    option(
+        "--report", type=FileType(), metavar="FILE.html", envvar=(), section="Results",
+        help="Write a page with the tables and plots.",
     ),
     option(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,

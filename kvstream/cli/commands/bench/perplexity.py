@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
@@ -47,10 +48,11 @@ def command(**values: Any) -> int:
     \b
       kvstream bench perplexity book.txt --budget 1k --method infinipot,streaming,snapkv
     """
-    return _run(**values)
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
 
 
-def _run(**values: Any) -> int:
+def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import perplexity
     from kvstream.evaluation.records import Records, measure
 
@@ -69,7 +71,21 @@ def _run(**values: Any) -> int:
         )
     rows = perplexity.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    pages.write(page, "Perplexity", settings, rows, _tables(rows), _plots(rows))
     return 0 if complete else 130
+
+
+def _plots(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    places = [
+        {"label": report.case_label(row, rows), **part} for row in rows
+        for part in row["by_position"]
+    ]  # fmt: skip
+    yield from pages.lines(
+        "By position", places, ("token", lambda p: p["to"]),
+        ("perplexity", lambda p: p["perplexity"]), lambda p: str(p["label"]), log=True,
+    )  # fmt: skip
 
 
 def _change(row: Any) -> str | None:

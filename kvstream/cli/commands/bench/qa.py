@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
@@ -91,10 +92,11 @@ def command(**values: Any) -> int:
       kvstream bench qa --data squad.jsonl.gz --elsewhere --budget 1k
       kvstream bench qa --data tales.jsonl.gz --explicit --within 32k --text books/ --budget 1k
     """
-    return _run(**values)
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
 
 
-def _run(**values: Any) -> int:
+def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import longbench, qa
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records, measure
@@ -131,6 +133,7 @@ def _run(**values: Any) -> int:
         )
     rows = qa.rows(found, by=values["by_attribute"])
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    pages.write(page, "Questions and answers", settings, rows, _tables(rows), _plots(rows))
     return 0 if complete else 130
 
 
@@ -142,6 +145,31 @@ def _heldout(document: str) -> bool:
     from kvstream.evaluation.synthetic.splits import is_heldout
 
     return is_heldout(document)
+
+
+NAMES = {
+    "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
+    "choice": "choice", "refused": "refused", "recognised": "unanswerable recognised",
+}  # fmt: skip
+"""What a score is called in tables."""
+
+
+def _plots(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    def label(row: Any) -> str:
+        budget = f", budget {report.count(row['budget'])}" if row["budget"] else ""
+        return " · ".join(
+            filter(None, (report.case_label(row, rows) + budget, row.get("attribute")))
+        )
+
+    for key, name in NAMES.items():
+        yield from pages.bars(
+            name, rows, label,
+            lambda r, key=key: (  # type: ignore[misc]
+                (r[key], *(r.get(f"{key}_interval") or (None, None))) if key in r else None
+            ),
+        )  # fmt: skip
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
@@ -157,15 +185,11 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
 
         return pick
 
-    names = {
-        "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
-        "choice": "choice", "refused": "refused", "recognised": "unanswerable recognised",
-    }  # fmt: skip
     columns: list[tuple[str, Callable[[Any], Any]]] = [
         ("", lambda r: report.case_label(r, rows)),
         ("", lambda r: r.get("attribute", "")),
         ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
         ("questions", lambda r: f"{r['n']:,}"),
     ]
-    columns += [(names[k], percent(k)) for k in names if any(k in r for r in rows)]
+    columns += [(NAMES[k], percent(k)) for k in NAMES if any(k in r for r in rows)]
     yield report.table("Answers, % (95% interval)", columns, rows)

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from kvstream.api.options import Request
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     NAMES,
     case_options,
@@ -100,10 +100,11 @@ def command(ctx: click.Context, **values: Any) -> int:
         raise UsageError("--layers is for a --shape; a model has the layers that it has.")
     if values["save"] is not None:
         raise click.UsageError("--save is for accuracy; a time is never taken from an earlier run.")
-    return _run(**values)
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
 
 
-def _run(**values: Any) -> int:
+def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import heatmap, report
     from kvstream.evaluation.speed import fit, llamacpp, outside, peak, plot, systems
     from kvstream.evaluation.speed.measure import Bench, Limits
@@ -166,6 +167,9 @@ def _run(**values: Any) -> int:
                 output.show(found, list, as_json=True)
     if not values["json"]:
         output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
+    pages.write(
+        page, "Speed", settings, rows, _tables(rows, report, flops), _plots(rows, plot, report)
+    )
     if values["plot"] is not None:
         budgets = ", ".join(sorted({report.count(r["budget"]) for r in rows if r["budget"]}))
         plot.draw(rows, values["plot"], f"{session.model_name}, budget {budgets}")
@@ -193,6 +197,17 @@ def _texts(session: Session, values: dict[str, Any]) -> Any:
         return session.tokenizer.encode(text)[:tokens]
 
     return ids
+
+
+def _plots(rows: list[Any], plot: Any, report: Any) -> Any:
+    ours = [r for r in rows if r["system"] == "kvstream"]
+    for title, key, unit, sign in (*plot.PANELS, plot.DEVICE_PANEL):
+        measured = [r for r in rows if r.get(key)]
+        yield from pages.lines(
+            title.capitalize(), measured, ("tokens", lambda r: r["tokens"]),
+            (sign, lambda r, key=key, unit=unit: r[key] / unit),  # type: ignore[misc]
+            lambda r: _name(r, ours).strip(), log=True,
+        )  # fmt: skip
 
 
 def _tables(rows: list[Any], report: Any, flops: float) -> Any:

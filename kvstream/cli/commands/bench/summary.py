@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench import output
+from kvstream.cli.commands.bench import output, pages
 from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
@@ -60,10 +61,11 @@ def command(**values: Any) -> int:
     \b
       kvstream bench summary --data squality_dev.jsonl.gz --budget 1k --method infinipot,random
     """
-    return _run(**values)
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
 
 
-def _run(**values: Any) -> int:
+def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import summary
     from kvstream.evaluation.records import Records, measure
 
@@ -88,7 +90,18 @@ def _run(**values: Any) -> int:
         )
     rows = summary.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    pages.write(page, "Summaries", settings, rows, _tables(rows), _plots(rows))
     return 0 if complete else 130
+
+
+def _plots(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
+        yield from pages.bars(
+            f"{name}, with 95% intervals", rows, lambda r: report.case_label(r, rows),
+            lambda r, key=key: (r[key], *r[f"{key}_interval"]),  # type: ignore[misc]
+        )  # fmt: skip
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:

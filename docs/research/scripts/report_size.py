@@ -1,0 +1,59 @@
+"""The page of a long text whose kept tokens are drawn at random: bytes and seconds.
+
+python docs/research/scripts/report_size.py long.txt [ENTRIES [LAYERS [HEADS]]]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from kvstream.input.sources import open_sources
+from kvstream.memory.kept.document import document_of
+from kvstream.memory.kept.positions import Kept
+from kvstream.reporters.html.page import Page
+from kvstream.reporters.html.render import render
+from kvstream.tokenization.loading import TokenStream, load_tokenizer
+
+RUN = 8
+"""Tokens that are kept together; half of the runs are near the end, as memory has it."""
+
+path = sys.argv[1]
+entries, layers, heads = (*map(int, sys.argv[2:]), *(900, 6, 2)[len(sys.argv) - 2 :])
+tokenizer = load_tokenizer("pocket")
+sources = open_sources([path])
+stream = TokenStream(tokenizer, sources)
+parts = []
+while len(batch := stream.read(16384)):
+    parts.append(batch.starts)
+starts = np.concatenate(parts)
+count = len(starts)
+random = np.random.default_rng(0)
+
+
+def head() -> np.ndarray:
+    runs = entries // (2 * RUN)
+    anywhere = random.integers(0, count - RUN, runs)
+    late = (count - RUN - random.exponential(count / 20, runs)).astype(int).clip(0)
+    return np.unique((np.concatenate([anywhere, late])[:, None] + np.arange(RUN)).ravel())
+
+
+held = [[head() for _ in range(heads)] for _ in range(layers)]
+ordinals = np.unique(np.concatenate([each for layer in held for each in layer]))
+kept = Kept(
+    tuple(sources.names), tuple(sources.bases), tuple(sources.records), count, sources.bytes_read,
+    ordinals, starts[ordinals], tuple(range(layers)),
+    tuple(tuple(np.searchsorted(ordinals, each) for each in layer) for layer in held),
+    (), tokenizer,
+)  # fmt: skip
+began = time.process_time()
+text = render(Page("A long text", "", "", document=document_of({"drawn": kept}, [])))
+seconds = time.process_time() - began
+Path("report.html").write_text(text, encoding="utf-8", errors="replace")
+size = len(text.encode("utf-8", "replace"))
+print(
+    f"{count:,} tokens, {len(ordinals):,} kept: {size:,} bytes, {seconds:.1f} s of processor time"
+)

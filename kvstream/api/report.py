@@ -1,0 +1,308 @@
+"""A page that shows a run: gathered from its events, written as one HTML file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvstream.api.options import require
+from kvstream.errors import KvstreamError
+from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
+from kvstream.reporters.format import duration, number, share, size
+from kvstream.reporters.html.page import Chart, Document, Page, Run
+from kvstream.version import __version__
+
+if TYPE_CHECKING:
+    from kvstream.api.memory import Memory
+    from kvstream.memory.kept.positions import Kept
+
+LARGEST = 6_000_000
+"""Bytes of a file, at most."""
+TEXT = 3_600_000
+"""Bytes of text in it; fewer where the rest of the page is large."""
+TOKENS = 300_000
+"""Kept tokens in it, at most."""
+SMALLEST = 64
+"""A page that is too large is made again with half of the text and tokens, down to this part."""
+POINTS = 400
+"""Steps in a chart, at most; of longer runs every second, fourth, ... one."""
+
+
+@dataclass
+class _Series:
+    """Sizes over a reading; holds a bounded number of steps."""
+
+    stride: int = 1
+    rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    last: StepDone | None = None
+
+    def add(self, step: StepDone) -> None:
+        self.last = step
+        if (step.step - 1) % self.stride:
+            return
+        self.rows.append(_row(step))
+        if len(self.rows) > POINTS:
+            self.stride *= 2
+            self.rows = self.rows[::2]
+
+    def end(self) -> None:
+        """The last step counts, whatever its number; called while its memory is there."""
+        if self.last is not None and (not self.rows or self.rows[-1][0] != self.last.seen):
+            self.rows.append(_row(self.last))
+        self.last = None
+
+
+def _row(step: StepDone) -> tuple[int, int, int, int, int, int]:
+    held = max(step.memory, default=0)
+    return (
+        step.seen, held, step.chunk, step.in_flight_tokens, step.budget_tokens, step.retained()
+    )  # fmt: skip
+
+
+@dataclass
+class _Reading:
+    """What the events of one reading told."""
+
+    name: str
+    started: Started | None = None
+    series: _Series = field(default_factory=_Series)
+    kept: Kept | None = None
+    results: list[Result] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    problem: str = ""
+    facts: list[tuple[str, str, str]] = field(default_factory=list)
+    times: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Report:
+    """Gathers what a page shows; `show` is a `progress` of every reading:
+
+        report = kvstream.Report()
+        model.ask("book.txt", "Who hid the letter?", progress=report.show)
+        report.write("book.html")
+
+    It takes the extra ``report`` (Jinja2). The page has the text of regular files, which are read
+    again when it is written; of pipes, open files and text in memory it has the passages that
+    memory holds.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str = "",
+        settings: Mapping[str, object] | None = None,
+        title: str = "",
+    ) -> None:
+        """`command`: the command line that repeats the run. `settings` are listed; `title` stands
+        in the place of the question. Raises UsageError where Jinja2 is missing.
+        """
+        require("jinja2", "report", "A report")
+        self.command, self.title = command, title
+        self.settings = dict(settings or {})
+        self._readings: list[_Reading] = []
+
+    def begin(self, name: str) -> None:
+        """Whatever follows is of another reading, such as the next method of a comparison."""
+        self._readings.append(_Reading(name))
+
+    def fail(self, problem: str) -> None:
+        """The reading that was begun cannot be had, and why."""
+        self._reading.problem = problem
+
+    @property
+    def _reading(self) -> _Reading:
+        if not self._readings:
+            self.begin("")
+        return self._readings[-1]
+
+    def show(self, event: Event) -> None:
+        """Take in one event."""
+        if isinstance(event, Started):
+            if self._readings and (self._reading.started is not None or self._reading.results):
+                self.begin(event.method)
+            self._reading.started = event
+            self._reading.name = self._reading.name or event.method
+        elif isinstance(event, StepDone):
+            self._reading.series.add(event)
+        elif isinstance(event, Notice):
+            self._reading.notices.append(event.message)
+        elif isinstance(event, AnswerStarted):
+            self._reading.series.end()
+            # Now: an answer may take the room of memory.
+            self._reading.kept = None if event.kept is None else event.kept()
+        elif isinstance(event, Answered):
+            self._reading.results.append(event.result)
+
+    def add(self, memory: Memory) -> None:
+        """Show a memory that was read and not asked; to be called before it is asked or closed."""
+        from kvstream.memory.kept.positions import kept
+
+        reading, told = self._reading, memory.to_json()
+        reading.name = reading.name or memory.method
+        reading.series.end()
+        reading.kept = kept(memory._engine)
+        reading.facts = _facts(told["tokens"], told["peak"], told["budget"], memory.seconds)
+        reading.times = _times(told["timing"])
+
+    def html(self) -> str:
+        """The page. Raises SourceError where a source cannot be read again for another reason than
+        that it is gone or changed."""
+        from kvstream.reporters.html.render import render
+
+        share = 1
+        while True:
+            text = render(self._page(self._document(share)))
+            if len(text.encode("utf-8", "replace")) <= LARGEST or share > SMALLEST:
+                return text
+            share *= 2
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the page. Raises KvstreamError where the file cannot be written."""
+        text = self.html()
+        try:
+            Path(path).write_text(text, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error
+
+    def _document(self, share: int) -> Document | None:
+        from kvstream.memory.kept.document import document_of
+
+        kept = {r.name: r.kept for r in self._readings if r.kept is not None}
+        if not kept or not any(len(each.ordinals) for each in kept.values()):
+            return None
+        cited = [
+            (str(c["source"]), int(c["byte_start"]), int(c["byte_end"]))
+            for reading in self._readings
+            for result in reading.results
+            for c in result.citations
+        ]
+        return document_of(kept, cited, TEXT // share, TOKENS // share)
+
+    def _page(self, document: Document | None) -> Page:
+        readings = self._readings
+        runs = [Run(r.name, r.started, r.results, r.problem) for r in readings]
+        told = {w for r in readings for result in r.results for w in result.warnings}
+        notices = dict.fromkeys(n for r in readings for n in r.notices if n not in told)
+        facts = readings[0].facts if readings else []
+        times = readings[0].times if readings else []
+        if len(readings) == 1 and readings[0].results:
+            record = readings[0].results[0].to_json()
+            seconds = record["timing"]["prefill_s"] + record["timing"]["answer_s"]
+            facts = _facts(record["tokens"], record["peak"], record["budget"], seconds)
+            times = _times(record["timing"])
+        elif len(readings) > 1:
+            times = [
+                (r.name, f"read {duration(r.results[0].prefill_s)}, "
+                 f"answered {duration(r.results[0].answer_s)}, "
+                 f"{number(r.results[0].tokens_per_s)} tokens/s")
+                for r in readings if r.results
+            ]  # fmt: skip
+        return Page(
+            title=self.title or self._title(),
+            command=self.command,
+            made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
+            runs=runs,
+            document=document,
+            charts=self._charts(),
+            settings=[*self._settled(), *((k, str(v)) for k, v in self.settings.items())],
+            times=times,
+            warnings=list(notices),
+            facts=facts,
+        )
+
+    def _title(self) -> str:
+        questions = dict.fromkeys(result.question for r in self._readings for result in r.results)
+        names = next((list(r.kept.names) for r in self._readings if r.kept is not None), [])
+        about = "standard input" if names[:1] == ["-"] else names[0] if names else "a text"
+        about += f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        if len(questions) == 1:
+            return next(iter(questions)) or f"Summary of {about}"
+        return f"{len(questions)} questions about {about}" if questions else f"Memory of {about}"
+
+    def _settled(self) -> list[tuple[str, str]]:
+        """Sizes that the events told of the first reading."""
+        started = next((r.started for r in self._readings if r.started is not None), None)
+        if started is None:
+            return []
+        methods = dict.fromkeys(r.name for r in self._readings)
+        return [
+            ("model", started.model),
+            ("method", ", ".join(methods)),
+            ("budget", f"{number(started.budget_tokens)} entries a head, "
+             f"{size(started.budget_bytes)}"),
+            ("prompt", f"{number(started.prompt_tokens)} entries"),
+            ("question and answer", f"{number(started.reserved_tokens)} entries are kept free"),
+            ("schedule", f"memory {started.schedule}, chunks {started.chunk}"),
+        ]  # fmt: skip
+
+    def _charts(self) -> list[Chart]:
+        drawn = [r for r in self._readings if len(r.series.rows) > 1]
+        if not drawn:
+            return []
+        charts = []
+        if len(drawn) == 1:
+            seen, held, chunk, flight, budget, kept = zip(*drawn[0].series.rows, strict=True)
+            lines = [("memory", held), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
+            charts.append(
+                Chart(
+                    "Memory and chunk", "tokens read", "entries a head", seen, lines,
+                    note="In flight: memory, chunk and catalyst together, which never exceed the "
+                    "budget.",
+                )
+            )  # fmt: skip
+            charts.append(
+                Chart("Kept tokens", "tokens read", "tokens", seen, [("kept", kept)],
+                      note="Different tokens that at least one head holds.")
+            )  # fmt: skip
+            return charts
+        for title, column, label in (
+            ("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head"),
+        ):  # fmt: skip
+            x = sorted({row[0] for r in drawn for row in r.series.rows})
+            values = []
+            for r in drawn:
+                known = {row[0]: row[column] for row in r.series.rows}
+                values.append((r.name, _filled(x, known)))
+            charts.append(Chart(title, "tokens read", label, x, values))
+        return charts
+
+
+def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
+    """Values at all of `x`; between two that are known they lie on a line."""
+    import numpy as np
+
+    places = sorted(known)
+    found = np.interp(x, places, [known[place] for place in places], left=np.nan, right=np.nan)
+    return [None if value != value else round(float(value), 1) for value in found]
+
+
+def _facts(
+    tokens: Mapping[str, int], peak: Mapping[str, int], budget: Mapping[str, int], seconds: float
+) -> list[tuple[str, str, str]]:
+    """The figures under an answer."""
+    read, kept = tokens["read"], tokens["retained"]
+    return [
+        ("Read", number(read), "tokens"),
+        ("Kept", number(kept), f"{share(kept, read)}, in at least one head"),
+        ("Evicted", number(tokens["evicted"]), "tokens that no head holds"),
+        ("Peak", number(peak["kv_tokens"]), f"of {number(budget['tokens'])} entries a head"),
+        ("KV cache", size(peak["kv_bytes"]), f"of {size(budget['bytes'])}"),
+        ("Time", duration(seconds), "reading and answering"),
+    ]
+
+
+_TIMED = {
+    "load_s": "loading the model", "prefill_s": "reading", "select_s": "of it, selection",
+    "answer_s": "answering",
+}  # fmt: skip
+
+
+def _times(timing: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = [(told, duration(timing[key])) for key, told in _TIMED.items() if key in timing]
+    if timing.get("tokens_per_s"):
+        found.append(("speed", f"{number(timing['tokens_per_s'])} tokens/s"))
+    return found

@@ -1,0 +1,116 @@
+"""``--report`` of a benchmark: its tables, and plots of its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.reports import PageFile, command_line
+from kvstream.reporters.html.page import Bars, Chart, Page, Table
+from kvstream.version import __version__
+
+Row = dict[str, Any]
+
+
+def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
+    """The file of ``--report``, if it was given; without a page nothing is left of it."""
+    path: Path | None = values["report"]
+    if path is None:
+        return None
+    others = {"--save": values["save"], "--plot": values.get("plot")}
+    refuse_clashes({"--report": path, **others}, {}, values.get("text") or ())
+    file = PageFile(path, quiet=values["quiet"])
+    stack.callback(file.discard)
+    return file
+
+
+def write(
+    file: PageFile | None,
+    title: str,
+    settings: Any,
+    rows: Sequence[Row],
+    tables: Iterable[Any],
+    plots: Iterable[Chart | Bars] = (),
+) -> None:
+    """Write the page of a benchmark, if one is wanted and there is something to show."""
+    if file is None or not rows:
+        return
+    from kvstream.reporters.html.render import render
+
+    shown = list(tables)
+    drawn = list(plots)
+    methods = dict.fromkeys(str(r.get("method") or r.get("system")) for r in rows)
+    file.write(
+        render(
+            Page(
+                title=title,
+                command=command_line(),
+                made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
+                tables=[as_table(each) for each in shown if isinstance(each, RichTable)],
+                charts=[plot for plot in drawn if isinstance(plot, Chart)],
+                bars=[plot for plot in drawn if isinstance(plot, Bars)],
+                settings=[("model", settings.name), ("compared", ", ".join(methods))],
+                warnings=[each for each in shown if isinstance(each, str)],
+            )
+        )
+    )
+
+
+def as_table(table: RichTable) -> Table:
+    """A table for a terminal as one for a page; cells with a color are shares."""
+    columns = [list(column.cells) for column in table.columns]
+    cells = list(zip(*columns, strict=True))
+    return Table(
+        title=str(table.title or ""),
+        columns=[str(column.header).strip() for column in table.columns],
+        rows=[[_plain(cell) for cell in line] for line in cells],
+        right=[column.justify == "right" for column in table.columns],
+        shares=[[_share(cell) for cell in line] for line in cells],
+    )
+
+
+def _plain(cell: Any) -> str:
+    return (cell.plain if isinstance(cell, Text) else str(cell)).strip()
+
+
+def _share(cell: Any) -> float | None:
+    text = _plain(cell)
+    return float(text[:-1]) / 100 if isinstance(cell, Text) and text.endswith("%") else None
+
+
+def lines(
+    title: str,
+    rows: Sequence[Row],
+    x: tuple[str, Callable[[Row], float]],
+    y: tuple[str, Callable[[Row], float | None]],
+    label: Callable[[Row], str],
+    *,
+    log: bool = False,
+) -> list[Chart]:
+    """A line for each label; nothing where there are fewer than two places on the axis."""
+    places = sorted({x[1](row) for row in rows})
+    found: dict[str, dict[float, float | None]] = {}
+    for row in rows:
+        found.setdefault(label(row), {})[x[1](row)] = y[1](row)
+    if len(places) < 2:
+        return []
+    drawn = [(name, [known.get(place) for place in places]) for name, known in found.items()]
+    return [Chart(title, x[0], y[0], places, drawn, log=log)]
+
+
+def bars(
+    title: str,
+    rows: Sequence[Row],
+    label: Callable[[Row], str],
+    value: Callable[[Row], tuple[float, float | None, float | None] | None],
+) -> list[Bars]:
+    """A bar for each row that has a value: (value, low, high), shares from 0 to 1."""
+    found = [(label(row), known) for row in rows if (known := value(row)) is not None]
+    return [Bars(title, [(name, *known) for name, known in found])] if found else []

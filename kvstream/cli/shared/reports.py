@@ -1,0 +1,115 @@
+"""``--report``: the page of a run, written where the run ends well."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+from kvstream.api.options import require
+from kvstream.cli.shared.output import OutputFile
+from kvstream.events import Answered, Event
+from kvstream.reporters import Reporter, Reporters
+from kvstream.reporters.format import size
+
+if TYPE_CHECKING:
+    from kvstream.api.memory import Memory
+    from kvstream.cli.shared.options import ReadingOptions
+
+SHOWN_ELSEWHERE = ("budget", "schedule", "chunk", "checkpoint", "checkpoint_every")
+
+
+def command_line() -> str:
+    """What was typed, as a shell reads it."""
+    arguments = click.get_current_context().find_root().obj
+    return "" if arguments is None else shlex.join(["kvstream", *arguments])
+
+
+class PageFile:
+    """The file of a page: found unwritable before the work, written when there is a page."""
+
+    def __init__(self, path: Path, *, quiet: bool) -> None:
+        require("jinja2", "report", "--report")
+        self.quiet = quiet
+        self.output = OutputFile(path, "--report")
+
+    def write(self, text: str) -> None:
+        """The page takes its name, and is told of."""
+        self.output.write(text)
+        self.output.close()
+        if not self.quiet:
+            written = size(len(text.encode("utf-8", "replace")))
+            click.echo(f"Wrote {self.output.path} ({written}).", err=True)
+
+    def discard(self) -> None:
+        """There is no page."""
+        self.output.discard()
+
+
+class RunReport(Reporter):
+    """Gathers the events of a run; at the end of the `with` block the page is written."""
+
+    def __init__(self, options: ReadingOptions) -> None:
+        from kvstream.api.report import Report
+
+        assert options.report is not None
+        self.file = PageFile(options.report, quiet=options.quiet)
+        self.page = Report(command=command_line(), settings=_settings(options))
+        self.complete = False
+
+    def show(self, event: Event) -> None:
+        self.page.show(event)
+        self.complete = self.complete or isinstance(event, Answered)
+
+    def add(self, memory: Memory) -> None:
+        """Show a memory that nobody asked."""
+        self.page.add(memory)
+        self.complete = True
+
+    def __enter__(self) -> RunReport:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and self.complete:
+            try:
+                self.file.write(self.page.html())
+            except BaseException:
+                self.file.discard()
+                raise
+        else:
+            self.file.discard()
+
+
+def opened(stack: ExitStack, options: ReadingOptions) -> list[Reporter]:
+    """The reporter of ``--report``, if it was given; the page is written when `stack` ends."""
+    return [] if options.report is None else [stack.enter_context(RunReport(options))]
+
+
+def of(reporter: Reporters) -> RunReport | None:
+    """The one among several reporters that makes a page."""
+    return next((r for r in reporter.reporters if isinstance(r, RunReport)), None)
+
+
+def _settings(options: ReadingOptions) -> dict[str, object]:
+    """What was asked for beside what the events tell."""
+    given: dict[str, object] = {
+        name.replace("_", "-"): value
+        for name, value in options.asked.items()
+        if name not in SHOWN_ELSEWHERE and value is not None
+    }
+    for method, settings in options.settings.items():
+        given |= {f"{method}.{name}": value for name, value in settings.items()}
+    for name in ("device", "dtype", "attn", "quantize", "revision", "threads"):
+        value = options.loading.get(name)
+        if value not in (None, "auto"):
+            given[name] = value
+    return given

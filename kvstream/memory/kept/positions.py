@@ -1,0 +1,80 @@
+"""Which tokens of the sources each head of a memory holds, and where they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvstream.input.source import SourceRecord
+from kvstream.memory.base import Memory
+from kvstream.model.cache import PROMPT
+from kvstream.tokenization.loading import Tokenizer
+from kvstream.tokenization.passages import Passage
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A copy of the positions in a memory; it stays as it is when the memory changes."""
+
+    names: Sequence[str]
+    """Of the sources."""
+    bases: Sequence[int]
+    """Global byte offset of each source's beginning."""
+    records: Sequence[SourceRecord]
+    """Sizes and digests of the sources; none where excerpts were read."""
+    read: int
+    """Tokens of the sources that were read."""
+    end: int
+    """Global byte offset behind the last of them."""
+    ordinals: np.ndarray
+    """int64 [R], sorted: tokens that some head holds, counted from the beginning of the text."""
+    starts: np.ndarray
+    """int64 [R]: global byte offset of each."""
+    layers: tuple[int, ...]
+    """Index in the model of each layer from which the method chooses what stays."""
+    heads: tuple[tuple[np.ndarray, ...], ...]
+    """For each of these layers and each head of it: int64, sorted indices into `ordinals`."""
+    passages: Sequence[Passage]
+    """The text that memory's citations come from: sentences or lines with kept tokens."""
+    tokenizer: Tokenizer
+
+    @property
+    def head_count(self) -> int:
+        """Heads of all layers together."""
+        return sum(map(len, self.heads))
+
+    def counts(self) -> np.ndarray:
+        """int64 [R]: how many heads hold each token."""
+        counts = np.zeros(len(self.ordinals), dtype=np.int64)
+        for layer in self.heads:
+            for head in layer:
+                counts[head] += 1
+        return counts
+
+
+def kept(memory: Memory) -> Kept:
+    """What a memory holds now."""
+    reader, trace = memory.reader, memory.trace
+    stores = reader.compressible or reader.cache.stores
+    ordinals = reader.retained().numpy()
+    heads = []
+    for store in stores:
+        origin = store.origin[:, : store.used].cpu().numpy().astype(np.int64)
+        rows = (np.unique(row[row != PROMPT]) for row in origin)
+        heads.append(tuple(np.searchsorted(ordinals, row) for row in rows))
+    trace.prune(reader.retained())
+    return Kept(
+        tuple(trace.names),
+        tuple(trace.bases),
+        tuple(trace.records),
+        trace.read,
+        trace.end,
+        ordinals,
+        trace.origins.starts(ordinals),
+        tuple(store.spec.index for store in stores),
+        tuple(heads),
+        () if trace.passages is None else tuple(trace.passages.held()[0]),
+        memory.tokenizer,
+    )

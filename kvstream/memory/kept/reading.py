@@ -1,0 +1,237 @@
+"""The sources read again, for the text around kept tokens: only files that did not change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from kvstream.errors import KvstreamError
+from kvstream.input.blocks import TextBlock, utf8_starts
+from kvstream.input.source import SourceRecord
+from kvstream.input.sources import SourceSet, open_sources
+from kvstream.memory.kept.positions import Kept
+from kvstream.tokenization.loading import TokenStream
+
+BATCH = 16384
+"""Tokens at a time."""
+MOST_STARTS = 1 << 22
+"""Beginnings of tokens that are remembered; of longer texts every second, third, ... one."""
+
+
+@dataclass
+class Piece:
+    """Consecutive text of one source."""
+
+    source: int
+    text: str
+    offsets: np.ndarray
+    """int64 [len(text) + 1]: global byte offset of each character and of the end."""
+    line: int | None
+    """Line of the first character, from 1; None in a document."""
+    place: int | str | None
+    """Page or heading, in a document."""
+
+    @property
+    def start(self) -> int:
+        """Global byte offset of the first character."""
+        return int(self.offsets[0])
+
+    @property
+    def end(self) -> int:
+        """Global byte offset behind the last one."""
+        return int(self.offsets[-1])
+
+
+@dataclass
+class Reread:
+    """What a second reading of the sources found."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    """The wanted text, in order."""
+    ends: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """int64 [U]: global byte offset behind the token at each of the `starts` that were given."""
+    tokens: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """int64: where every `stride`-th token begins."""
+    stride: int = 1
+
+
+def reread(
+    of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], bases: Sequence[int]
+) -> Reread | str:
+    """Read the sources again; a sentence that says why where that is not possible.
+
+    `starts` int64 [U], sorted: where kept tokens begin. `wanted`: ranges of bytes, sorted and
+    apart, whose text is returned; no other text is held. What was read the first time is checked
+    by its digest.
+    """
+    if not of.records:
+        return "The sources are not known."
+    for record in of.records:
+        if not os.path.isfile(record.name):
+            shown = "Standard input" if record.name == "-" else record.name
+            return f"{shown} cannot be read a second time."
+    why = ""
+    for plain in (False, True):  # whether --text was given is not known
+        try:
+            sources = open_sources([record.name for record in of.records], text=plain)
+            found = _Gathered(of, starts, wanted, sources).read()
+        except (KvstreamError, OSError) as error:
+            why = why or str(error)
+            continue
+        changed = _changed(of.records, sources.records)
+        if changed is None and list(sources.bases) == list(bases):
+            return found
+        why = why or f"{changed or 'A source'} changed after it was read."
+    return why
+
+
+def _changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str | None:
+    """The first source whose content is another one; text behind what was read does not count."""
+    if len(now) < len(before):
+        return before[len(now)].name
+    for old, new in zip(before, now, strict=False):
+        if old == new:
+            continue
+        if new.bytes <= old.bytes or _prefix(Path(old.name), old.bytes) != old.sha256:
+            return old.name
+    return None
+
+
+def _prefix(path: Path, size: int) -> str:
+    """SHA-256 of the first bytes of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size and (data := file.read(min(size, 1 << 20))):
+            digest.update(data)
+            size -= len(data)
+    return digest.hexdigest()
+
+
+class _Gathered:
+    """One second reading."""
+
+    def __init__(
+        self,
+        of: Kept,
+        starts: np.ndarray,
+        wanted: Sequence[tuple[int, int]],
+        sources: SourceSet,
+    ) -> None:
+        self.of, self.starts, self.wanted, self.sources = of, starts, wanted, sources
+        self.found = Reread(ends=starts + 1)
+        self.range = 0
+        self.source = -1
+        self.line = 1
+
+    def read(self) -> Reread:
+        stream = TokenStream(self.of.tokenizer, self.sources, self._take)
+        parts, seen, found = [], 0, self.found
+        found.stride = -(-self.of.read // MOST_STARTS) or 1
+        size = sum(record.bytes for record in self.of.records)
+        while len(batch := stream.read(BATCH)):
+            parts.append(batch.starts[-seen % found.stride :: found.stride])
+            self._ends(batch.starts, batch.end)
+            seen += len(batch)
+            if seen >= self.of.read and self.sources.bytes_read >= size:
+                break
+        found.tokens = np.concatenate(parts) if parts else found.tokens
+        found.pieces = [_joined(pieces) for pieces in _runs(found.pieces)]
+        return found
+
+    def _ends(self, starts: np.ndarray, end: int) -> None:
+        """Note the ends of the kept tokens among these."""
+        first, last = np.searchsorted(self.starts, [starts[0], max(end, starts[-1] + 1)])
+        if first == last:
+            return
+        own = self.starts[first:last]
+        behind = np.append(starts[1:], end)
+        places = np.searchsorted(starts, own, side="right") - 1
+        self.found.ends[first:last] = np.maximum(behind[places], own + 1)
+
+    def _take(self, block: TextBlock) -> None:
+        """Keep the wanted parts of a block of text."""
+        if block.source != self.source:
+            self.source, self.line = block.source, 1
+        offsets: np.ndarray | None = None
+        counted = 0
+        while self.range < len(self.wanted) and block.text:
+            if offsets is None:
+                offsets = block.offsets()
+            begin, end = self.wanted[self.range]
+            first, last = (int(i) for i in np.searchsorted(offsets, [begin, end]))
+            last = min(last, len(block.text))
+            if first < last:
+                self.line += block.text.count("\n", counted, first)
+                counted = first
+                self.found.pieces.append(
+                    Piece(
+                        block.source,
+                        block.text[first:last],
+                        offsets[first : last + 1],
+                        self.line if block.place is None else None,
+                        block.place,
+                    )
+                )
+            if end > int(offsets[-1]):
+                break
+            self.range += 1
+        self.line += block.text.count("\n", counted)
+
+
+def _runs(pieces: list[Piece]) -> list[list[Piece]]:
+    """Pieces that follow on one another in the same place of a source."""
+    runs: list[list[Piece]] = []
+    for piece in pieces:
+        last = runs[-1][-1] if runs else None
+        if (
+            last is not None
+            and (last.source, last.place) == (piece.source, piece.place)
+            and last.end == piece.start
+        ):
+            runs[-1].append(piece)
+        else:
+            runs.append([piece])
+    return runs
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    offsets = [*(piece.offsets[:-1] for piece in pieces), pieces[-1].offsets[-1:]]
+    text = "".join(piece.text for piece in pieces)
+    return Piece(first.source, text, np.concatenate(offsets), first.line, first.place)
+
+
+def held_pieces(of: Kept) -> list[Piece]:
+    """The passages that memory holds, as pieces: what there is without the sources."""
+    pieces = []
+    for passage in sorted(of.passages, key=lambda p: p.start):
+        size, own = passage.end - passage.start, utf8_starts(passage.text)
+        if int(own[-1]) != size:  # replaced bytes, or another encoding
+            own = own * size // max(int(own[-1]), 1)
+        line = passage.line_start if passage.place is None else None
+        pieces.append(Piece(passage.source, passage.text, passage.start + own, line, passage.place))
+    return pieces
+
+
+def held_ends(of: Kept, starts: np.ndarray, pieces: Sequence[Piece]) -> np.ndarray:
+    """int64 [U]: where kept tokens end, by encoding each passage by itself."""
+    ends = starts + 1
+    for piece in pieces:
+        first, last = np.searchsorted(starts, [piece.start, piece.end])
+        if first == last:
+            continue
+        own = of.tokenizer.spans(piece.text, continuing=True).starts
+        chars = np.searchsorted(utf8_starts(piece.text), own, side="right") - 1
+        known = np.unique(
+            np.concatenate([piece.offsets[chars], starts[first:last], piece.offsets[-1:]])
+        )
+        behind = np.searchsorted(known, starts[first:last], side="right")
+        ends[first:last] = known[np.minimum(behind, len(known) - 1)]
+    return ends

@@ -1,0 +1,189 @@
+"""A page as HTML: one file with its styles, scripts and data, and a policy that allows no more."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from dataclasses import asdict
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from kvstream.reporters.format import duration, number, share, size
+from kvstream.reporters.html.packing import packed, packed_sorted
+from kvstream.reporters.html.page import Chart, Document, Fold, Page, Shading, Text
+from kvstream.reporters.html.safe import html, script_json
+
+STYLES = ("uPlot.css", "page.css")
+SCRIPTS = ("uPlot.js", "data.js", "document.js", "charts.js")
+"""In the order in which they run. uPlot: Leon Sorokin, MIT license (uPlot.LICENSE)."""
+MOST_ENTRIES = 1_500_000
+"""Entries of all heads that a page holds one by one; of more it holds how many heads keep each."""
+TABLE_ROWS = 24
+"""Rows of the table beside a chart."""
+
+
+def render(page: Page) -> str:
+    """The whole file."""
+    styles = {name: _static(name) for name in STYLES}
+    scripts = {name: _static(name) for name in SCRIPTS}
+    citations = [c for run in page.runs for result in run.results for c in result.citations]
+    places = () if page.document is None else page.document.cited
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            policy=policy(styles.values(), scripts.values()),
+            styles=[Markup(text) for text in styles.values()],
+            scripts=[Markup(text) for text in scripts.values()],
+            data=script_json(_data(page)),
+            questions=_questions(page),
+            numbers={id(c): i for i, c in enumerate(citations)},
+            places=places,
+        )
+    )
+
+
+def policy(styles: Any, scripts: Any) -> str:
+    """A content-security policy under which only these styles and scripts have any effect.
+
+    Nothing is fetched, no form is sent, and no script is made of text.
+    """
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src {' '.join(map(_source, styles))}",
+            f"script-src {' '.join(map(_source, scripts))}",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _static(name: str) -> str:
+    return files(__package__).joinpath("static", name).read_text("utf-8").strip()
+
+
+@cache
+def _environment() -> Environment:
+    """Everything that a template writes goes through `html`, which escapes it."""
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        finalize=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number, "size": size, "duration": duration, "rounded": _rounded,
+        "folded": folded, "place": place, "rows": chart_rows,
+    }  # fmt: skip
+    environment.globals |= {
+        "share": share,
+        "key": id,
+        "is_text": lambda item: isinstance(item, Text),
+    }
+    return environment
+
+
+def _is_text(item: Text | Fold) -> bool:
+    return isinstance(item, Text)
+
+
+def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
+    """Each question with the runs that answered it, and their results."""
+    asked: dict[str, list[tuple[Any, Any]]] = {}
+    for run in page.runs:
+        for result in run.results:
+            asked.setdefault(result.question, []).append((run, result))
+    return list(asked.items())
+
+
+def folded(fold: Fold) -> str:
+    """What stands in the place of a stretch that is folded."""
+    if fold.tokens is None:
+        return f"{number(fold.size)} bytes between these passages are not held"
+    about = "about " if fold.about else ""
+    what = f"{about}{number(fold.tokens)} token{'s'[: fold.tokens != 1]}"
+    return f"{what}, none kept{'' if fold.text is not None else '; not in this file'}"
+
+
+def place(citation: dict[str, Any]) -> str:
+    """Where in its source a citation stands."""
+    if citation.get("page") is not None:
+        return f"page {citation['page']}"
+    if citation.get("chapter") is not None:
+        return str(citation["chapter"])
+    first, last = citation["line_start"], citation["line_end"]
+    if first is None:
+        return ""
+    return f"line {first:,}" if first == last else f"lines {first:,} to {last:,}"
+
+
+def _rounded(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return number(value) if value == round(value) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def chart_rows(chart: Chart) -> list[list[str]]:
+    """The values of a chart as rows of a table: all, or as many as are read with ease."""
+    count = len(chart.x)
+    shown = sorted({round(i * (count - 1) / (TABLE_ROWS - 1)) for i in range(TABLE_ROWS)})
+    chosen = range(count) if count <= TABLE_ROWS else shown
+    return [
+        [_rounded(chart.x[i]), *(_rounded(values[i]) for _, values in chart.lines)] for i in chosen
+    ]
+
+
+def _data(page: Page) -> dict[str, Any]:
+    """What the scripts need."""
+    return {
+        "document": None if page.document is None else _document(page.document),
+        "charts": [_chart(chart) for chart in page.charts],
+    }
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    return {**asdict(chart), "x": list(chart.x)}
+
+
+def _document(document: Document) -> dict[str, Any]:
+    texts, starts, lengths = np.asarray(document.spans, dtype=np.int64).reshape(-1, 3).T
+    # Tokens that are not shown lie between others: the text of the one before.
+    texts = np.maximum.accumulate(np.where(lengths > 0, texts, 0)) if len(texts) else texts
+    return {
+        "read": document.read,
+        "texts": packed_sorted(texts),
+        "starts": packed(starts),
+        "lengths": packed(lengths),
+        "ordinals": packed_sorted(document.ordinals),
+        "shadings": [_shading(shading) for shading in document.shadings],
+        "cited": [None if s is None else [s.text, s.start, s.length] for s in document.cited],
+    }
+
+
+def _shading(shading: Shading) -> dict[str, Any]:
+    entries = sum(len(head) for layer in shading.heads for head in layer)
+    single = entries <= MOST_ENTRIES
+    return {
+        "name": shading.name,
+        "layers": list(shading.layers),
+        "sizes": [len(layer) for layer in shading.heads],
+        "heads": [[packed_sorted(h) for h in layer] for layer in shading.heads] if single else None,
+        "counts": packed(shading.counts),
+        "retained": shading.retained,
+    }
