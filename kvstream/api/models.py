@@ -285,7 +285,7 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     def first(*names: str) -> int:
         found = next((text[name] for name in names if text.get(name)), None)
         if found is None:
-            raise ValueError(f"config.json does not tell {names[0]}")
+            raise ValueError(f"config.json does not give {names[0]}")
         return int(found)
 
     heads = first("num_attention_heads", "n_head", "n_heads")

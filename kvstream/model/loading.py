@@ -83,7 +83,7 @@ def folder(settings: ModelSettings) -> str:
 def _converted(path: Path, settings: ModelSettings) -> Path:
     """The folder of a GGUF file. Raises ModelError."""
     if not is_gguf(path):
-        raise ModelError(f"{path} is no model: give a folder, a GGUF file or a hub id.")
+        raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
 
     return converted(path, settings.quiet)

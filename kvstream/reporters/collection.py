@@ -242,7 +242,7 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
         for event in tally.failures:
             yield f"  {_named(event)}"
         if tally.failed > LISTED:
-            yield f"  and {number(tally.failed - LISTED)} more, which were told above"
+            yield f"  and {number(tally.failed - LISTED)} more, listed above"
     parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
     if tally.present:
         parts.append(f"{number(tally.present)} of them by an earlier run")

@@ -79,7 +79,7 @@ def read(
     code = 0
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
-        raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+        raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
     early.check(options)
     check_files(options, paths)
     with ExitStack() as stack:
@@ -210,7 +210,7 @@ def check_reread(
     if options.reread is None:
         return
     if not questions or options.extract:
-        raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
+        raise UsageError("--reread reads the passages of an answer again; use it with a question.")
     for path in paths:
         if path not in (copies or {}) and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
