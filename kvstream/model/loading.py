@@ -146,7 +146,7 @@ def load(settings: ModelSettings) -> BoundedModel:
             where,
             dtype=chosen.load,
             use_safetensors=True,
-            # What does not fit is told here, with the sizes: transformers' report is kept quiet.
+            # This reports weights that do not fit, with sizes; transformers' own report is off.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **placement,

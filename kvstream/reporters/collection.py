@@ -147,7 +147,7 @@ class CollectedLive(CollectedLines):
     def _start(self) -> None:
         from rich.live import Live
 
-        # What it showed is told by the lines behind it.
+        # The following lines have what it showed.
         self.live = Live(
             get_renderable=self._draw,
             console=self.console,

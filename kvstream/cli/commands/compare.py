@@ -210,7 +210,7 @@ def _plan(
     options: ReadingOptions,
     output: TextIO | OutputFile,
 ) -> None:
-    """One method's line of --dry-run; a method that cannot is told in its place."""
+    """One method's line of --dry-run; or the reason why the method cannot run."""
     try:
         started = model.plan(sources, **options.of_method(method), **asked)
     except (BudgetError, UsageError) as error:

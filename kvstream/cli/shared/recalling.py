@@ -1,4 +1,4 @@
-"""Memory files at the command line: opened for a model, asked, and told apart from one another."""
+"""Memory files at the command line: opened for a model, asked, and compared with the options."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ WITHHELD = 6
 def prepared(
     stack: ExitStack, options: ReadingOptions
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
-    """Where the answer goes, who is told of progress, and the watch for Ctrl-C."""
+    """The output of the answer, the reporter of progress, and the watch for Ctrl-C."""
     quiet_libraries(options)
     output = _output(stack, options)
     progress = _progress(options, answer_on_terminal=output.isatty())
@@ -247,7 +247,7 @@ def reading(interrupts: Interrupts) -> Iterator[None]:
 
 
 def reading_line(memory: Memory) -> str:
-    """What reading cost and what it left, where no answer tells it."""
+    """Cost and result of a reading, for runs without an answer."""
     return cost_line(
         memory.read_tokens,
         memory.retained,

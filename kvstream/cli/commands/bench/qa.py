@@ -114,7 +114,7 @@ def _run(**values: Any) -> int:
     prompts = None
     if values["prompts"]:
         prompts = longbench.Prompts.read(values["prompts"])
-        for item in items:  # a task without a template is told before anything is loaded
+        for item in items:  # report a task without a template before loading anything
             prompts.of(item.questions[0].task, item.record)
     records = Records(values["save"])
     within = None

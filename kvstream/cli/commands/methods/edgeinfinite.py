@@ -175,18 +175,18 @@ def train(**values: Any) -> int:  # fmt: skip
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
     if values["resume"] and not resumed:
-        say(f"There is no {trainer.checkpoint} to go on from; beginning anew.")
+        say(f"There is no {trainer.checkpoint} to resume; starting anew.")
     if not values["quiet"]:
         say(
             f"{len(trainer.learned)} texts, {len(trainer.held)} held out; the gate is "
             f"{trainer.share:.2%} of the weights"
-            + (f"; going on after {_where(trainer)}." if resumed else ".")
+            + (f"; resuming after {_where(trainer)}." if resumed else ".")
         )
     try:
         _train(trainer, quiet=values["quiet"])
     except KeyboardInterrupt:
         if trainer.stepped or trainer.done:
-            say(f"Stopped after {_where(trainer)}; the same command with --resume goes on.")
+            say(f"Stopped after {_where(trainer)}; the same command with --resume continues.")
         raise
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
