@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class KvstreamError(Exception):
-    """Base of all errors that are told to the user without a traceback."""
+    """Base of all errors that the user sees without a traceback."""
 
     exit_code = 1
 
@@ -50,7 +50,7 @@ class BudgetError(KvstreamError):
 
 
 def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """`` Did you mean ...?`` for a name that there is none of, or nothing where none is close."""
+    """`` Did you mean ...?`` for an unknown name, or nothing if no known name is close."""
     from difflib import get_close_matches  # only where something is wrong
 
     close = get_close_matches(name, list(known), 1, likeness)

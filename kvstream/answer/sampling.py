@@ -97,7 +97,7 @@ class Repetition:
 
     @property
     def open(self) -> int:
-        """Newest tokens that repeat earlier ones: only what follows tells whether it is a loop."""
+        """Newest tokens that repeat earlier ones: the next ones show whether it is a loop."""
         return int(self._runs.max())
 
     @property

@@ -18,7 +18,7 @@ from kvstream.version import __version__
 
 PACKAGES = ("torch", "transformers", "accelerate", "tiktoken", "safetensors", "numpy")
 SPARE_BYTES = 1024**3
-"""Less free memory than this is told as a problem: torch alone takes a good part of it."""
+"""Less free memory than this is a problem: torch alone takes a good part of it."""
 
 
 @dataclass(frozen=True)

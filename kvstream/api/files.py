@@ -121,7 +121,7 @@ class MemoryFile:
         return kept[-len(read) :] == read
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` tells of the memory that was asked."""
+        """The object ``memory`` of ``--json`` for the memory that was asked."""
         return self.kind.to_json()
 
     def __str__(self) -> str:

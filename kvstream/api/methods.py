@@ -38,7 +38,7 @@ class MethodSetting:
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What a method does and can be told."""
+    """What a method does, and its settings."""
 
     name: str
     about: str

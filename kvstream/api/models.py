@@ -1,6 +1,6 @@
 """Models that are here: the embedded one, aliases, and those of this and other programs' caches.
 
-Which of them fit in memory and can be bounded is told without loading: from ``config.json`` and
+Which of them fit in memory and can be bounded is decided without loading: from ``config.json`` and
 the headers of safetensors files, and from the headers of GGUF files.
 """
 
@@ -62,7 +62,7 @@ class Room:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model that `load` can be given. Sizes are bytes, None where they cannot be told."""
+    """A model that `load` can be given. Sizes are bytes, None if they are unknown."""
 
     name: str
     where: str
@@ -285,7 +285,7 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
     def first(*names: str) -> int:
         found = next((text[name] for name in names if text.get(name)), None)
         if found is None:
-            raise ValueError(f"config.json does not tell {names[0]}")
+            raise ValueError(f"config.json does not give {names[0]}")
         return int(found)
 
     heads = first("num_attention_heads", "n_head", "n_heads")

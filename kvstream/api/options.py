@@ -202,7 +202,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
             raise UsageError(f"reread is one of {', '.join(REREADS)}, not {reread!r}.")
         if command == "summarize" or extract:
             raise UsageError(
-                "--reread looks again at what an answer rests on; use it with a question."
+                "--reread reads the passages of an answer again; use it with a question."
             )
         if reread in ("words", "both"):
             need_bm25()
@@ -212,7 +212,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     checkpoint = options.get("checkpoint")
     every = options.get("every")
     if reread is not None and every is not None:
-        raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+        raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),

@@ -18,16 +18,16 @@ from kvstream.version import __version__
 COMMANDS = {
     "ask": "Answer a question about texts.",
     "summarize": "Summarize texts.",
-    "remember": "Read once, keep the memory.",
+    "remember": "Read once and save the memory.",
     "merge": "Join memory files into one.",
-    "chat": "Question after question.",
+    "chat": "Ask one question after another.",
     "serve": "Answer OpenAI-compatible clients.",
-    "compare": "Put methods side by side.",
+    "compare": "Compare methods side by side.",
     "sample": "Write a text with known facts in it.",
     "bench": "Measure accuracy and speed.",
     "methods": "List the methods and their settings.",
-    "models": "List the models that are here.",
-    "doctor": "Tell what this machine can run.",
+    "models": "List the models on this machine.",
+    "doctor": "Report what this machine can run.",
 }
 """Each is an attribute ``command`` of the module kvstream.cli.commands.<name>."""
 OLD_NAMES = ("gate",)
@@ -41,7 +41,7 @@ ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
 class ClosedPipeError(Exception):
-    """Nobody reads what we write any more."""
+    """The reader of stdout has gone away."""
 
 
 class App(Modules):
@@ -129,8 +129,8 @@ def cli() -> None:
     grows.
 
     kvstream reads a text of any length through a causal language model, chunk by chunk. After
-    every chunk it throws out what matters least, so that the model's memory stays within a budget
-    you choose, and it answers from what is left.
+    every chunk it evicts the least important entries, so that the KV cache stays within a budget
+    that you choose. It answers from the entries that remain.
 
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k
@@ -139,7 +139,7 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns the exit code. All failures are told here, on stderr."""
+    """Run one command line; returns the exit code. Reports all failures on stderr."""
     _tolerate_any_text()
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
@@ -186,7 +186,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def crashed(noise: str, arguments: Sequence[str]) -> int:
-    """Tell that a library ended the process for lack of memory; ``noise`` is what it wrote."""
+    """Report that a library ended the process for lack of memory; ``noise`` is what it wrote."""
     _tolerate_any_text()
     if _asks_for_tracebacks(arguments) and noise:
         _say(noise.rstrip())

@@ -143,7 +143,7 @@ def for_command(
 
     ``known`` gives the parameter names of every command: a key that none of them has is a typing
     error that would otherwise be ignored without a word. ``convert`` makes the value of the
-    parameter of a name; the UsageError that it raises is told with the file, the line and the key.
+    parameter of a name; the message of its UsageError gets the file, the line and the key.
     """
 
     def converted(name: str, value: Any, *keys: str) -> Any:

@@ -1,4 +1,4 @@
-"""Groups of commands: each imported when it is asked for, and told where there is none."""
+"""Groups of commands: each is imported when it is called; unknown names are errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.errors import meant
 
 
 class Group(click.Group):
-    """Says which commands there are where somebody asked for another one."""
+    """Lists the existing commands if somebody calls another one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

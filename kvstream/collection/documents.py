@@ -55,8 +55,8 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
             found.setdefault(path, _document(Path(path), path, text=text))
         else:
             raise UsageError(
-                f"{path} is no file, and --each names its results by their content; write it to a "
-                "file first, and name that."
+                f"{path} is not a file, and --each names its results by their content; write it to "
+                "a file first, and name that."
             )
     told = ", ".join(f"{count:,} × {what}" for what, count in left_out.items())
     if not found:

@@ -70,7 +70,7 @@ class Worker:
         )
 
     def load(self) -> Refusal | None:
-        """Load the model; what no document can change is told and not raised."""
+        """Load the model; returns errors that concern all documents instead of raising them."""
         try:
             if self.open_reader is None:
                 # Here and not above: the driver loads no torch.

@@ -24,7 +24,7 @@ class BudgetSplit:
     answer: int
     """R: kept free for the answer before memory would have to be compressed again."""
     need: InitVar[int | None] = None
-    """The smallest budget that would do, where it is known; told if this one does not."""
+    """The smallest sufficient budget, if known; the error of a smaller one names it."""
 
     @property
     def free(self) -> int:

@@ -28,7 +28,7 @@ class Feed(Protocol):
         """Whether nothing is left to read; may wait for the source."""
 
     def estimate(self) -> int | None:
-        """Expected number of tokens in all, as far as it can be told."""
+        """Expected total number of tokens, if it can be estimated."""
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ class Schedule:
                 "question and the answer; raise the budget or ask for a shorter answer."
             )
         if self.free <= self.smallest:
-            # An average that was asked for shrinks to a part of it: what was asked is told.
+            # A requested average shrinks to a part of it: report the requested value.
             asked = f"smallest chunk of {self.smallest}"
             remedy = "raise the budget"
             if chunk_size is not None:

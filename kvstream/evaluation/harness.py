@@ -104,7 +104,7 @@ def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What tells one set of weights from another in a file of records."""
+    """What distinguishes sets of weights in a file of records."""
 
     name: str
     weights: str

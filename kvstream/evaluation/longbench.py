@@ -190,8 +190,8 @@ class Prompts:
             return cls({str(name): _cut(str(name), text) for name, text in templates.items()})
         except (OSError, ValueError) as error:
             raise SourceError(
-                f"{path} is no file of LongBench's prompts: {error}. Name the dataset2prompt.json "
-                "of its repository."
+                f"{path} is not a file of LongBench's prompts: {error}. Name the "
+                "dataset2prompt.json of its repository."
             ) from error
 
     def of(self, task: str, record: Mapping[str, Any]) -> tuple[Layout, str]:
@@ -245,7 +245,7 @@ def _jieba() -> Any:
             "LongBench's Chinese tasks are scored over words that jieba finds: "
             "pip install 'kvstream[bench]'."
         ) from None
-    jieba.setLogLevel(logging.WARNING)  # it tells on stderr how it reads its dictionary
+    jieba.setLogLevel(logging.WARNING)  # it writes to stderr while it reads its dictionary
     return jieba
 
 

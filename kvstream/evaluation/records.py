@@ -15,7 +15,7 @@ Record = dict[str, Any]
 CASE_KEYS = (
     "model", "method", "settings", "budget", "schedule", "chunk", "keep", "start", "chunk_size",
 )  # fmt: skip
-"""What tells one case from another in a record."""
+"""Fields of a record that distinguish the cases."""
 
 
 def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[list[Record]]:

@@ -137,7 +137,7 @@ def cases(
 
 
 def labels(every: Sequence[Case]) -> list[str]:
-    """A short name for each case: its method, and what tells it from the other cases."""
+    """A short name for each case: its method, and what distinguishes it from other cases."""
     identities = [{**c.identity(), **c.identity()["settings"]} for c in every]
     for identity in identities:
         del identity["settings"]

@@ -26,7 +26,7 @@ SAMPLE = 256 * 1024
 
 
 def missing_extra(kind: str, name: str) -> str | None:
-    """What to tell where a library for ``kind`` is not installed, or None."""
+    """The message if a library for ``kind`` is not installed, or None."""
     missing = [lib for lib in LIBRARIES[kind] if importlib.util.find_spec(lib) is None]
     if not missing:
         return None
@@ -105,7 +105,7 @@ def estimate(kind: str, path: Path) -> int:
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
         return round(text_bytes(sample) * path.stat().st_size / max(len(sample), 1))
-    except Exception:  # the reading itself tells what is wrong
+    except Exception:  # the reading itself reports what is wrong
         return 0
 
 

@@ -79,7 +79,7 @@ def _walk(
 def _pseudo(entry: os.DirEntry[str]) -> str | None:
     try:
         return pseudo.kind(entry.stat())
-    except OSError:  # gone, or not ours to see: whoever opens it is told
+    except OSError:  # gone, or not readable: opening it gives the error
         return None
 
 

@@ -1,4 +1,4 @@
-"""Streams of plain bytes out of files of many kinds, told apart by content and not by name."""
+"""Streams of plain bytes from files of many kinds, distinguished by content, not by name."""
 
 from __future__ import annotations
 

@@ -561,7 +561,7 @@ class SourceSet:
     def _plain(
         self, head: Head, kind: str, name: str, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
-        """Unpack ``head``; what ends early is told, what is damaged or binary refused.
+        """Unpack ``head``; reports early ends, refuses damaged and binary data.
 
         ``fill``: the first piece is a whole one, since the encoding is guessed by it. What a pipe
         has not written yet is not waited for.

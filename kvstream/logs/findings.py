@@ -1,4 +1,4 @@
-"""What to tell of a log: findings about each template, and their order.
+"""What to report about a log: findings about each template, and their order.
 
 All tests compare a template with the log around it: a burst is a bucket of time with far more
 lines than a Poisson process of the template's own rate gives, a silence is a gap that its share of
@@ -33,7 +33,7 @@ LONGEST_GAP = 900.0
 CAUSE = 5.0
 """What a rare line before a flood of errors scores; two less before another flood."""
 TOGETHER = 4
-"""Rare templates of one component, one after the other, that are told in one row."""
+"""Rare templates of one component, one after the other, that share one row."""
 NEAR = 60
 """Lines, and seconds, between two of these."""
 _WEIGHT = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
@@ -63,18 +63,18 @@ class Finding:
     components: dict[str, int] = field(default_factory=dict)
     score: float = 0.0
     templates: int = 1
-    """Templates that the row tells of; 0: it is about a component."""
+    """Templates of the row; 0: it is about a component."""
     together: tuple[str, int] | None = None
     """What happens, and in which bucket: findings that share it tell the same."""
 
 
 @dataclass
 class Report:
-    """What there is to tell of a log up to now."""
+    """Everything to report about a log so far."""
 
     findings: list[Finding]
     templates: int
-    """Templates that could have been told of."""
+    """Templates that could have been reported."""
     lines_told: int
     """Lines of the templates in `findings`."""
     lines: int
@@ -433,7 +433,7 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
 def _silent_components(
     log: LogSummary, order: list[int], when: Clock, found: list[Finding]
 ) -> list[Finding]:
-    """Components that have gone silent, where no one template tells it already."""
+    """Components that have gone silent, if no template shows it already."""
     rows: list[Finding] = []
     for name, series in log.components.items():
         silence = _silence(series, log, order)

@@ -322,7 +322,7 @@ def _number_level(level: int) -> str:
 
 
 def _with_status(before: str, rest: str) -> str:
-    """An access-log line; a status that tells of a failure is named as a level."""
+    """An access-log line; a status that means a failure becomes its level."""
     status = re.search(r'" ([45])\d\d ', rest)
     level = "" if status is None else ("WARNING " if status.group(1) == "4" else "ERROR ")
     return f"{level}{before}{rest}"

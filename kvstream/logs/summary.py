@@ -167,7 +167,7 @@ class Shape(Series):
         self.variables: dict[int, Variable] = {}
         """By their place among the words."""
         self.reported = 0
-        """Lines that a report has told of."""
+        """Lines that a report has covered."""
         self.since_time: float | None = None
         self.since_line = 0
         """Where the first line behind the last report is."""

@@ -45,7 +45,7 @@ _COMMON = frozenset(
     """.split()  # noqa: SIM905
 )
 _MATCHES = 3
-"""Lines with the words of a question that are told."""
+"""Maximum lines with words of a question that are shown."""
 _KINDS = 64
 """Different sets of these words of which lines are held."""
 
@@ -163,7 +163,7 @@ class ThinnedSource:
         return self._ahead.pop(0)
 
     def _look(self) -> None:
-        """Take in the beginning of a source, and tell whether it is a log."""
+        """Take in the beginning of a source; returns whether it is a log."""
         self._number, self._begins = self._ahead[0].source, True
         first = [b for b in self._ahead if b.source == self._number]
         held = sum(len(b.text) for b in first)

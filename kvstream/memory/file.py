@@ -171,7 +171,7 @@ def unusable(path: Path, why: str) -> SourceError:
 def _whole(path: Path) -> bytes:
     """All bytes of a file. Raises OSError, SourceError for what is no file or too large."""
     if path.exists() and not path.is_file():
-        raise SourceError(f"{path} is no file; name a memory file.")
+        raise SourceError(f"{path} is not a file; name a memory file.")
     size, free = path.stat().st_size, psutil.virtual_memory().available
     if size > free:
         raise SourceError(

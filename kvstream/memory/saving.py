@@ -97,7 +97,7 @@ class Kind:
         return None if found is None else Position(**found)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` tells of the memory that was asked."""
+        """The object ``memory`` of ``--json`` for the memory that was asked."""
         state = self.content.state
         return {
             "file": str(self.path),
@@ -149,7 +149,7 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
 
 
 def record(memory: Memory) -> dict[str, Any]:
-    """What ``--json`` tells of a memory that was read, without its file."""
+    """The object ``memory`` of ``--json`` after a reading, without its file."""
     reader, run = memory.reader, memory.run
     questions = memory.plan.questions
     return {

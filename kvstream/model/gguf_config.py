@@ -23,7 +23,7 @@ STATES = {"mamba", "mamba2", "rwkv6", "rwkv7"}
 LATENT = {"deepseek2"}
 ALWAYS_TIED = {"falcon", "bloom"}
 PARTIAL = {"stablelm", "phi3", "nemotron"}
-"""Architectures of which transformers rotates a part of each head where it is told so."""
+"""Architectures in which transformers rotates a part of each head if the config says so."""
 CHANGES = (
     "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
     "embedding_scale", "residual_scale", "attention.temperature_scale",

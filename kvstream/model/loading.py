@@ -83,7 +83,7 @@ def folder(settings: ModelSettings) -> str:
 def _converted(path: Path, settings: ModelSettings) -> Path:
     """The folder of a GGUF file. Raises ModelError."""
     if not is_gguf(path):
-        raise ModelError(f"{path} is no model: give a folder, a GGUF file or a hub id.")
+        raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
 
     return converted(path, settings.quiet)
@@ -146,7 +146,7 @@ def load(settings: ModelSettings) -> BoundedModel:
             where,
             dtype=chosen.load,
             use_safetensors=True,
-            # What does not fit is told here, with the sizes: transformers' report is kept quiet.
+            # This reports weights that do not fit, with sizes; transformers' own report is off.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **placement,

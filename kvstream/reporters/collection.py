@@ -147,7 +147,7 @@ class CollectedLive(CollectedLines):
     def _start(self) -> None:
         from rich.live import Live
 
-        # What it showed is told by the lines behind it.
+        # The following lines have what it showed.
         self.live = Live(
             get_renderable=self._draw,
             console=self.console,
@@ -242,7 +242,7 @@ def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
         for event in tally.failures:
             yield f"  {_named(event)}"
         if tally.failed > LISTED:
-            yield f"  and {number(tally.failed - LISTED)} more, which were told above"
+            yield f"  and {number(tally.failed - LISTED)} more, listed above"
     parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
     if tally.present:
         parts.append(f"{number(tally.present)} of them by an earlier run")

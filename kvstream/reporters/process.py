@@ -1,4 +1,4 @@
-"""What this process holds now, asked of the system: events tell sizes of the cache alone."""
+"""Present memory of this process, from the system: events only have sizes of the cache."""
 
 from __future__ import annotations
 

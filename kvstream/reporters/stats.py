@@ -31,7 +31,7 @@ class Stats(Reporter):
         self.stream.flush()
 
     def record(self, event: Event) -> dict[str, Any]:
-        """The event's fields, with what can be told from the one before."""
+        """The event's fields, with differences from the previous event."""
         if isinstance(event, Started):
             self.held = ()
         if isinstance(event, StepDone):

@@ -19,7 +19,7 @@ from kvstream.events import (
 RANKED = 20
 """Documents of the table at the end; the results have them all."""
 LISTED = 20
-"""Failures that are listed again at the end; each was told when it happened."""
+"""Failures that are listed again at the end; each was reported when it happened."""
 SHOWN = 200
 """Characters of an answer that are kept for the table."""
 

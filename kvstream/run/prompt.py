@@ -42,7 +42,7 @@ class Prompt:
     stop_ids: tuple[int, ...]
     """Tokens that end the answer."""
     style: Literal["chat", "completion"]
-    """Whether the model is told what to do, or given a text that an answer would continue."""
+    """Whether the model gets an instruction, or a text that an answer would continue."""
     task: Task
     _parts: _Parts = field(repr=False)
     _tokenizer: Tokenizer = field(repr=False)
@@ -139,7 +139,7 @@ def build_prompt(
 
 @dataclass(frozen=True)
 class Wording:
-    """What a chat model is told around the document."""
+    """The instructions for a chat model around the document."""
 
     opening: str
     """In front of the document, for a question."""

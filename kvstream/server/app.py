@@ -92,7 +92,7 @@ class _Talk:
                 if isinstance(found, Reply):
                     self._service.note(self._job, found)
                     return JSONResponse(self._completion.whole(found))
-                if found is None:  # nobody is there to be told
+                if found is None:  # the client has disconnected
                     return Response(status_code=499)
         finally:
             self._end()

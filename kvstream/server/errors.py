@@ -9,7 +9,7 @@ from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
 
 
 class ApiError(Exception):
-    """What a client is told: status, message, and the parameter that is wrong, if one is."""
+    """The error that a client gets: status, message, and the wrong parameter, if any."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to ask again; OpenAI's clients retry by themselves unless they are told not to."""
+        """When to ask again; OpenAI's clients retry by themselves unless a header forbids it."""
         found = {}
         if self.retry_after is not None:
             found["Retry-After"] = str(self.retry_after)
@@ -66,7 +66,7 @@ def timed_out(seconds: float, saved: bool) -> ApiError:
 
 
 def told(error: BaseException, folder: Path | None = None) -> ApiError:
-    """What a client is told of an error; paths of the server are not."""
+    """The error for a client, without paths of the server."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BudgetError):

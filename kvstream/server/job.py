@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with what the client is told of it."""
+    """An answer with the fields that the client gets."""
 
     result: Result
     asked: Split

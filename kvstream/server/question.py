@@ -90,7 +90,7 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
 
 
 def _asks(paragraph: str) -> bool:
-    """Whether it is put as a question or a request; questions inside quotes are told, not put."""
+    """Whether it is a question or a request; questions inside quotes do not count."""
     first = _SENTENCE.split(paragraph, maxsplit=1)[0]
     ends = (paragraph.endswith(("?", "？")), first.endswith(("?", "？")))
     return any(ends) or _ASKING.match(paragraph) is not None

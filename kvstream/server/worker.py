@@ -70,7 +70,7 @@ class Worker:
             self._changed.notify()
 
     def drain(self) -> None:
-        """Take nothing new; who waits is told, who is at work may finish."""
+        """Accept no new requests; waiting ones get an error, those in progress may finish."""
         with self._changed:
             self._draining = True
             for job in self._waiting.clear():

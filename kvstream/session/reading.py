@@ -142,7 +142,7 @@ class Reading:
         stream = open_stream(self.tokenizer, self.sources, show)
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
-        # A first look tells how many bytes a token has here, before the schedule is solved, and
+        # A first look shows how many bytes a token has here, before the schedule is solved, and
         # whether a pipe brings but a line or two.
         feed.look_ahead(FIRST_LOOK)
         reader = self.plan.reader(self.model, request.run, feed.estimate())
@@ -227,7 +227,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
 
 
 def step_done(reader: Reader, report: StepReport, feed: TokenFeed, seconds: float) -> StepDone:
-    """A step as an event; what it tells of the moment is asked for while it is shown."""
+    """A step as an event; its present values are computed while it is shown."""
     seen = feed.read_tokens
 
     def coverage(bins: int) -> list[float]:

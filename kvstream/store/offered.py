@@ -99,7 +99,7 @@ def refuse_unsupported(name: str) -> None:
     if name.partition(":")[0] in STORES:
         return
     if ":" in name:
-        raise ModelError(f"{name!r} is no name of the hub: those have no colon. {SUPPORTED}")
+        raise ModelError(f"{name!r} is not a name of the hub: those have no colon. {SUPPORTED}")
     if "/" not in name and not name.startswith((".", "~")) and not _in_cache(name):
         raise ModelError(
             f"There is no folder {name!r}, and no model of that name in the hub's cache. "

@@ -320,7 +320,7 @@ def text_of(
 ) -> Text:
     """How the ids of a tokenizer of the library spell texts.
 
-    ``state`` tells what a part of it says of itself; ``alphabet`` stands for bytes.
+    ``state`` is what a part of it says of itself; ``alphabet`` stands for bytes.
     """
     model, words = backend.model, state(backend.pre_tokenizer)
     normalizer = state(backend.normalizer)

@@ -36,7 +36,7 @@ def number_forms(number: str) -> list[str]:
 
 
 class WordForms:
-    """Fed with a text, block by block; tells which words and numbers are not in it."""
+    """Takes a text block by block; finds words and numbers that are not in it."""
 
     def __init__(self) -> None:
         self._bits = np.zeros(BYTES, dtype=np.uint8)

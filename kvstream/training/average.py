@@ -20,8 +20,8 @@ from kvstream.training.shipping import add_tokenizer
 def average(folders: Sequence[Path], out: Path) -> None:
     """Write the mean of the models in ``folders`` to ``out``, configured as the first of them.
 
-    No model card and no gate go along: they tell of other weights.  Raises ValueError where the
-    models differ in the names or shapes of their weights.
+    Does not copy the model card and the gate: they belong to other weights. Raises
+    ValueError if the models differ in the names or shapes of their weights.
     """
     models = [load_file(folder / SINGLE) for folder in folders]
     shapes = [{name: tensor.shape for name, tensor in model.items()} for model in models]

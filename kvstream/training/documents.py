@@ -162,8 +162,8 @@ class DocumentMaker:
         rules = [qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)]
         asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
         if rng.random() < 10 * self.refusals:
-            # Of the same article it is about what the passage is about, and too like those that
-            # have an answer to be told from them; of the same file it is asked in the same way.
+            # Questions about the same article are too similar to answerable ones; questions from
+            # the same file are asked in the same way.
             near = rng.random() < 0.3
             like = self.corpus.by_document[passage.doc_id] if near else []
             foreign = rng.choice(like or self.corpus.by_source[passage.source])

@@ -176,8 +176,8 @@ def asked(cli, memory) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["ask", "--memory", "{m}", "book.txt", "Q?"], 2, "asked by itself"),
-        (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "asked by itself"),
+        (["ask", "--memory", "{m}", "book.txt", "Q?"], 2, "takes no sources"),
+        (["ask", "--memory", "{m}", "Q?", "--follow"], 2, "takes no sources"),
         (["ask", "--memory", "{m}", "Q?", "--budget", "2k"], 2, "was made with --budget 300"),
         (["ask", "--memory", "{m}", "Q?", "--method", "h2o"], 2, "--method keydiff"),
         (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),

@@ -180,7 +180,7 @@ def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         documents_in([str(tmp_path / "nowhere")])
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         documents_in([str(tmp_path / "pipe")])
 
 

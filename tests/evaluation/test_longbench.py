@@ -145,7 +145,7 @@ def test_a_prompt_is_what_the_template_says(prompts: Path) -> None:
 def test_a_file_that_is_none_of_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "p.json"
     path.write_text(text)
-    with pytest.raises(SourceError, match="no file of LongBench's prompts"):
+    with pytest.raises(SourceError, match="not a file of LongBench's prompts"):
         Prompts.read(path)
 
 

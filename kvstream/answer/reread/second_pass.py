@@ -146,7 +146,7 @@ def choose(
     of the question (BM25), or by both. `sizes` are the tokens that they may have together, and
     those with which it is enough: a best excerpt that is long should not be left out.
     The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
-    `records` tell what the sources were before. Raises SourceError where they have changed.
+    `records` describe the sources of the first pass. Raises SourceError where they have changed.
     """
     words = Words(question) if by != "citations" else None
     weights = Cited(cited)

@@ -154,7 +154,7 @@ class KeptPassages:
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """What ``--json`` tells of the text that was kept."""
+        """The object ``kept`` of ``--json``: the text that was kept."""
         return {
             "passages": len(self),
             "bytes": self.bytes,

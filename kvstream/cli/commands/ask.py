@@ -60,8 +60,8 @@ def command(
     if memory is not None:
         if paths or follow or every is not None or options.checkpoint or len(options.methods) > 1:
             raise click.UsageError(
-                "--memory FILE is asked by itself: no sources, no --follow, --every, --checkpoint "
-                "or second method. kvstream remember --memory reads sources into it.",
+                "--memory FILE takes no sources, no --follow, --every or --checkpoint and no "
+                "second method. To read sources into it, use kvstream remember --memory.",
                 ctx,
             )
         from kvstream.cli.shared.recalling import ask

@@ -37,16 +37,16 @@ from kvstream.events import Answered
 from kvstream.reporters.answer import AnswerWriter
 
 HELP = """\
-One question a line. Earlier questions and answers are told to the model as far as they fit.
-/help   this text
+Type one question per line. The model also sees as many earlier questions and answers as fit.
+/help   show this text
 /quit   leave; so do /exit, quit, exit and Ctrl-D
-Ctrl-C breaks an answer off."""
+Ctrl-C stops an answer."""
 SHOWN = ("extract", "passages", "strict")
 """Options of answers, not of the reading."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
-    "reread": "a chat asks what is in memory. Use kvstream ask --reread.",
+    "reread": "a chat answers from memory alone. Use kvstream ask --reread.",
     "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
 }
@@ -60,21 +60,21 @@ WITHOUT = {
 def command(
     ctx: click.Context, sources: tuple[str, ...], memory: Path | None, options: ReadingOptions
 ) -> int:
-    """Answer questions from standard input, one a line, about texts or a memory file.
+    """Answer questions from standard input, one per line, about texts or a memory file.
 
-    Earlier questions and answers are told to the model as far as they fit the budget; the oldest
-    are forgotten first. Memory itself stays as it was. /help tells what can be typed; /quit or
-    Ctrl-D ends.
+    The model also sees earlier questions and answers, as many as fit the budget, newest first. They
+    do not change the memory. /help lists the commands; /quit or Ctrl-D leaves.
 
     \b
       kvstream chat --memory book.kvs
       kvstream chat book.txt --budget 2k
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A chat is held with one method; --method names several.", ctx)
+        raise click.UsageError("A chat uses one method; --method names several.", ctx)
     if memory is not None and sources:
         raise click.UsageError(
-            "Either --memory or sources; remember --memory reads sources into a memory.", ctx
+            "Either name sources or give --memory; remember --memory reads sources into a memory.",
+            ctx,
         )
     if "-" in sources or (memory is None and not sources):
         raise click.UsageError(
@@ -82,12 +82,12 @@ def command(
         )
     if options.dry_run:
         raise click.UsageError(
-            "--dry-run tells what a reading would take; remember, which reads the same, has it.",
+            "--dry-run has no effect in chat; kvstream remember --dry-run shows the same reading.",
             ctx,
         )
     if memory is not None:
         if memory.is_dir():
-            raise click.UsageError("A chat is held with one memory file; name one.", ctx)
+            raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
         refuse_reading(ctx)
     early.check(options)
     if sys.stdin is None:
@@ -114,7 +114,7 @@ def command(
         told: set[str] = set()
         code = 0
         if sys.stdin.isatty() and not options.quiet:
-            reporter.tell("Ask a question, one a line. /help tells more; Ctrl-D leaves.")
+            reporter.tell("Type one question per line. /help shows more; Ctrl-D leaves.")
         for question in questions(reporter.tell):
             answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:
@@ -176,6 +176,6 @@ def questions(tell: Callable[[str], None]) -> Iterator[str]:
         if said.lower() == "/help":
             tell(HELP)
         elif re.fullmatch(r"/\w*", said):
-            tell(f"There is no {said}; /help tells what there is.")
+            tell(f"There is no {said}; /help lists the commands.")
         elif said:
             yield said

@@ -56,11 +56,11 @@ COPY = 1 << 20
 @asking
 @option(
     "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
-    help="Also a row for the parts that have the question's words, as many as the budget holds.",
+    help="Add a row for a plain word search (BM25) that fills the same budget.",
 )  # fmt: skip
 @option(
     "--csv", "as_csv", is_flag=True, section="Input and output",
-    help="One line of CSV for each method and question, behind a line of column names.",
+    help="Print CSV: a header, then one line per method and question.",
 )  # fmt: skip
 @each_options
 @reading_options
@@ -74,12 +74,12 @@ def command(
     each: Each | None,
     options: ReadingOptions,
 ) -> int:
-    """Answer the same questions by several methods under the same budget, side by side.
+    """Answer the same questions with several methods under the same budget, side by side.
 
-    The model is loaded once and the text is read once for each of --method a,b,c; a pipe is kept
-    in a temporary file meanwhile. Kept are the different tokens of the text that at least one head
-    still holds. Spread is 1 where they are spread evenly over the document, and 0 where they are
-    all from one place. An answer behind ! has a warning.
+    kvstream loads the model once and reads the text once for each method of --method a,b,c. It
+    copies a pipe to a temporary file. "kept" counts the tokens of the text that at least one head
+    still holds. "spread" is 1 if they are spread evenly over the text, and 0 if all are in one
+    place. ! marks an answer with a warning.
 
     \b
       kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
@@ -115,7 +115,9 @@ def compare(
     if options.checkpoint is not None:
         raise UsageError("--checkpoint, --follow and --every are for one method, not for several.")
     if baseline and options.extract:
-        raise UsageError("--extract prints what memory held, and --with bm25 has none; use one.")
+        raise UsageError(
+            "--extract prints what memory retains, and --with bm25 has no memory; use one."
+        )
     early.check(options, by_words=baseline is not None)
     check_files(options, paths)
     options = settled(options, alone=True)
@@ -213,7 +215,7 @@ def _plan(
     options: ReadingOptions,
     output: TextIO | OutputFile,
 ) -> None:
-    """One method's line of --dry-run; a method that cannot is told in its place."""
+    """One method's line of --dry-run; or the reason why the method cannot run."""
     try:
         started = model.plan(sources, **options.of_method(method), **asked)
     except (BudgetError, UsageError) as error:

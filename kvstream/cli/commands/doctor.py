@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor", cls=SectionedCommand)
-@click.option("--json", is_flag=True, help="One JSON object a finding.")
+@click.option("--json", is_flag=True, help="Print one JSON object per finding.")
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:
-    """Tell what this machine can run: versions, devices, memory, attention, the embedded model.
+    """Report what this machine can run: versions, devices, memory, attention, the embedded model.
 
-    The exit code is 0 if all that kvstream needs is there, else 1.
+    The exit code is 0 if everything that kvstream needs is present, else 1.
     """
     from kvstream.api.doctor import diagnose
 

@@ -23,9 +23,9 @@ from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
 from kvstream.settings import Budget
 
-SETTLED = "that is settled in the memory files."
-ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
-READS = "nothing is read here."
+SETTLED = "the memory files fix it."
+ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
+READS = "it reads no text."
 WITHOUT = {
     **dict.fromkeys(("extract", "passages", "strict", "reread", "temp", "top_p", "top_k",
                      "repetition_penalty", "max_tokens"), ANSWERS),
@@ -44,10 +44,10 @@ WITHOUT = {
 def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions) -> None:
     """Join memory files into one, under one budget.
 
-    The sources of the files follow each other in the order given. Each file gives up entries in
-    proportion to the tokens it has read, as its method chooses, until all fit the budget; without
-    --budget it is the largest of theirs. The files must come from one model, one method and the
-    same questions.
+    The texts follow each other in the order of the files. The method of the files evicts entries
+    until all fit the budget. Each file keeps a share in proportion to the tokens that it has read.
+    The default budget is the largest of the files. All files must have the same model, method and
+    questions.
 
     \b
       kvstream merge first.kvs second.kvs -o both.kvs --budget 4k
@@ -57,7 +57,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
         raise click.UsageError("Name at least two memory files.", ctx)
     target = options.output
     if target is None or str(target) == "-":
-        raise click.UsageError("Where to? Name the memory file with -o FILE.kvs.", ctx)
+        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
     merge(files, target, options)
 
 

@@ -22,16 +22,16 @@ LEFT = {0, 1, 6, 7}
 
 
 @click.group("models", cls=Group, invoke_without_command=True)
-@click.option("--json", is_flag=True, help="One JSON object a model.")
+@click.option("--json", is_flag=True, help="Print one JSON object per model.")
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:
-    """List the models that are here, and which of them fit this machine's memory.
+    """List the models on this machine, and which of them fit its memory.
 
-    Those are the embedded one, what `kvstream models get` fetched, what the config file gives a
-    short name (a table [models] with lines like small = "org/some-model"), what is in the hub's
-    cache, and the GGUF files of Ollama, LM Studio and llama.cpp. A model fits if there is room for
-    its weights and a KV cache of the default budget. It can be bounded if its KV cache can be kept
-    within a budget; `?` means that loading it tells. Nothing is loaded to find out.
+    The list has the embedded model, models fetched by `kvstream models get`, short names of the
+    config file (a table [models] with lines like small = "org/some-model"), the hub's cache, and
+    the GGUF files of Ollama, LM Studio and llama.cpp. A model fits if there is room for its weights
+    and a KV cache of the default budget. "bounded" says whether its KV cache can stay within a
+    budget; `?` means that only loading the model shows it. This command loads no model.
 
     \b
       kvstream ask book.txt "Who?" -m ollama:llama3.2:1b
@@ -86,10 +86,10 @@ def _count(number: int) -> str:
 @command.command("get", short_help="Fetch a small model.")
 @click.argument("name", required=False)
 def get(name: str | None) -> None:
-    """Fetch a small model into kvstream's cache, and check that it is the one that is meant.
+    """Fetch a small model into kvstream's cache, and verify its SHA-256.
 
     Without a name, list the models that can be fetched. A fetched model has a short name, as in
-    `kvstream ask book.txt "Who?" -m smollm2`. Nothing is fetched by any other command.
+    `kvstream ask book.txt "Who?" -m smollm2`. No other command fetches these models.
     """
     from kvstream.store.offered import OFFERS
 
@@ -100,7 +100,7 @@ def get(name: str | None) -> None:
     if name not in OFFERS:
         raise UsageError(
             f"There is no model {name!r} to fetch.{meant(name, OFFERS)} There are "
-            f"{', '.join(OFFERS)}. A model of the hub is fetched when -m names it."
+            f"{', '.join(OFFERS)}. -m fetches models of the hub itself."
         )
     from kvstream.store import fetching
 
@@ -116,11 +116,13 @@ def _told(offer: Offer) -> str:
 
 
 @command.command("clean", short_help="Empty the cache of converted models.")
-@click.option("--fetched", is_flag=True, help="Remove what `kvstream models get` fetched, too.")
+@click.option(
+    "--fetched", is_flag=True, help="Also remove models fetched by `kvstream models get`."
+)
 def clean(fetched: bool) -> None:
-    """Remove the GGUF files that were converted; each is converted anew when it is next used.
+    """Remove the converted copies of GGUF files. kvstream converts a file again on its next use.
 
-    The files themselves stay where they are.
+    The GGUF files themselves stay.
     """
     from kvstream.store import stores
 
@@ -133,7 +135,7 @@ def clean(fetched: bool) -> None:
         except OSError as error:
             raise ModelError(
                 f"{folder} cannot be emptied: {error.strerror} ({error.filename}); remove it "
-                "by hand."
+                "yourself."
             ) from error
         click.echo(f"Removed {size(held)} from {folder}." if held else f"{folder} is empty.")
 

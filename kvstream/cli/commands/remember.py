@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
 CHECKPOINT = ("checkpoint", "checkpoint_every")
-ANSWERS = "nothing is answered here. Give it to kvstream ask --memory FILE."
+ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
 WITHOUT = dict.fromkeys(
     ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty"),
     ANSWERS,
@@ -53,11 +53,11 @@ WITHOUT = dict.fromkeys(
 @sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
-    help="A question that will be asked: memory is chosen for it. May be given many times.",
+    help="A question that you will ask: memory keeps what it needs. Repeatable.",
 )  # fmt: skip
 @option(
     "--memory", type=FileType(), metavar="FILE", envvar=(),
-    section="Questions", help="Read on into the memory of this file.",
+    section="Questions", help="Read more text into the memory of this file.",
 )  # fmt: skip
 @each_options
 @reading_options
@@ -70,12 +70,12 @@ def command(
     each: Each | None,
     options: ReadingOptions,
 ) -> int:
-    """Stream texts through the model under the budget, and save what remains.
+    """Stream texts through the model under the budget, and save the memory in a file.
 
-    The file is as small as the budget, however long the text was. kvstream ask --memory FILE and
-    kvstream chat --memory FILE answer from it; the sources may be gone by then. Without -Q nobody
-    knows yet what will be asked: memory then keeps what is unlike the rest (kvstream methods auto),
-    and an answer is right less often than with a question that was known.
+    The size of the file depends on the budget, not on the length of the text. kvstream ask --memory
+    FILE and kvstream chat --memory FILE answer from it, without the sources. Name your questions
+    with -Q if you know them: answers are then right more often. Without -Q, memory keeps the
+    entries that are least similar to the others (kvstream methods auto).
 
     \b
       kvstream remember book.txt -o book.kvs --budget 4k
@@ -89,18 +89,21 @@ def command(
         from kvstream.cli.shared.each import read_each
 
         if options.output is None:
-            raise click.UsageError("Where to? Name the folder of the memories with -o FOLDER.", ctx)
+            raise click.UsageError(
+                "No output folder: name the folder for the memory files with -o FOLDER.", ctx
+            )
         return read_each(ctx, "remember", sources, question, options, each)
     target = options.output or memory
     if target is None or str(target) == "-":
-        raise click.UsageError("Where to? Name the memory file with -o FILE.kvs.", ctx)
+        raise click.UsageError("No output file: name the new memory file with -o FILE.kvs.", ctx)
     if memory is not None and question:
         raise click.UsageError(
-            "What a memory was made for cannot change: -Q goes with the first reading.", ctx
+            "The questions of a memory cannot change; give -Q with the first reading only.", ctx
         )
     if memory is not None and options.dry_run:
         raise click.UsageError(
-            "--dry-run tells what a first reading would take; that of a memory is settled.", ctx
+            "--dry-run shows the sizes of a first reading; those of an existing memory are fixed.",
+            ctx,
         )
     if any(not text.strip() for text in question):
         raise click.UsageError("A question is empty.", ctx)
@@ -153,7 +156,7 @@ def remember(
                 reporter.close()
                 if not options.quiet:
                     reporter.tell(
-                        f"{target} is complete: an earlier run wrote it and was ended before it "
+                        f"{target} is complete: an earlier run wrote it and ended before it "
                         f"removed {options.checkpoint}, which is removed now. Nothing was read."
                     )
                 return

@@ -32,20 +32,20 @@ SPOOLED_BYTES = 16 * 1024**2
     default=128 * 1024,
     metavar="N",
     section="Text",
-    help="Length of the made-up text, about.  [default: 128k]",
+    help="Approximate length of the made-up text. [default: 128k]",
 )
 @option(
     "--into",
     metavar="FILE",
     section="Text",
-    help="Plant the facts in this text (- for standard input) instead of a made-up one.",
+    help="Plant the facts in this text (- is standard input) instead of a made-up one.",
 )
 @option(
     "--facts",
     type=click.IntRange(min=1),
     metavar="N",
     section="Text",
-    help="How many facts. [default: one in 2,000 tokens, 6 to 600]",
+    help="Number of facts. [default: one per 2,000 tokens, 6 to 600]",
 )
 @option(
     "--seed",
@@ -61,11 +61,11 @@ SPOOLED_BYTES = 16 * 1024**2
     type=FileType(),
     metavar="FILE",
     section="Output",
-    help="Write the text there instead of to stdout.",
+    help="Write the text to this file instead of stdout.",
 )
 @option(
     "--questions", type=FileType(), metavar="FILE", section="Output",
-    help="Write the questions there, one JSON object a line, with their answers.",
+    help="Write questions and answers to this file, one JSON object per line.",
 )  # fmt: skip
 def command(
     tokens: int,

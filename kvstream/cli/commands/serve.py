@@ -24,10 +24,10 @@ REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
 WITHOUT = {
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
-    "extract": "answers are written.", "passages": "answers are written.",
-    "output": PRINTED, "json": PRINTED, "report": PRINTED,
-    "stats": "GET /health tells what the server does.",
-    "progress": PRINTED, "dry_run": "nothing is read at the start.",
+    "report": PRINTED,
+    "extract": "the model writes answers.", "passages": "the model writes answers.",
+    "output": PRINTED, "json": PRINTED, "stats": "GET /health shows what the server does.",
+    "progress": PRINTED, "dry_run": "the server reads nothing at the start.",
     "checkpoint": "readings that are stopped are saved in --cache-dir.",
     "checkpoint_every": "readings that are stopped are saved in --cache-dir.",
 }  # fmt: skip
@@ -43,74 +43,78 @@ class CacheType(BytesType):
 @click.command("serve", cls=SectionedCommand, without=WITHOUT)
 @option(
     "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
-    section="Server", help="Every memory file of this folder is a model: book.kvs is book.",
+    section="Server", help="Offer every memory file of this folder as a model: book.kvs is the "
+    "model book.",
 )  # fmt: skip
 @option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", section="Server",
-    help="Where to listen. Other machines can connect only with --key.",
+    help="Address to listen on. An address that other machines can reach needs --key.",
 )  # fmt: skip
 @option(
     "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, metavar="N",
-    section="Server", help="0 takes a free one.",
+    section="Server", help="Port to listen on; 0 takes a free one.",
 )  # fmt: skip
 @option(
     "--key", metavar="TEXT", section="Server",
-    help="What clients must send as API key. Others on this machine can read a command line: "
-    "better set KVSTREAM_KEY.",
+    help="API key that clients must send. Better set KVSTREAM_KEY: other users of this machine can "
+    "see command lines.",
 )  # fmt: skip
 @option(
     "--allow-host", multiple=True, metavar="NAME", advanced=True, section="Server",
-    help="Another name of this machine that requests may use, as behind a proxy.",
+    help="Accept requests whose Host header has this name, for example behind a proxy; repeatable.",
 )  # fmt: skip
 @option(
     "--parallel", type=click.IntRange(1, 64), default=2, show_default=True, metavar="N",
-    section="Server", help="Requests at work at once; others wait.",
+    section="Server", help="Maximum requests in progress; others wait.",
 )  # fmt: skip
 @option(
     "--bound", type=BytesType(), metavar="SIZE", section="Server",
-    help="What all memories together may hold. [default: --parallel memories of --budget]",
+    help="Maximum size of all KV caches together. [default: --parallel times --budget]",
 )  # fmt: skip
 @option(
     "--cache", type=CacheType(), default="256MB", show_default=True, metavar="SIZE",
     section="Server", envvar=(),  # KVSTREAM_CACHE is the folder of models
-    help="Disk for what conversations have read; 0 keeps nothing.",
+    help="Maximum disk space for the memories of conversations; 0 saves none.",
 )  # fmt: skip
 @option(
     "--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    section="Server", help="Keep it there, for the next start too. [default: a temporary folder]",
+    section="Server", help="Save the memories of conversations here, also for the next start. "
+    "[default: a temporary folder]",
 )  # fmt: skip
 @option(
     "--queue", type=click.IntRange(0, 10000), default=32, show_default=True, metavar="N",
-    advanced=True, section="Server", help="Requests that may wait; one more gets error 429.",
+    advanced=True, section="Server", help="Maximum requests that wait; any further one gets error "
+    "429.",
 )  # fmt: skip
 @option(
     "--max-body", type=BytesType(), default="16MB", show_default=True, metavar="SIZE",
-    advanced=True, section="Server", help="A longer request gets error 413.",
+    advanced=True, section="Server", help="Maximum size of a request; a larger one gets error 413.",
 )  # fmt: skip
 @option(
     "--timeout", type=Finite(min=0, min_open=True), default=600.0, show_default=True,
     metavar="SECONDS", advanced=True, section="Server",
-    help="A request that takes longer, its waiting included, gets error 504.",
+    help="Maximum time of a request, including its wait; a longer one gets error 504.",
 )  # fmt: skip
 @option(
     "--grace", type=Finite(min=0), default=10.0, show_default=True, metavar="SECONDS",
     advanced=True, section="Server",
-    help="Time to finish for requests at work when the server ends.",
+    help="Time that requests in progress have to finish when the server stops.",
 )  # fmt: skip
 @reading_options
 @click.pass_context
 def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
     """Answer OpenAI-compatible clients: editors, chat programs, the openai package, curl.
 
-    A message longer than the model's context is read through the bounded memory, and none of it is
-    cut; its last paragraph is the question. A memory file is a model. Ctrl-C ends the server.
+    A message may be longer than the model's context: kvstream reads all of it under the budget. The
+    last paragraph of a long message is the question. Each memory file is a model. Ctrl-C stops the
+    server.
 
     \b
       kvstream serve --memories . --budget 4k
       curl http://127.0.0.1:8100/v1/models
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A server has one method; --method names several.", ctx)
+        raise click.UsageError("A server uses one method; --method names several.", ctx)
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     early.check(options)
@@ -144,7 +148,7 @@ def serve(options: ReadingOptions, settings: Any) -> None:
         names = ", ".join([model.name, *service.catalog.files()])
         log.info("Models: %s", names)
         log.info(
-            "A memory holds at most %s bytes, all together %s.",
+            "A memory holds at most %s bytes, all memories together %s.",
             f"{service.memory_bytes:,}",
             f"{service.bound.most:,}",
         )

@@ -38,17 +38,17 @@ def command(
     each: Each | None,
     options: ReadingOptions,
 ) -> int:
-    """Stream texts of any length through the model under the budget, and summarise.
+    """Stream texts of any length through the model under the budget, and summarize them.
 
-    With --extract nothing is written by the model: the sentences or log lines that its memory held
-    on to most are printed, in the order of the document and with their line numbers. The embedded
-    pocket does so unless --no-extract is given.
+    --extract prints sentences or lines of the text instead of a written summary: those that memory
+    retains best, in their order and with line numbers. pocket always does so unless you give
+    --no-extract.
 
-    A log is not read by the model: it becomes a table of its templates, with counts, times, bursts,
-    silences and drifts, errors first; --passages sets the rows (16, or what the screen holds). With
-    -m a model writes a paragraph above it; sentences with a number or a name that is not in the
-    table are removed. Several files of a log are read in the order of their times. --as prose
-    leaves a log to the model.
+    For a log, kvstream needs no model. It lists the templates of the lines with counts, times,
+    bursts, silences and drifts, errors first. --passages sets the number of rows (16, or as many as
+    the screen holds). With -m a model writes a paragraph above the list; kvstream removes sentences
+    with a number or a name that is not in the list. It reads several files of a log in the order of
+    their times. --as prose lets the model read the log.
 
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
@@ -63,7 +63,7 @@ def command(
 
         if kind == "log":
             raise click.UsageError(
-                "--each lets the model read every file; a log is summarized without --each.", ctx
+                "--each reads every file with the model; leave it out to summarize a log.", ctx
             )
         return read_each(ctx, "summarize", sources, (), options, each)
     paths = sources_or_usage(ctx, sources)
@@ -77,5 +77,5 @@ def command(
             follow=follow,
         )
     if width is not None:
-        raise click.UsageError("--width has an effect on the page of a log alone.", ctx)
+        raise click.UsageError("--width has an effect only on the page of a log.", ctx)
     return read(paths, (), options, every=every, follow=follow)

@@ -21,10 +21,10 @@ asking = stack(
     ),
     option(
         "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
-        help="Ask this; may be given many times. All arguments are then sources.",
+        help="Ask this question; repeatable. All arguments are then sources.",
     ),
 )  # fmt: skip
-"""Sources and questions on the command line; `split_arguments` tells them apart."""
+"""Sources and questions on the command line; `split_arguments` separates them."""
 
 
 def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> 
     if os.path.exists(last) or missing.rstrip().endswith("?"):
         sources = shlex.join([*(p for p in paths if p != missing), last])
         raise click.UsageError(
-            f"{missing!r} is no file. Is it the question? The question comes last: "
+            f"{missing!r} is not a file. Is it the question? The question comes last: "
             f"{ctx.command_path} {sources} {shlex.quote(missing)}",
             ctx,
         )

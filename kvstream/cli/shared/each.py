@@ -35,12 +35,12 @@ ALONE = {
     "skim": "--skim is for one text",
     "memory": "--memory asks one memory",
     "follow": "--follow waits for more of one text",
-    "every": "--every answers on the way through one text",
-    "checkpoint": "--checkpoint saves the reading of one text (with -o FOLDER a run that was "
-    "stopped goes on)",
     "report": "--report shows one text",
-    "stats": "--stats tells of the steps of one text",
-    "dry_run": "--dry-run tells the sizes of one text",
+    "every": "--every answers while it reads one text",
+    "checkpoint": "--checkpoint saves the reading of one text (with -o FOLDER the same command "
+    "resumes a stopped run)",
+    "stats": "--stats records the steps of one text",
+    "dry_run": "--dry-run shows the sizes of one text",
 }
 """Options that go with one text, and why."""
 
@@ -54,7 +54,7 @@ def read_each(
     each: Each,
     baseline: str | None = None,
 ) -> int:
-    """Read every document by itself, report on the way; returns the exit code."""
+    """Read every document separately and report progress; returns the exit code."""
     for name, why in ALONE.items():
         if name in ctx.params and typed(ctx, name):
             raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)

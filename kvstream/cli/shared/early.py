@@ -1,4 +1,4 @@
-"""What can be told before a source is read or a model is loaded: methods, settings, extras."""
+"""What can be checked before reading a source or loading a model: methods, settings, extras."""
 
 from __future__ import annotations
 

@@ -65,15 +65,15 @@ _OF_MODEL = frozenset(
 as_option = option(
     "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto", show_default=True,
     section="Answer",
-    help="prose: the model reads. log: a table of templates with counts, times, bursts and "
-    "silences, without the model. auto: log, where lines begin with times or levels and no option "
-    "of the model is given.",
+    help="prose: summarize with the model. log: list the templates of the log's lines with counts, "
+    "times, bursts and silences, without the model. auto: log if lines begin with times or levels "
+    "and no option of the model is given, else prose.",
 )  # fmt: skip
 
 
 width_option = option(
     "--width", type=click.IntRange(min=NARROWEST), metavar="N", section="Answer", advanced=True,
-    help="Columns of a log's page: those of the terminal, or 160 in a pipe.",
+    help="Width of a log's page in columns. [default: that of the terminal; 160 in a pipe]",
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class Finite(click.FloatRange):
 
 
 class MethodsType(click.ParamType):
-    """Names of methods with commas between them; told before torch is imported."""
+    """Names of methods, separated by commas; checked before torch is imported."""
 
     name = "name"
 
@@ -172,7 +172,7 @@ class ThreadsType(click.ParamType):
             self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
         if not 1 <= number <= most:
             self.fail(
-                f"{number} is no number of threads for a machine with {cpus} CPUs; "
+                f"{number} threads are out of range for a machine with {cpus} CPUs; "
                 f"choose 1 to {most}.",
                 param,
                 ctx,
@@ -188,7 +188,11 @@ class ModelType(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         name = str(value)
         if len(name) > config.LONGEST_NAME:
-            self.fail(f"A name of {len(name)} characters is no model's; check it.", param, ctx)
+            self.fail(
+                f"The model name has {len(name)} characters, too many for any model; check it.",
+                param,
+                ctx,
+            )
         return config.model_name(name)
 
     def shell_complete(
@@ -240,7 +244,7 @@ class Option(click.Option):
         self.advanced = advanced
         """Shown by ``--help-all`` and not by ``--help``."""
         self.bare = bare
-        """What the option means where no ``=VALUE`` follows it."""
+        """The value of the option if no ``=VALUE`` follows it."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
             self.envvar = f"KVSTREAM_{self.name.upper()}"
 
@@ -288,8 +292,8 @@ class SectionedCommand(click.Command):
             if text is None or not text.startswith(error.option_name):
                 raise
             raise click.UsageError(
-                f"{text!r} begins like an option; what begins with a dash goes behind --, after "
-                "all options.",
+                f"{text!r} begins like an option; put text that begins with a dash after --, "
+                "behind all options.",
                 ctx,
             ) from None
 
@@ -402,8 +406,9 @@ class SkimType(ModelType):
 def _model_option(default: str) -> Callable[[Any], Any]:
     return option(
         "-m", "--model", type=ModelType(), default="pocket", metavar="ID_OR_PATH", section="Model",
-        help="Model on the hub, local folder, a name from the config file, reader, or the embedded "
-        f"pocket. [default: {default}]",
+        help="A model of the Hugging Face hub, a local folder, a GGUF file, a short name of the "
+        "config "
+        f"file, reader, or pocket (the embedded model). [default: {default}]",
     )  # fmt: skip
 
 
@@ -411,14 +416,14 @@ skim_options = stack(
     option(
         "--skim", type=SkimType(), default=AUTO, show_default=True, metavar="MODEL",
         section="Model",
-        help="A small model that reads all of a long text; --model reads the passages that matter, "
-        "and answers. auto: pocket, where reader answers on a CPU; none: one model reads all.",
+        help="Read long texts with this small model; --model then reads the most relevant passages "
+        "and answers. auto: pocket if reader answers on a CPU; none: --model reads everything.",
     ),
     option(
         "--skim-by", type=click.Choice(SKIMS), default=SKIMS[-1], show_default=True,
         advanced=True, section="Model",
-        help="Which passages matter: those that the small model's memory holds and looks at, those "
-        "that have the question's words (BM25), or both.",
+        help="How --skim selects passages. memory: those that the small model holds and attends "
+        "to; words: those with the question's words (BM25); both: the best of both.",
     ),
 )  # fmt: skip
 
@@ -430,33 +435,33 @@ _loading_options = stack(
     option(
         "--dtype", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Number type that the model computes in; auto is as stored, or float32 where the CPU "
-        "has no instructions for that.",
+        help="Number type for computing. auto: the type of the stored weights, or float32 if the "
+        "CPU has no instructions for that type.",
     ),
     option(
         "--kv-dtype", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Number type of the KV cache; auto is --dtype, but stays at the 16 bits of the "
-        "weights where auto computes them in float32.",
+        help="Number type of the KV cache. auto: that of --dtype, or the 16-bit type of the stored "
+        "weights if --dtype auto computes in float32.",
     ),
     option(
         "--attn", default="auto", show_default=True, advanced=True, section="Model",
         type=click.Choice(["auto", "split", "flash", "sdpa", "reference"]),
-        help="How attention is computed.",
+        help="Attention backend.",
     ),
     option(
         "--quantize", type=click.Choice(["int8", "8bit", "4bit"]), advanced=True,
         section="Model",
-        help="Quantize the weights while they are loaded: int8 for a CPU; 8bit and 4bit need "
-        "bitsandbytes.",
+        help="Quantize the weights while loading: int8 on a CPU; 8bit and 4bit need bitsandbytes.",
     ),
     option(
         "--max-weights", type=BytesType(), metavar="SIZE", advanced=True, section="Model",
-        help="Memory that weights may take; the rest is read from disk at every chunk. Slow.",
+        help="Maximum memory for weights; kvstream reads the others from disk for every chunk, "
+        "slowly.",
     ),
     option(
         "--threads", type=ThreadsType(), metavar="N", advanced=True, section="Model",
-        help="CPU threads. [default: torch's choice]",
+        help="CPU threads. [default: as PyTorch chooses]",
     ),
     option(
         "--revision", metavar="NAME", advanced=True, section="Model",
@@ -464,7 +469,7 @@ _loading_options = stack(
     ),
     option(
         "--offline", is_flag=True, advanced=True, section="Model",
-        help="Use only what is already here.",
+        help="Use only files that are already on this machine.",
     ),
     option(
         "--trust-remote-code", is_flag=True, advanced=True, section="Model",
@@ -477,22 +482,23 @@ model_options = stack(_model_option("pocket"), _loading_options)
 memory_options = stack(
     option(
         "--budget", type=BudgetType(), metavar="SIZE", section="Memory",
-        help="What the KV cache may hold: tokens (4k, 4096) or bytes (512MB, 1GiB). "
+        help="Maximum size of the KV cache: entries per head (4k, 4096) or bytes (512MB, 1GiB). "
         "[default: 4k, or the model's trained length if that is less]",
     ),
     option(
         "--method", type=MethodsType(), default=AUTO, show_default=True, metavar="NAME",
         section="Memory",
-        help="What decides which entries stay; see kvstream methods. Several, a,b, are compared.",
+        help="Method that decides which entries stay (list: kvstream methods); a,b compares "
+        "several.",
     ),
     option(
         "--set", multiple=True, metavar="METHOD.NAME=VALUE", advanced=True, section="Memory",
-        help="A setting of the method; may be given many times.",
+        help="Change a setting of the method; repeatable.",
     ),
     option(
         "--preset", type=click.Choice([PAPER]), advanced=True, section="Memory",
-        help="Settings and schedule as in the method's paper (kvstream methods NAME); what you set "
-        "yourself stays.",
+        help="Use the settings and schedule of the method's paper (see kvstream methods NAME); "
+        "options that you give take precedence.",
     ),
     option(
         "--keep", type=CountType(), metavar="N", advanced=True, section="Memory",
@@ -500,8 +506,8 @@ memory_options = stack(
     ),
     option(
         "--start", type=StartType(), metavar="N|paper", advanced=True, section="Memory",
-        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
-        "[default: half of --keep]",
+        help="Entries in memory after the first chunk; paper: --keep / number of chunks, as in "
+        "IMDC. [default: half of --keep]",
     ),
     option(
         "--schedule", type=click.Choice(GROWTHS), default="linear", show_default=True,
@@ -510,11 +516,11 @@ memory_options = stack(
     option(
         "--chunk", type=click.Choice(CHUNKS), default="decremental", show_default=True,
         advanced=True, section="Memory",
-        help="Chunks shrink as memory grows, or are all of one size.",
+        help="decremental: chunks shrink as memory grows; fixed: all chunks have one size.",
     ),
     option(
         "--chunk-size", type=CountType(), metavar="N", advanced=True, section="Memory",
-        help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
+        help="Tokens per chunk, on average if decremental. [default: what the budget allows]",
     ),
 )  # fmt: skip
 
@@ -524,46 +530,47 @@ answer_options = stack(
     ),
     option(
         "-n", "--max-tokens", type=CountType(), default=256, show_default=True, metavar="N",
-        section="Answer", help="Most tokens of an answer.",
+        section="Answer", help="Maximum tokens per answer.",
     ),
     option(
         "--temp", "temp", type=Finite(min=0), default=0.0, show_default=True, metavar="T",
         advanced=True, section="Answer",
-        help="Temperature; 0 always takes the likeliest token.",
+        help="Sampling temperature; 0 always takes the most likely token.",
     ),
     option(
         "--top-p", type=Finite(0, 1, min_open=True), default=1.0, metavar="P",
         advanced=True, section="Answer",
-        help="Sample from the smallest set of tokens with this probability.",
+        help="Sample from the smallest set of tokens whose total probability reaches P.",
     ),
     option(
         "--top-k", type=click.IntRange(min=0), default=0, metavar="K", advanced=True,
-        section="Answer", help="Sample from the K likeliest tokens.",
+        section="Answer", help="Sample from the K most likely tokens; 0: from all.",
     ),
     option(
         "--repetition-penalty", type=Finite(min=1), default=1.0, show_default=True,
         metavar="X", advanced=True, section="Answer",
-        help="Divide the logits of tokens that the answer has already by X; 1 changes nothing.",
+        help="Divide the logits of tokens that the answer already has by X; 1 changes nothing.",
     ),
     option(
         "--seed", type=SeedType(), default=0, show_default=True, advanced=True, section="Answer",
-        help="Seed of sampling, and of methods that draw.",
+        help="Random seed for sampling and randomized methods.",
     ),
     option(
         "--extract/--no-extract", default=None, section="Answer",
-        help="Print the passages that memory held on to most, instead of writing.",
+        help="Print the passages that memory retains best, instead of a written answer.",
     ),
     option(
         "--strict", is_flag=True, section="Answer",
-        help="Withhold an answer that rests on little; the exit code is then 6.",
+        help="Withhold weakly supported answers (exit code 6).",
     ),
     option(
         "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer",
-        help="Read what the answer rests on again, whole, and answer from that; words is BM25.",
+        help="Read the best passages again and answer from them. citations: those the answer "
+        "attended to; words: those with the question's words (BM25); both.",
     ),
     option(
         "--passages", type=click.IntRange(min=1), default=PASSAGES, show_default=True, metavar="N",
-        advanced=True, section="Answer", help="How many passages --extract prints.",
+        advanced=True, section="Answer", help="Number of passages that --extract prints.",
     ),
 )  # fmt: skip
 
@@ -571,28 +578,28 @@ output_options = stack(
     option(
         "--thin", type=click.Choice(["auto", "off"]), default="auto", show_default=True,
         advanced=True, section="Input and output",
-        help="auto: of a log that is longer than the budget, the model reads lines that repeat "
-        "once in a while; the others are counted.",
+        help="auto: if a log is longer than the budget, read only some of its repeated lines and "
+        "count the others. off: read every line.",
     ),
     option(
         "--text", is_flag=True, advanced=True, section="Input and output",
-        help="Read every file as plain UTF-8 text, HTML and binary files too; bytes that are no "
-        "text are replaced.",
+        help="Read every file as plain UTF-8 text, including HTML and binary files; replace "
+        "invalid bytes.",
     ),
     option(
         "--max-unpacked", type=BytesType(), default="16GB", show_default=True, metavar="SIZE",
         advanced=True, section="Input and output",
-        help="A compressed source that unpacks to more is refused.",
+        help="Refuse a compressed source that unpacks to more than this.",
     ),
     option(
         "-o", "--output", type=OutputType(), metavar="FILE",
         section="Input and output",
-        help="Write the answer there instead of to stdout; with --each a folder of answers.",
+        help="Write the answer to this file instead of stdout; with --each, a folder of answers.",
     ),
     option(
         "--checkpoint", type=FileType(), metavar="FILE", advanced=True,
         section="Input and output",
-        help="Save the reading there; the same command goes on from it after a crash.",
+        help="Save progress to this file; after a crash the same command resumes from it.",
     ),
     option(
         "--checkpoint-every", type=CountType(), default=32768, show_default=True, metavar="N",
@@ -600,7 +607,7 @@ output_options = stack(
     ),
     option(
         "--json", is_flag=True, section="Input and output",
-        help="One JSON object an answer.",
+        help="Print one JSON object per answer.",
     ),
     option(
         "--report", type=FileType(), metavar="FILE.html", envvar=(), section="Input and output",
@@ -608,24 +615,25 @@ output_options = stack(
     ),
     option(
         "--stats", type=FileType(), metavar="FILE", advanced=True,
-        section="Input and output", help="Write every event as one line of JSON.",
+        section="Input and output", help="Write every event to this file, one JSON object per "
+        "line.",
     ),
     option(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
         advanced=True, section="Input and output",
-        help="auto is live on a terminal, else plain lines.",
+        help="auto: live on a terminal, else plain lines.",
     ),
     option(
         "-q", "--quiet", is_flag=True, section="Input and output",
-        help="No progress and no summary; warnings and errors only.",
+        help="Show only warnings and errors on stderr.",
     ),
     option(
         "-v", "--verbose", is_flag=True, advanced=True, section="Input and output",
-        help="Tracebacks, the numbers behind a warning, and messages of libraries.",
+        help="Show tracebacks, the numbers behind warnings, and messages of libraries.",
     ),
     option(
         "--dry-run", is_flag=True, advanced=True, section="Input and output",
-        help="Show sizes, steps and memory; read and answer nothing.",
+        help="Show the sizes, steps and memory of a run without reading.",
     ),
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
@@ -633,18 +641,19 @@ output_options = stack(
 
 memory_file = option(
     "--memory", type=FileType(folder=True), metavar="FILE", envvar=(), section="Questions",
-    help="Ask the memory in this file, which kvstream remember wrote; of a folder the memory files "
-    "that the question is most likely about.",
+    help="Ask this memory file (from kvstream remember). For a folder, ask the memory files most "
+    "relevant to the question.",
 )  # fmt: skip
 
 following_options = stack(
     option(
         "--follow", is_flag=True, section="Following",
-        help="Wait for more at the end of the last file, as tail -F does; Ctrl-C ends it.",
+        help="Wait for more text at the end of the last file, like tail -F; Ctrl-C ends it.",
     ),
     option(
         "--every", type=EveryType(), metavar="N|30s", advanced=True, section="Following", envvar=(),
-        help="Answer on the way, too: every N tokens (10k), or every 30s, 5min, 1h.",
+        help="Also answer periodically while reading: every N tokens (10k), or every 30s, 5min, "
+        "1h.",
     ),
 )  # fmt: skip
 
@@ -685,21 +694,22 @@ def each_options(command: Command) -> Command:
     return stack(
         option(
             "--each", is_flag=True, section="Many documents", envvar=(),
-            help="Read every file by itself, each under the budget: one result for each.",
+            help="Read every file separately, each under the budget; give one result per file.",
         ),
         option(
             "--workers", type=click.IntRange(1, 4096), metavar="N", section="Many documents",
-            help="Read N documents at once, each by a process with --threads threads [1] (extra "
-            "ray).",
+            help="Read N documents in parallel, each in a process with --threads threads (default "
+            "1; extra ray).",
         ),
         option(
             "--ray", metavar="ADDRESS", section="Many documents", advanced=True,
-            help="Read on the machines of a running Ray cluster: HOST:PORT, or auto.",
+            help="Read on the machines of a running Ray cluster: HOST:PORT; auto: the cluster of "
+            "this machine.",
         ),
         option(
             "--worker-memory", type=BytesType(), metavar="SIZE", section="Many documents",
             advanced=True,
-            help="Memory that a worker declares. [default: estimated from the model's files]",
+            help="Memory that Ray reserves per worker. [default: estimated from the model's files]",
         ),
     )(wrapper)  # type: ignore  # fmt: skip
 
@@ -844,8 +854,8 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
     for name in ("top_p", "top_k"):
         if typed(ctx, name) and not values["temp"]:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} has no effect at temperature 0, where the likeliest "
-                "token is always taken; add --temp 0.7, or leave it out.",
+                f"--{name.replace('_', '-')} has no effect at temperature 0, which always takes "
+                "the most likely token; add --temp 0.7, or leave it out.",
                 ctx,
             )
     if typed(ctx, "skim_by") and values["skim"] == NONE:

@@ -1,4 +1,4 @@
-"""Memory files at the command line: opened for a model, asked, and told apart from one another."""
+"""Memory files at the command line: opened for a model, asked, and compared with the options."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from a memory file; returns the exit code."""
     if options.reread is not None:
-        raise UsageError("--reread needs the sources; a memory file is asked without them.")
+        raise UsageError("--reread needs the sources, and a memory file answers without them.")
     if options.dry_run:
-        raise UsageError("--dry-run tells what a reading would take; here nothing is read.")
+        raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     refuse_reading(ctx)
     early.check(options)
     if path.is_dir():
@@ -102,8 +102,8 @@ def refuse_reading(ctx: click.Context) -> None:
         if typed(ctx, name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{option} says how sources are read; a memory file is asked without them. Leave "
-                f"{option} out."
+                f"{option} sets how kvstream reads sources, and a memory file answers without "
+                f"them. Leave {option} out."
             )
 
 

@@ -40,7 +40,7 @@ WITHHELD = 6
 def prepared(
     stack: ExitStack, options: ReadingOptions
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
-    """Where the answer goes, who is told of progress, and the watch for Ctrl-C."""
+    """The output of the answer, the reporter of progress, and the watch for Ctrl-C."""
     quiet_libraries(options)
     output = _output(stack, options)
     progress = _progress(options, answer_on_terminal=output.isatty())
@@ -81,7 +81,7 @@ def read(
     code = 0
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
-        raise UsageError("--reread needs a text that is there; --follow and --every read on.")
+        raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
     early.check(options)
     check_files(options, paths)
     with ExitStack() as stack:
@@ -212,7 +212,7 @@ def check_reread(
     if options.reread is None:
         return
     if not questions or options.extract:
-        raise UsageError("--reread looks again at what an answer rests on; use it with a question.")
+        raise UsageError("--reread reads the passages of an answer again; use it with a question.")
     for path in paths:
         if path not in (copies or {}) and not can_be_read_again(path):
             name = "standard input" if path == "-" else path
@@ -249,7 +249,7 @@ def reading(interrupts: Interrupts) -> Iterator[None]:
 
 
 def reading_line(memory: Memory) -> str:
-    """What reading cost and what it left, where no answer tells it."""
+    """Cost and result of a reading, for runs without an answer."""
     return cost_line(
         memory.read_tokens,
         memory.retained,

@@ -97,7 +97,7 @@ def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
     if every.keys() & states.keys():
         raise UnsupportedModelError(
             f"The layers of {model.name} attend and carry a state at once; `bench speed` has no "
-            "floor for them. `kvstream ask` tells how fast it reads."
+            "floor for them. `kvstream ask` shows how fast it reads."
         )
     return in_place(every | states)
 

@@ -1,4 +1,4 @@
-"""Runs kvpress's SnapKV in its own Python, told what to do by lines of JSON; see `outside`.
+"""Runs kvpress's SnapKV in its own Python, controlled by lines of JSON; see `outside`.
 
 This file knows nothing of kvstream, since that is not installed there. It answers every line of
 standard input with one line on standard output: first ``{"model": ...}`` with what is loaded,
@@ -26,7 +26,7 @@ def main():
                 reply = worker.loaded
             else:
                 reply = worker.read(**asked["read"])
-        except Exception as error:  # told to the one who asked
+        except Exception as error:  # sent to the caller
             memory = "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
             reply = {"error": f"{type(error).__name__}: {error}"[:500], "memory": memory}
         answers.write(json.dumps(reply) + "\n")

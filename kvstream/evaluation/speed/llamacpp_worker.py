@@ -1,8 +1,8 @@
-"""Runs llama.cpp in its own Python (package xllamacpp), told what to do by lines of JSON.
+"""Runs llama.cpp in its own Python (package xllamacpp), controlled by lines of JSON.
 
 This file knows nothing of kvstream, since that is not installed there. It answers every line of
 standard input with one line on standard output: ``{"write": ...}`` makes a GGUF file of another
-type, ``{"model": ...}`` loads one, ``{"read": ...}`` reads ids and tells what it cost.
+type, ``{"model": ...}`` loads one, ``{"read": ...}`` reads ids and reports the cost.
 """
 # mypy: ignore-errors
 
@@ -32,7 +32,7 @@ def main():
                 reply = worker.loaded
             else:
                 reply = worker.read(**asked["read"])
-        except Exception as error:  # told to the one who asked
+        except Exception as error:  # sent to the caller
             reply = {"error": f"{type(error).__name__}: {error}"[:500], "memory": False}
         answers.write(json.dumps(reply) + "\n")
         answers.flush()

@@ -117,7 +117,7 @@ def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
 
 
 def line_label(row: Record, ours: Sequence[Record]) -> str:
-    """What a row is called; `ours` are kvstream's rows, which settle what needs to be told."""
+    """The name of a row; `ours` are kvstream's rows, which decide what the name must contain."""
     if row["system"] == "kvstream":
         return case_label(row, ours)
     several = len({r["budget"] for r in ours}) > 1

@@ -33,7 +33,7 @@ class Clock:
 
 
 def wait(device: torch.device) -> None:
-    """Until a GPU has done what it was told."""
+    """Wait until a GPU has finished all submitted work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -50,7 +50,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """So far, on the wall; of a GPU, what it was told, not what it has done."""
+        """Wall time so far; for a GPU, of submitted work, finished or not."""
         return Clock.now().wall - self._started.wall
 
     def has_read(self) -> None:

@@ -25,8 +25,8 @@ BENCHES = {
 def command() -> None:
     """Measure how well a model answers under a budget, and how fast.
 
-    Every benchmark compares methods on the same texts, prints a table, and with --json one object
-    a row. What was measured goes to --save FILE, and is not measured again.
+    Every benchmark compares methods on the same texts and prints a table, or with --json one object
+    per row. With --save FILE it keeps every trial, and the same command resumes an interrupted run.
 
     \b
       kvstream bench needle --kind passkey --lengths 8k,32k --budget 1k --method infinipot,streaming

@@ -40,7 +40,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     section="Measurement",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
-    "rule: what a sentence of the text says, nothing is planted.",
+    "rule: what a sentence of the text says, without planting.",
 )
 @option(
     "--wording",
@@ -48,8 +48,8 @@ WORDINGS = ("own", "varied")
     default="own",
     show_default=True,
     section="Measurement",
-    help="varied: passkeys and facts in words, forms and places that pocket's training has not "
-    "seen, reported by template.",
+    help="own: kvstream's wording; varied: passkeys and facts in wordings that pocket's training "
+    "does not have, with results by template.",
 )
 @lengths_option("Tokens of the documents.")
 @option(
@@ -59,7 +59,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     metavar="SHARE,...",
     section="Measurement",
-    help="Where the needle is, from 0 (the beginning) to 1.",
+    help="Position of the needle, from 0 (the beginning) to 1 (the end).",
 )
 @option(
     "--trials",
@@ -68,7 +68,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="Documents for each length and depth.",
+    help="Documents per length and depth.",
 )
 @option(
     "--needles",
@@ -77,7 +77,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="Needles in each document, all asked for; one is at the depth.",
+    help="Needles per document, each with its question; one is at the depth.",
 )
 @text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
@@ -85,7 +85,7 @@ WORDINGS = ("own", "varied")
     "--words",
     is_flag=True,
     section="Measurement",
-    help="Hide them in random words of no language.",
+    help="Hide the needles in random made-up words.",
 )
 @heldout_option
 @seed_option
@@ -96,21 +96,21 @@ WORDINGS = ("own", "varied")
     "--near",
     is_flag=True,
     section="Compared",
-    help="Also the needle's surroundings alone: what the model can do if nothing gets lost.",
+    help="Also ask about the needle's surroundings alone: what the model can do without eviction.",
 )
 @option(
     "--reread",
     type=ListType(click.Choice(BY)),
     metavar="HOW,...",
     section="Compared",
-    help="Also answers from a second pass, by citations, words or both; words is BM25.",
+    help="Also answer from a second pass, which ranks passages by citations, words (BM25) or both.",
 )
 @option(
     "--with",
     "baseline",
     type=click.Choice(["bm25"]),
     section="Compared",
-    help="Also what BM25 finds, as much of it as the budget holds.",
+    help="Also answer from the passages that BM25 ranks highest, as many as the budget holds.",
 )
 @model_options
 @plot_option("depth by length")
@@ -118,8 +118,8 @@ WORDINGS = ("own", "varied")
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.
 
-    FILEs after --text are texts to hide it in, too. The documents are the same for every method. A
-    row of --json is one length and depth, with a 95% interval; --save keeps every answer.
+    FILEs after --text are also texts to hide it in. All methods get the same documents. A row of
+    --json is one length and depth, with a 95% interval; --save keeps every answer.
 
     \b
       kvstream bench needle --lengths 8k,32k --budget 1k --method infinipot,streaming --text books/

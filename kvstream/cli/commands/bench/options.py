@@ -49,10 +49,10 @@ SHARES = ListType(click.FloatRange(0, 1))
 
 def quiet_option(section: str) -> Callable[[Any], Any]:
     """Shared with other commands that measure."""
-    return option("-q", "--quiet", is_flag=True, section=section, help="No progress.")
+    return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
 
 
-def verbose_option(section: str, help: str = "Tracebacks.") -> Callable[[Any], Any]:
+def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
     """Shared with other commands that measure."""
     return option("-v", "--verbose", is_flag=True, section=section, help=help)
 
@@ -60,21 +60,21 @@ def verbose_option(section: str, help: str = "Tracebacks.") -> Callable[[Any], A
 case_options = stack(
     option(
         "--method", type=NAMES, default="infinipot", show_default=True, metavar="NAME,...",
-        section="Compared", help="What decides which entries stay; see kvstream methods.",
+        section="Compared", help="Methods to compare (list: kvstream methods).",
     ),
     option(
         "--budget", type=ListType(BudgetType()), metavar="SIZE,...", section="Compared",
-        help="What the KV cache may hold: tokens (4k, 4096) or bytes (512MB). "
+        help="Maximum size of the KV cache: entries per head (4k, 4096) or bytes (512MB). "
         "[default: 4k, or the model's trained length if that is less]",
     ),
     option(
         "--set", multiple=True, metavar="METHOD.NAME=VALUE,...", section="Compared",
-        help="A setting of a method; several values are compared. May be given many times.",
+        help="Change a setting of a method; several values are compared. Repeatable.",
     ),
     option(
         "--preset", type=click.Choice([PAPER]), section="Compared",
-        help="Settings and schedule as in each method's paper (kvstream methods NAME); what you "
-        "set yourself stays.",
+        help="Use the settings and schedule of each method's paper (see kvstream methods NAME); "
+        "options that you give take precedence.",
     ),
     option(
         "--schedule", type=ListType(click.Choice(GROWTHS)), default="linear", show_default=True,
@@ -82,7 +82,7 @@ case_options = stack(
     ),
     option(
         "--chunk", type=ListType(click.Choice(CHUNKS)), default="decremental", show_default=True,
-        metavar="NAME,...", section="Compared", help="Chunks shrink, or are all of one size.",
+        metavar="NAME,...", section="Compared", help="decremental: chunks shrink; fixed: one size.",
     ),
     option(
         "--keep", type=COUNTS, metavar="N,...", section="Compared",
@@ -90,23 +90,24 @@ case_options = stack(
     ),
     option(
         "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",
-        help="Entries in memory after the first chunk; paper is IMDC's --keep / number of chunks. "
-        "[default: half of --keep]",
+        help="Entries in memory after the first chunk; paper: --keep / number of chunks, as in "
+        "IMDC. [default: half of --keep]",
     ),
     option(
         "--chunk-size", type=COUNTS, metavar="N,...", section="Compared",
-        help="Tokens in a chunk, the average if decremental. [default: what the budget allows]",
+        help="Tokens per chunk, on average if decremental. [default: what the budget allows]",
     ),
 )  # fmt: skip
 
 result_options = stack(
     option(
-        "--json", is_flag=True, section="Results", help="One JSON object a row on stdout, no table."
+        "--json", is_flag=True, section="Results", help="Print one JSON object per row instead of "
+        "a table."
     ),
     option(
         "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         section="Results",
-        help="Append every trial as a line of JSON; what is there already is not run again.",
+        help="Append every trial to this file as a line of JSON; skip trials that it already has.",
     ),
     option(
         "--report", type=FileType(), metavar="FILE.html", envvar=(), section="Results",
@@ -114,7 +115,7 @@ result_options = stack(
     ),
     option(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
-        section="Results", help="auto is live on a terminal, else plain lines.",
+        section="Results", help="auto: live on a terminal, else plain lines.",
     ),
     quiet_option("Results"),
     verbose_option("Results"),
@@ -123,7 +124,7 @@ result_options = stack(
 
 seed_option = option(
     "--seed", type=SeedType(), default=0, show_default=True, section="Measurement",
-    help="Seed of the documents, and of methods that draw.",
+    help="Random seed for documents and randomized methods.",
 )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def tokens_option(default: int) -> Callable[[Any], Any]:
     """How long an answer may get."""
     return option(
         "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
-        section="Measurement", help="Most tokens of an answer.",
+        section="Measurement", help="Maximum tokens per answer.",
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def limit_option(what: str) -> Callable[[Any], Any]:
     """How many of the records, "records" or what they are."""
     return option(
         "--limit", type=click.IntRange(min=1), metavar="N", section="Measurement",
-        help=f"So many {what}, drawn by the seed. [default: all]",
+        help=f"Maximum {what}, drawn at random with --seed. [default: all]",
     )  # fmt: skip
 
 
@@ -170,7 +171,7 @@ def whole_option(what: str) -> Callable[[Any], Any]:
     """The cache that holds everything, beside the methods."""
     return option(
         "--whole", is_flag=True, section="Compared",
-        help=f"Also {what} in a cache that holds it, up to the trained length.",
+        help=f"Also {what} in a full KV cache, up to the trained length.",
     )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def plot_option(of: str) -> Callable[[Any], Any]:
     """Where a picture goes."""
     return option(
         "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-        section="Results", help=f"Picture of {of} (.png, .svg, .pdf).",
+        section="Results", help=f"Write a plot of {of} to this file (.png, .svg, .pdf).",
     )  # fmt: skip
 
 
@@ -225,7 +226,7 @@ def no_stdin(paths: Sequence[str]) -> None:
 
 heldout_option = option(
     "--heldout", is_flag=True, section="Measurement",
-    help="Only the tenth of books and documents that pocket was not trained on.",
+    help="Use only the tenth of books and documents that pocket was not trained on.",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""How a benchmark tells what it does: progress on stderr, a table or rows of JSON on stdout."""
+"""How a benchmark reports: progress on stderr, a table or rows of JSON on stdout."""
 
 from __future__ import annotations
 

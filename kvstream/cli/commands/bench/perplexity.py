@@ -29,7 +29,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     type=CountType(),
     metavar="N",
     section="Measurement",
-    help="Tokens of each text. [default: all]",
+    help="Maximum tokens per text. [default: all]",
 )
 @heldout_option
 @seed_option
@@ -38,11 +38,11 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
 @model_options
 @result_options
 def command(**values: Any) -> int:
-    """Stream texts under the budget and take the loss of every token, given what memory holds.
+    """Stream texts under the budget and measure the loss of every token, given the memory.
 
-    A row is one method over all texts: perplexity, bits a byte, and perplexity by position (first
-    1k tokens, second 1k, next 2k and so on): memory that is of use keeps it from rising. Rows after
-    the first say how much higher their perplexity is than the first's on the same texts, with the
+    A row is one method over all texts: perplexity, bits per byte, and perplexity by position (first
+    1k tokens, second 1k, next 2k and so on). If memory helps, perplexity does not rise with
+    position. Each further row also has its increase over the first row on the same texts, with the
     95% interval of the paired differences.
 
     \b

@@ -37,26 +37,26 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     multiple=True,
     metavar="KEY=VALUE",
     section="Measurement",
-    help="Only records with this value; may be given many times.",
+    help="Use only records with this value; repeatable.",
 )
 @option(
     "--explicit",
     is_flag=True,
     section="Measurement",
-    help="Only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
+    help="Use only questions whose answer is stated in the text (FairytaleQA's explicit=true).",
 )
 @option(
     "--elsewhere",
     is_flag=True,
     section="Measurement",
-    help="Also ask every question of another document's text, which does not answer it.",
+    help="Also ask every question about another document, which does not answer it.",
 )
 @option(
     "--prompts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     section="Measurement",
-    help="LongBench's own prompts and lengths of answers: FILE is its dataset2prompt.json.",
+    help="Use LongBench's own prompts and answer lengths from its dataset2prompt.json.",
 )
 @option(
     "--within",
@@ -71,7 +71,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     "--by-attribute",
     is_flag=True,
     section="Results",
-    help="Also a row for each value of `attribute` in the records, or each task of LongBench.",
+    help="Add a row for each value of `attribute` in the records, or each task of LongBench.",
 )
 @seed_option
 @tokens_option(48)
@@ -82,10 +82,10 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
 def command(**values: Any) -> int:
     """Ask the questions of a data set and score the answers.
 
-    Understood are records like SQuAD's (context, question or questions, answers), LongBench's and
-    L-Eval's, and multiple choice (options and label), which is decided by likelihood. Exact match
-    and F1 are over questions that have an answer; for those that have none, the share that the
-    model recognises is told, and how many of the others it refuses.
+    Records can have the form of SQuAD (context, question or questions, answers), LongBench, L-Eval
+    or multiple choice (options and label; the most likely option counts). Exact match and F1 cover
+    the questions that have an answer. The table also shows how many questions without an answer
+    the model refuses (recognised), and how many of the others (refused).
 
     \b
       kvstream bench qa --data squad.jsonl.gz --budget 1k --limit 200
@@ -116,7 +116,7 @@ def _run(page: Any, **values: Any) -> int:
     prompts = None
     if values["prompts"]:
         prompts = longbench.Prompts.read(values["prompts"])
-        for item in items:  # a task without a template is told before anything is loaded
+        for item in items:  # report a task without a template before loading anything
             prompts.of(item.questions[0].task, item.record)
     records = Records(values["save"])
     within = None

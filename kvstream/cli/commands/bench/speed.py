@@ -34,42 +34,45 @@ speed_options = stack(
     option(
         "--against", type=NAMES, default="floor", show_default=True, metavar="NAME,...",
         section="Measurement",
-        help="floor: same chunks and memory, no selection; floor-sdpa: with transformers' "
-        "attention; full: nothing dropped, with the fastest attention there is; transformers: a "
-        "plain cache, at once and in chunks; kvpress: its SnapKV; llamacpp: the same GGUF file, "
-        "with all of it kept and with a sliding window; streamingllm: token by token; "
+        help="floor: same chunks and memory, no selection; floor-sdpa: the floor with "
+        "transformers' "
+        "attention; full: no eviction, with the fastest attention; transformers: a plain cache, at "
+        "once and in chunks; kvpress: its SnapKV; llamacpp: the same GGUF file, with a full KV "
+        "cache and with a sliding window; streamingllm: token by token; "
         "reading: from the file to tokens, no model.",
     ),
     option(
         "--kvpress-python", metavar="PATH", section="Measurement",
-        help="A Python that has kvpress, for --against kvpress; make kvpress sets one up.",
+        help="A Python with kvpress, for --against kvpress; make kvpress sets one up.",
     ),
     option(
         "--llamacpp-python", metavar="PATH", section="Measurement",
-        help="A Python that has xllamacpp, for --against llamacpp; make llamacpp sets one up.",
+        help="A Python with xllamacpp, for --against llamacpp; make llamacpp sets one up.",
     ),
     option(
         "--shape", metavar="NAME", section="Measurement",
         help="Random weights of a known shape instead of a model: qwen2.5-0.5b, llama-3.1-8b, "
-        "mistral-7b, llama-2-7b-32k, ... A wrong name lists them.",
+        "mistral-7b, llama-2-7b-32k, ... (a wrong name lists all).",
     ),
     option(
         "--layers", type=click.IntRange(min=1), metavar="N", section="Measurement",
-        help="Fewer layers than the shape has.",
+        help="Use only so many layers of the shape.",
     ),
     option(
         "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
-        section="Measurement", help="Rounds in which all take turns; medians count.",
+        section="Measurement", help="Rounds in which all systems take turns; the table has "
+        "medians.",
     ),
     option(
         "--limit", type=click.FloatRange(min=0), default=120.0, show_default=True,
         metavar="SECONDS", section="Measurement",
-        help="What takes longer is not repeated; token by token, it is extrapolated.",
+        help="Do not repeat a run that takes longer; extrapolate it if it is token by token.",
     ),
     option(
         "--give-up", type=click.FloatRange(min=0), default=3600.0, show_default=True,
         metavar="SECONDS", section="Measurement",
-        help="What would take longer, by the length before, is not run; plain caches are fitted.",
+        help="Skip a run that would take longer, judged by the previous length; estimate plain "
+        "caches from a fit.",
     ),
     text_option("to read"),
 )  # fmt: skip
@@ -85,10 +88,10 @@ speed_options = stack(
 @result_options
 @click.pass_context
 def command(ctx: click.Context, **values: Any) -> int:
-    """Measure how fast texts are read under a budget, and what it takes in memory.
+    """Measure how fast kvstream reads texts under a budget, and how much memory it needs.
 
-    All systems get the same tokens, in turns, and write --max-tokens tokens afterwards. The ratio
-    to the floor is what a method costs beyond the model itself.
+    All systems read the same tokens, in turns, and then write --max-tokens tokens. The ratio to the
+    floor is the cost of a method beyond the model itself.
 
     \b
       kvstream bench speed --lengths 8k,32k --budget 4k --method infinipot,streaming

@@ -31,13 +31,13 @@ from kvstream.cli.shared.options import SectionedCommand, model_options, option
     "--all-questions",
     is_flag=True,
     section="Measurement",
-    help="Not only the first question of a text, which asks for the plot.",
+    help="Ask all questions of a text, not only the first one, which asks for the plot.",
 )
 @option(
     "--extract/--no-extract",
     default=None,
     section="Measurement",
-    help="Take the passages that memory held on to most. [default: what the model does best]",
+    help="Use the passages that memory retains best. [default: what the model does best]",
 )
 @option(
     "--passages",
@@ -46,7 +46,7 @@ from kvstream.cli.shared.options import SectionedCommand, model_options, option
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="How many passages --extract takes.",
+    help="Number of passages that --extract uses.",
 )
 @seed_option
 @tokens_option(512)
@@ -54,9 +54,9 @@ from kvstream.cli.shared.options import SectionedCommand, model_options, option
 @model_options
 @result_options
 def command(**values: Any) -> int:
-    """Summarise texts under the budget and compare with people's summaries by ROUGE.
+    """Summarize texts under the budget and compare with human summaries by ROUGE.
 
-    Beside every row stands what the beginning of the text reaches, cut to as many words.
+    Each row also has the score of a baseline: the beginning of the text, cut to as many words.
 
     \b
       kvstream bench summary --data squality_dev.jsonl.gz --budget 1k --method infinipot,random

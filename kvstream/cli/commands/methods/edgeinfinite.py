@@ -47,7 +47,7 @@ def gate_options(
         ),
         option(
             "--tokens", type=CountType(), default=tokens, show_default=True, metavar="N",
-            section=section, help="Tokens of each text, from a random place in it.",
+            section=section, help="Tokens per text, from a random place in it.",
         ),
         option(
             "--seed", type=SeedType(), default=0, show_default=True, metavar="N",
@@ -73,20 +73,21 @@ def gate_options(
     metavar="FILE",
     type=click.Path(path_type=Path),
     section="Training",
-    help="Where the gate goes.",
+    help="Write the gate to this file.",
 )
 @option(
     "--resume",
     is_flag=True,
     section="Training",
-    help="Go on from FILE.checkpoint, which is written after every text and every 100 steps.",
+    help="Resume from FILE.checkpoint, which training writes after every text and every 100 steps.",
 )
 @option(
     "--features",
     type=click.IntRange(min=1, max=4096),
     metavar="N",
     section="Training",
-    help="Of each key in the form learned: rows of a head's memory. [default: the method's]",
+    help="Features of each key in the learned form: rows of a head's memory. [default: the "
+    "method's]",
 )
 @option(
     "--lessons",
@@ -95,7 +96,7 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Excerpts, most with planted facts that are asked for, from which features learn.",
+    help="Excerpts from which features learn, most with questions about planted facts.",
 )
 @option(
     "--steps",
@@ -104,14 +105,14 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Times that features learn from one of these.",
+    help="Training steps of the features, one excerpt each.",
 )
 @option(
     "--texts",
     type=click.IntRange(min=1),
     metavar="N",
     section="Training",
-    help="Most texts in an epoch of what learns from the next token. [default: all]",
+    help="Maximum texts per epoch of next-token training. [default: all]",
 )
 @option(
     "--epochs",
@@ -120,7 +121,7 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Times that every text is read.",
+    help="Passes over all texts.",
 )
 @option(
     "--lr",
@@ -129,7 +130,7 @@ def gate_options(
     show_default=True,
     metavar="RATE",
     section="Training",
-    help="Learning rate at its highest.",
+    help="Peak learning rate.",
 )
 @option(
     "--hidden",
@@ -145,7 +146,7 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Held-out texts on which the gate is measured at the end.",
+    help="Number of held-out texts that measure the gate at the end.",
 )
 @model_options
 @quiet_option("Output")
@@ -153,9 +154,9 @@ def gate_options(
 def train(**values: Any) -> int:  # fmt: skip
     """Train the gate of edgeinfinite for a model; the model itself stays as it is.
 
-    The embedded model has one. For another, train it on texts of the kind that will be read. It
-    can be broken off at any time and resumed (--resume). Ends with the perplexity on texts that
-    were held out: without the memory, with it, and with the memory of another text.
+    The embedded model has a gate. For another model, train one on texts of the kind that you will
+    read. You can stop the training at any time and resume it (--resume). At the end it measures the
+    perplexity on held-out texts: without the memory, with it, and with the memory of another text.
 
     \b
       kvstream methods train edgeinfinite --model OWNER/NAME --data FOLDER
@@ -174,18 +175,18 @@ def train(**values: Any) -> int:  # fmt: skip
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
     if values["resume"] and not resumed:
-        say(f"There is no {trainer.checkpoint} to go on from; beginning anew.")
+        say(f"There is no {trainer.checkpoint} to resume; starting anew.")
     if not values["quiet"]:
         say(
             f"{len(trainer.learned)} texts, {len(trainer.held)} held out; the gate is "
             f"{trainer.share:.2%} of the weights"
-            + (f"; going on after {_where(trainer)}." if resumed else ".")
+            + (f"; resuming after {_where(trainer)}." if resumed else ".")
         )
     try:
         _train(trainer, quiet=values["quiet"])
     except KeyboardInterrupt:
         if trainer.stepped or trainer.done:
-            say(f"Stopped after {_where(trainer)}; the same command with --resume goes on.")
+            say(f"Stopped after {_where(trainer)}; the same command with --resume continues.")
         raise
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
@@ -236,7 +237,7 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     default="",
     metavar="FILE",
     section="Measurement",
-    help="The gate. [default: the one beside the model's weights]",
+    help="File of the gate. [default: the one beside the model's weights]",
 )
 @option(
     "--texts",
@@ -245,17 +246,17 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="Texts; with fewer than two there is no interval.",
+    help="Number of texts; fewer than two give no interval.",
 )
 @model_options
 @verbose_option("Output", "Tracebacks, library warnings.")
 def measure(**values: Any) -> int:  # fmt: skip
     """Perplexity with the memory, without it, and with the memory of another text.
 
-    A gate may help by what its weights say alone. Where another text's memory helps as much as the
-    text's own, nothing is read from memory. The paper's ablation (no window, no sinks, neither)
-    follows. Changes are to sinks and window without memory, with the 95% interval of the paired
-    differences.
+    The weights of a gate alone can help. If the memory of another text helps as much as that of the
+    text itself, the model uses nothing from memory. The paper's ablation (no window, no sinks,
+    neither) follows. Changes are relative to sinks and window without memory, with the 95% interval
+    of the paired differences.
 
     \b
       kvstream methods measure edgeinfinite --model OWNER/NAME --data FOLDER \\

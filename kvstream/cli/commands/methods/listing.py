@@ -37,13 +37,13 @@ class MethodsCommand(SectionedCommand):
 
 @click.command("methods", cls=MethodsCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
-@click.option("-v", "--verbose", is_flag=True, help="With all settings.")
-@click.option("--json", is_flag=True, help="One JSON object a method.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all settings.")
+@click.option("--json", is_flag=True, help="Print one JSON object per method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     """List the methods: what decides which entries of the KV cache stay.
 
-    With a NAME its settings are shown, which --set NAME.SETTING=VALUE changes. What a method has
-    to learn for a model is trained and measured by a command of its own.
+    With a NAME, show the settings of the method, which --set NAME.SETTING=VALUE changes. train and
+    measure are for methods that learn something for a model.
 
     \b
       kvstream methods infinipot
