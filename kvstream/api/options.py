@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from kvstream.errors import UsageError
 from kvstream.methods.automatic import AUTO as AUTO
+from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName

@@ -9,6 +9,8 @@ AUTO = "auto"
 """The name to give in place of a method's."""
 QUESTIONS_KNOWN = "infinipot"
 QUESTIONS_UNKNOWN = "keydiff"
+AUTOMATIC = frozenset((QUESTIONS_KNOWN, QUESTIONS_UNKNOWN))
+"""What it may choose."""
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool": "15"}})
 """What `auto` sets where the user sets nothing."""
 ABOUT = """\
@@ -16,8 +18,8 @@ Chooses the method by what is known before the reading.
 
 With a question, or for a summary, it is `infinipot`: the question is the catalyst, and what it
 attends to stays. Where questions come later (`remember` without -Q, `chat`), it is `keydiff` with
-keydiff.pool=15: it keeps what is unlike the rest, and asks nothing. A --set of one method, or
---preset, chooses that method.
+keydiff.pool=15: it keeps the keys that are least like the others and needs no question. --set for
+one of the two methods chooses that method; --preset chooses `infinipot`.
 
   questions           method      settings
   known, or summary   infinipot
@@ -28,10 +30,10 @@ def chosen(*, known: bool, owners: Iterable[str] = (), preset: bool = False) -> 
     """The method for a reading.
 
     `known`: questions are known, or a summary is asked for. `owners`: methods that the user gave
-    settings for; a single one is the method. `preset`: ``--preset`` was given, whose papers know
-    the question.
+    settings for; if only one of the two is among them, it is the method. `preset`: ``--preset`` was
+    given, whose papers know the question.
     """
-    named = set(owners)
+    named = AUTOMATIC.intersection(owners)
     if len(named) == 1:
         return named.pop()
     return QUESTIONS_KNOWN if known or preset else QUESTIONS_UNKNOWN

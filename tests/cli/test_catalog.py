@@ -16,7 +16,7 @@ from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
 from kvstream.errors import ModelError, UsageError
-from kvstream.model import placement
+from kvstream.model import precision
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings, RunSettings
@@ -58,7 +58,7 @@ def capacity(session: Session) -> int:
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a CPU where pocket runs in float32, twice as large as its files say."""
-    monkeypatch.setattr(placement, "_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: fast)
     session = Session.open(ModelSettings())
     entry = next(catalog.entries(PLENTY, {}))
     assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)

@@ -183,7 +183,6 @@ def asked(cli, memory) -> list[str]:
         (["ask", "--memory", "{m}", "Q?", "--reread"], 2, "needs the sources"),
         (["ask", "--memory", "{m}x", "Q?"], 3, "no memory file"),
         (["ask", "--memory", "{s}", "Q?"], 3, "is no memory file"),
-        (["ask", "--memory", "{m}", "Q?", "--dtype", "bfloat16"], 4, "--dtype float32"),
         (["ask", "--memory", "{m}", "why " * 300], 5, "shorter"),
         (["remember", "{s}"], 2, "-o FILE.kvs"),
         (["remember", "{s}", "-o", "-"], 2, "-o FILE.kvs"),

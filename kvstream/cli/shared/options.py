@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, PASSAGES, REREADS, SKIMS, method_settings
+from kvstream.api.options import AUTO, AUTOMATIC, PASSAGES, REREADS, SKIMS, method_settings
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -415,7 +415,7 @@ def _model_option(default: str) -> Callable[[Any], Any]:
 skim_options = stack(
     option(
         "--skim", type=SkimType(), default=AUTO, show_default=True, metavar="MODEL",
-        section="Model",
+        section="Model", advanced=True,
         help="Read long texts with this small model; --model then reads the most relevant passages "
         "and answers. auto: pocket if reader answers on a CPU; none: --model reads everything.",
     ),
@@ -564,7 +564,7 @@ answer_options = stack(
         help="Withhold weakly supported answers (exit code 6).",
     ),
     option(
-        "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer",
+        "--reread", type=click.Choice(REREADS), bare=REREADS[0], section="Answer", advanced=True,
         help="Read the best passages again and answer from them. citations: those the answer "
         "attended to; words: those with the question's words (BM25); both.",
     ),
@@ -698,6 +698,7 @@ def each_options(command: Command) -> Command:
         ),
         option(
             "--workers", type=click.IntRange(1, 4096), metavar="N", section="Many documents",
+            advanced=True,
             help="Read N documents in parallel, each in a process with --threads threads (default "
             "1; extra ray).",
         ),
@@ -784,8 +785,8 @@ class ReadingOptions:
             raise UsageError("--method is empty; see kvstream methods.")
         typed_settings = pairs(values["set"])
         owners = {path.partition(".")[0] for path in typed_settings}
-        if methods == (AUTO,) and len(owners) == 1:
-            methods = tuple(owners)
+        if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:
+            methods = tuple(own)
         same = (
             "model", "skim", "text", "max_unpacked", "output", "report", "stats",
             "progress", "quiet",
