@@ -175,8 +175,8 @@ def _entry(
         facts["bounded"], facts["problem"] = _bounded(settings, text)
         sizes = weights_in(folder)
         facts["parameters"], facts["weight_bytes"] = sizes.parameters, sizes.bytes
-        number_bytes = _number_bytes(where)
-        entry = _entry_bytes(text, number_bytes or sizes.number_bytes)
+        number_bytes, kv_bytes = _number_bytes(where)
+        entry = _entry_bytes(text, kv_bytes or sizes.number_bytes)
         facts["kv_bytes"] = facts["kv_tokens"] * entry
         facts["needs_bytes"] = round(sizes.loaded(number_bytes) * HEADROOM) + facts["kv_bytes"]
         facts["fits"] = facts["needs_bytes"] <= room.free
@@ -215,14 +215,15 @@ def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
         return None
 
 
-def _number_bytes(where: str) -> int | None:
-    """Bytes of a number where loading chooses another type than the files have."""
+def _number_bytes(where: str) -> tuple[int | None, int | None]:
+    """Bytes of a number of the weights and of the KV cache, None where they are as in the files."""
     from kvstream.model.placement import device_of
-    from kvstream.model.precision import dtype_of
+    from kvstream.model.precision import precision_of
     from kvstream.settings import ModelSettings
 
-    dtype = dtype_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
-    return None if dtype == "auto" else int(dtype.itemsize)
+    chosen = precision_of(ModelSettings(), device_of("auto"), embedded=where == EMBEDDED)
+    weights = None if chosen.load == "auto" else int(chosen.load.itemsize)
+    return weights, weights if chosen.kv is None else int(chosen.kv.itemsize)
 
 
 def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | None, str | None]:

@@ -134,7 +134,7 @@ def cli() -> None:
 
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k
-      zcat server.log.gz | kvstream summarize --extract
+      zcat server.log.gz | kvstream summarize
     """
 
 

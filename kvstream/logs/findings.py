@@ -298,7 +298,9 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
             continue
         first, last = run[0], max(run, key=lambda f: f.last_line)
         first.notes.insert(
-            0, f"and {len(run) - 1:,} more rare templates until {when(last.high, last.last_line)}"
+            0,
+            f"the first of {len(run):,} rare templates, counted together, until "
+            f"{when(last.high, last.last_line)}",
         )
         first.count, first.templates = sum(f.count for f in run), len(run)
         first.last_line, first.last_time, first.high = last.last_line, last.last_time, last.high

@@ -171,7 +171,7 @@ def test_a_file_that_is_no_model_is_told(
     Path("m.bin").write_bytes(b"weights")
     ran = cli("ask", __file__, "Who?", "-m", name)
     assert ran.code == 4
-    assert "m.bin is no model: give a folder, a GGUF file" in ran.stderr
+    assert "m.bin is not a model: give a folder, a GGUF file" in ran.stderr
 
 
 def test_a_cached_name_without_an_owner_is_one(

@@ -226,7 +226,7 @@ def test_rare_templates_of_one_start_are_one_row() -> None:
     lines += [at(501 + i, f"INFO shop: order {i} served") for i in range(500)]
     rare = [f for f in report(read(lines)).findings if f.section == "new or rare"]
     assert [f.templates for f in rare] == [25]
-    assert "and 24 more rare templates" in rare[0].notes[0]
+    assert "the first of 25 rare templates" in rare[0].notes[0]
 
 
 def test_interleaved_streams_keep_their_levels_and_components() -> None:

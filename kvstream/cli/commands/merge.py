@@ -32,11 +32,19 @@ WITHOUT = {
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
                      "seed", "system"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "checkpoint", "checkpoint_every", "dry_run"), READS),
+    **dict.fromkeys(("skim", "skim_by"), SETTLED),
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
 }  # fmt: skip
 
 
-@click.command("merge", cls=SectionedCommand, without=WITHOUT)
+HELPS = {
+    "budget": "Budget of the joined memory in tokens (4k, 4096). [default: the largest of the files]",
+    "output": "The memory file to write.",
+    "json": "Print one JSON object about the file.",
+}
+
+
+@click.command("merge", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
 @click.argument("files", nargs=-1, metavar="FILE FILE...", type=FileType(),
                 shell_complete=complete_files)  # fmt: skip
 @reading_options

@@ -40,7 +40,13 @@ class CacheType(BytesType):
         return 0 if str(value).strip() == "0" else super().convert(value, param, ctx)
 
 
-@click.command("serve", cls=SectionedCommand, without=WITHOUT)
+HELPS = {
+    "method": "Method that decides which entries stay (list: kvstream methods).",
+    "strict": "Withhold weakly supported answers; the reply then says so in place of an answer.",
+}
+
+
+@click.command("serve", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
 @option(
     "--memories", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
     section="Server", help="Offer every memory file of this folder as a model: book.kvs is the "

@@ -255,13 +255,21 @@ class SectionedCommand(click.Command):
     ``--help`` leaves the advanced options out, ``--help-all`` shows them. `without` names options
     that have no effect in this command, and why: they are refused where somebody types them, and
     read from the environment and the config file, which are for all commands, without a word.
+    `helps` words shared options for this command.
     """
 
     def __init__(
-        self, *args: Any, without: Mapping[str, str] | None = None, **attributes: Any
+        self,
+        *args: Any,
+        without: Mapping[str, str] | None = None,
+        helps: Mapping[str, str] | None = None,
+        **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self.without = dict(without or {})
+        for param in self.params:
+            if isinstance(param, click.Option) and param.name in (helps or {}):
+                param.help = (helps or {})[param.name]
         self.params.append(
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, expose_value=False,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 POCKET = "pocket"
 READER = "reader"
 DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
-OTHERS = "choose another with -m, such as -m Qwen/Qwen3-0.6B."
+OTHERS = "choose another with -m, such as -m reader."
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
