@@ -144,7 +144,8 @@ class Memory:
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(
-                f"{min(fixed)}= goes with the first reading; leave it out, or read all anew."
+                f"{min(fixed)}= goes with the first reading; leave it out, or read everything "
+                f"again."
             )
         request = request_of((), **{"command": "remember", **options})
         sources = open_sources(source, text=text, interrupted=request.interrupted)

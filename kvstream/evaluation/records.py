@@ -81,7 +81,7 @@ class Records:
         except OSError as error:
             raise KvstreamError(
                 f"Cannot write {self.path}: {error.strerror}. What was measured before is in it; "
-                "make room, and the same command goes on from there."
+                "make room, and the same command resumes there."
             ) from error
 
 

@@ -87,7 +87,7 @@ def head(log: LogSummary) -> str:
     )
     notes = []
     if log.continued:
-        notes.append(f"{log.continued:,} lines go on from others")
+        notes.append(f"{log.continued:,} lines continue others")
     if log.jumped:
         notes.append(f"the clock goes back {log.jumped:,} times, first at line {log.jumps[0]:,}")
     if log.left:

@@ -141,7 +141,7 @@ class Checkpoint:
                 f"The sources are not what they were when {self.path} was written, "
                 f"{position.tokens:,} tokens into them. "
                 + (
-                    "A pipe can be taken up again only if it brings the same text from its start. "
+                    "A pipe can resume only if it sends the same text from its start. "
                     if pipe
                     else ""
                 )

@@ -16,10 +16,10 @@ SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool"
 ABOUT = """\
 Chooses the method by what is known before the reading.
 
-With a question, or for a summary, it is `infinipot`: the question is the catalyst, and what it
-attends to stays. Where questions come later (`remember` without -Q, `chat`), it is `keydiff` with
-keydiff.pool=15: it keeps the keys that are least like the others and needs no question. --set for
-one of the two methods chooses that method; --preset chooses `infinipot`.
+With a question, or for a summary, it is `infinipot`: the question is the catalyst, and the entries
+that it attends to stay. If questions come later (`remember` without -Q, `chat`), it is `keydiff`
+with keydiff.pool=15, which keeps the keys least similar to the others and needs no question. --set
+for one of the two methods chooses that method; --preset chooses `infinipot`.
 
   questions           method      settings
   known, or summary   infinipot

@@ -27,23 +27,23 @@ MOST_SAMPLES = 256
 
 @dataclass(frozen=True)
 class BumbleBee(Method):
-    """Keeps entries that stand for all others (facility location) and gathered attention.
+    """Keeps entries that represent all others (facility location) and received attention.
 
     Kumari et al., "BumbleBee: Dynamic KV-Cache Streaming Submodular Summarization for
-    Infinite-Context Transformers". For each head the subset A of the n entries present (memory
-    and chunk, eqs. 2-4) that maximises ``mixture * f(A) + (1 - mixture) * c(A)``, with
+    Infinite-Context Transformers". For each head, selects the subset A of the n present entries
+    (memory and chunk, eqs. 2-4) that maximizes ``mixture * f(A) + (1 - mixture) * c(A)``, with
     ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on unrotated keys [K, n, D] and
-    ``c(A) = phi(sum_{a in A} s_a) / phi(sum_v s_v)`` on the attention s [K, n] gathered so far.
-    The newest entries always stay; the subset is chosen given that they do.
+    ``c(A) = phi(sum_{a in A} s_a) / phi(sum_v s_v)`` on the accumulated attention s [K, n].
+    The newest entries always stay, and count as members of A.
 
     Algorithms: ``lazy`` is algorithm 1 exactly, ``stochastic`` the paper's choice for long
     prompts, ``streaming`` algorithm 2 token by token; ``fast`` solves one problem for all heads
-    of a layer (cosines of their keys joined, attention averaged) in few rounds. ``lazy`` and
-    ``streaming`` look at values to know when they are done: a GPU is waited for many times a layer.
+    of a layer (joint cosines of their keys, mean attention) in few rounds. ``lazy`` and
+    ``streaming`` read values to find their end, so they wait for a GPU many times per layer.
 
-    Departures: the ground set of a step is what is there, as nothing else is left; algorithm 2
-    uses the attention gathered by the end of the chunk; eight samples are evaluated at once, where
-    the paper evaluates one; a sample is a setting, not 1e-5's 23.
+    Departures: the ground set of a step is the present entries, because the others are gone;
+    algorithm 2 uses the attention at the end of the chunk; eight samples are evaluated at once, the
+    paper evaluates one; the size of a sample is a setting, not the 23 of epsilon 1e-5.
     """
 
     name: ClassVar[str] = "bumblebee"

@@ -38,31 +38,30 @@ LONGEST_RUN = 1024
 
 @dataclass(frozen=True)
 class Cascade(Method):
-    """Keeps a window whose older parts grow sparser, and in them what is unlike the rest.
+    """Keeps a window whose older parts are sparser, with tokens whose keys differ most.
 
     Willette et al., "Training-Free Exponential Context Extension via Cascading KV Cache", section
     3.1 and algorithms 1-3. Memory is N sub-caches of equal size. Each takes every second token
-    that the one before drops; a token that is not taken contests the newest entry, and the one
-    with the higher score stays (a tie leaves the incumbent). The span of N full sub-caches of
-    memory m is ``m / N * (2^N - 1)`` tokens (eq. 4); N = 1 is `streaming`. The chunk in flight is
-    the paper's stride: seen whole by its own queries, then inserted.
+    that the previous one drops. Any other token contests the newest entry; the higher score stays
+    (in a tie the newest entry). The span of N full sub-caches of memory m is
+    ``m / N * (2^N - 1)`` tokens (eq. 4); N = 1 is `streaming`. The chunk in flight is the paper's
+    stride: its own queries see all of it, then it is inserted.
 
-    Two things are ours, together better in all that was measured (docs/reference/methods.md). What
-    is taken,
-    or contests, is a ``run`` of tokens side by side, with the mean of their scores: of single
-    tokens no name and no number stays whole. And scores are those of `keydiff`, how unlike a key is
-    to the mean key of its head, which needs no attention. ``run=1, contest=attention`` is the
-    paper's: the moving average ``mu <- gamma mu + (1 - gamma) s`` over all queries, the entry's
-    ``ema`` [G, K, n].
+    Two things differ from the paper, because together they measured better
+    (docs/reference/methods.md). First, a ``run`` of adjacent tokens with their mean score is taken
+    or contests: single tokens would break names and numbers. Second, scores are those of
+    `keydiff`, the difference of a key from the mean key of its head, which needs no attention.
+    ``run=1, contest=attention`` is the paper's: the moving average
+    ``mu <- gamma mu + (1 - gamma) s`` over all queries, the entry's ``ema`` [G, K, n].
 
-    Where memory grows with the schedule, every sub-cache grows by its part and takes what it is
-    offered until it is full again; where memory shrinks, each passes its oldest on as if pushed.
+    If memory grows with the schedule, every sub-cache grows by its part and takes all tokens until
+    it is full again. If memory shrinks, each passes on its oldest tokens.
 
-    Departures beside: sinks count in the budget. As long as a sub-cache or one behind it has room
-    a token is taken, where algorithm 2 already lets it contest: memory that is not full loses
-    nothing. The log-sum-exp of the attention is exact, where algorithm 3 extrapolates it within its
-    kernel. The maximum over the query heads of a group is taken of a chunk's sums, not query by
-    query.
+    Other departures: sinks count in the budget. While a sub-cache or a deeper one has room, it
+    takes every token, so memory that is not full loses nothing; algorithm 2 already lets tokens
+    contest then. The log-sum-exp of the attention is exact, where algorithm 3 extrapolates it
+    within its kernel. The maximum over the query heads of a group is taken of a chunk's sums, not
+    per query.
     """
 
     name: ClassVar[str] = "cascade"
@@ -84,14 +83,14 @@ class Cascade(Method):
     )
     run: int = setting(
         16,
-        "tokens side by side that are taken, or contest, together; the paper's is 1",
+        "adjacent tokens that are taken, or contest, together; the paper's is 1",
         least=1,
         most=LONGEST_RUN,
     )
     contest: str = setting(
         "keys",
-        "who wins: keys that are unlike the rest, or those with more attention (the paper's); "
-        "none: what is not taken is lost (table 3)",
+        "who wins: keys least similar to the others, or more attention (the paper's); "
+        "none: every token that is not taken is evicted (table 3)",
         choices=("keys", "attention", "none"),
     )
     gamma: float = setting(
@@ -99,7 +98,7 @@ class Cascade(Method):
     )
     heads: str = setting(
         "independent",
-        "who decides a contest: each KV head for itself, or all of a layer together",
+        "who decides a contest: each KV head alone, or all heads of a layer together",
         choices=("independent", "shared"),
     )
     reduce: str = setting(

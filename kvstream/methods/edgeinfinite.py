@@ -43,27 +43,26 @@ Written = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class EdgeInfinite(Method):
-    """Keeps the first and newest tokens, and of all others a compressive memory behind a gate.
+    """Keeps the first and newest tokens, and all others in a compressive memory with a gate.
 
     Chen et al., "EdgeInfinite: A Memory-Efficient Infinite-Context Transformer for Edge Devices",
-    section 3. Per KV head ``M [F, E] += f(k)^T v`` and ``z [F] += f(k)`` of the entries that leave,
-    a segment at a time, with keys as they were rotated when they were read (eqs. 5-6); queries read
-    ``f(q) M / f(q) z`` (eq. 7), which a gate mixes with the attention to what is still there. The
-    gate alone is trained (``kvstream methods train edgeinfinite``), and a text that fits is read
-    by the untouched model.
+    section 3. Evicted entries are added segment by segment, ``M [F, E] += f(k)^T v`` and
+    ``z [F] += f(k)`` per KV head, with keys as rotated during reading (eqs. 5-6). Queries read
+    ``f(q) M / f(q) z`` (eq. 7), and a gate mixes the result with the attention to the present
+    entries. Only the gate is trained (``kvstream methods train edgeinfinite``). The untouched model
+    reads a text that fits.
 
-    In the form ``paper`` f is ELU + 1, everything that leaves goes into memory, and what is found
-    goes through an MLP (eq. 8) and is mixed by a vector for each query head (eq. 9). It is close
-    to a mean of all that left, so nothing is found in it again. In the form ``learned`` f is
-    trained to be the softmax, that alone goes in which the question looks at most (where none is
-    known, the newest tokens), and what is found counts by the mass that it has beside the
-    attention to what is there; where no question chose it, it counts less, and MLP and vectors
-    come on top.
+    In the form ``paper``, f is ELU + 1, memory gets every evicted entry, and the result passes an
+    MLP (eq. 8) and a gating vector per query head (eq. 9). It is close to a mean of all evicted
+    entries, so the model finds no single one in it. In the form ``learned``, f is trained to
+    approximate the softmax. Memory gets only the entries that the question attends to most (or, if
+    no question is known, the newest tokens). The result counts by its attention mass relative to
+    that of the present entries; without a question it counts less, and MLP and vectors follow.
 
-    Departures of both: the window stays between segments too, since the end of a stream is not
-    known before it comes, so a segment is read behind sinks and window; sizes are the paper's
-    shares (300, 200 and 2,048 of 2,548) of seven eighths of the budget, and a segment is all of a
-    chunk that is at least as long, or less where the schedule has no room for it.
+    Departures of both: the window also stays between segments, because the end of a stream is not
+    known in advance; so a segment is read after sinks and window. Sizes are the paper's shares
+    (300, 200 and 2,048 of 2,548) of seven eighths of the budget. A segment is a whole chunk if that
+    is at least as long, or less if the schedule has no room for it.
     """
 
     name: ClassVar[str] = "edgeinfinite"
@@ -79,14 +78,16 @@ class EdgeInfinite(Method):
 
     sinks: int = setting(300, "first tokens of the source that always stay")
     window: int = setting(200, "newest tokens that always stay")
-    segment: int = setting(2048, "fewer tokens than this stay until more have come", least=1)
+    segment: int = setting(
+        2048, "least number of tokens that enter compressive memory together", least=1
+    )
     scale: bool = setting(
-        True, f"sizes are for a budget of {ROOM} and follow it; false: they are tokens as they are"
+        True, f"true: sizes are for a budget of {ROOM} and scale with it; false: sizes are tokens"
     )
     memory: bool = setting(True, "false: sinks and window alone, for comparison")
     form: str = setting(
         "learned",
-        "how memory is written and read: learned (what is looked at, features like the softmax) or "
+        "how memory is written and read: learned (attended entries, features like the softmax) or "
         "paper (everything, ELU + 1, MLP and gating vectors)",
         choices=FORMS,
     )

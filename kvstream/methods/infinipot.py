@@ -22,12 +22,11 @@ class InfiniPot(Method):
     """Keeps what a catalyst prompt attends to (CaP) and what the model found surprising (NuC).
 
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
-    The first ``alpha * keep`` entries are those of the highest cross-entropy, the rest those that
-    the catalyst's tokens attend to most. Departures: an entry keeps the novelty it was born with,
-    scores are pooled along the source so that what belongs together stays together, part of memory
-    is the same in all heads (few of them see at once what a question is after, and all need it for
-    the answer), and alpha is 0 where the paper takes 0.5: with the question as the catalyst,
-    novelty takes room from answers (docs/reference/methods.md).
+    Selects ``alpha * keep`` entries by cross-entropy, the rest by the attention of the catalyst's
+    tokens. Departures: an entry keeps its first novelty; scores are pooled along the source, so
+    that neighbors stay together; all heads share a part of memory, because few heads find what a
+    question asks for and all need it for the answer; alpha is 0 and not 0.5, because novelty takes
+    room from answers if the question is the catalyst (docs/reference/methods.md).
     """
 
     name: ClassVar[str] = "infinipot"
@@ -49,7 +48,7 @@ class InfiniPot(Method):
     catalyst_kind: str = setting(
         "auto",
         "text appended to every chunk to draw attention: none, placeholder, unrelated, general, "
-        "question, both (general, then question); auto is question where one is known",
+        "question, both (general, then question); auto: question if one is known, else general",
         choices=CATALYSTS,
     )
     catalyst_text: str = setting("", "own text for the catalyst; overrides catalyst_kind")
@@ -58,7 +57,7 @@ class InfiniPot(Method):
     shared: float = setting(
         0.25,
         "share of memory that all heads of all layers fill alike, by the sum of their scores; at "
-        "most what novelty leaves",
+        "most 1 - alpha",
         most=1,
     )
     recent: int = setting(32, "newest tokens that always stay")

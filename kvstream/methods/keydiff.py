@@ -1,4 +1,4 @@
-"""KeyDiff: keys that are unlike the rest, without looking at attention."""
+"""KeyDiff: keys least similar to the others, without attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvstream.methods.tools.scoring import pool, pooling_width, unlikeness
 
 @dataclass(frozen=True)
 class KeyDiff(ScoredMethod):
-    """Keeps the keys that are least similar to the mean key; needs no attention at all.
+    """Keeps the keys that are least similar to the mean key; needs no attention.
 
     Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
     Resource-Constrained Environments", section 3. With the anchor ``a = mean_j k_j / |k_j|`` over

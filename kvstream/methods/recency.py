@@ -43,7 +43,7 @@ class Window(Streaming):
 
 @dataclass(frozen=True)
 class Random(ScoredMethod):
-    """Keeps a random choice beside the newest tokens; the same choice in no two heads.
+    """Keeps a random choice in each head, and the newest tokens.
 
     The floor that any method with a claim to judgement has to beat. A stream's early tokens fade:
     what stays of a chunk after many steps shrinks geometrically, as with every repeated choice.

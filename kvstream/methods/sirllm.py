@@ -14,7 +14,7 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 
 @dataclass(frozen=True)
 class SirLLM(ScoredMethod):
-    """Keeps the tokens of the highest cross-entropy, beside sinks and the newest.
+    """Keeps sinks and the tokens of the highest cross-entropy.
 
     Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
     token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. Older entropies

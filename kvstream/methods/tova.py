@@ -29,7 +29,7 @@ class TOVA(ScoredMethod):
 
     heads: str = setting(
         "shared",
-        "who decides: all KV heads of a layer together, or each for itself",
+        "who decides: all KV heads of a layer together, or each head alone",
         choices=("shared", "independent"),
     )
     pool: int = pooling_width(

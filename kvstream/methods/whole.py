@@ -18,7 +18,7 @@ class Full(Method):
 
 @dataclass(frozen=True)
 class Truncate(Method):
-    """Reads the beginning and the end of the source and drops the middle before the model sees it.
+    """Reads the beginning and the end of the source, and drops the middle without reading it.
 
     Bai et al., "LongBench", section 4: the usual baseline. Kept and dropped tokens are counted.
     """

@@ -17,7 +17,7 @@ LONGEST_WAIT = 60.0
 
 
 class Teller(Reporter):
-    """Writes notices, and nothing else, as lines on a stream: what ``-q`` still says."""
+    """Writes only notices, as lines on a stream: the output of ``-q``."""
 
     verbose = False
     """Show the numbers behind a warning, too."""
@@ -76,7 +76,7 @@ class Teller(Reporter):
         self.tell(summary(result))
 
     def write(self, line: str) -> None:
-        """One line; a stderr that nobody reads any more must not end the run."""
+        """One line; a closed stderr must not end the run."""
         self.waiting.append(line)
         self.write_waiting()
 
@@ -127,7 +127,7 @@ class Plain(Teller):
 
 
 def plan_line(event: Started) -> str:
-    """Sizes as they were settled: the budget is always told in entries and in bytes."""
+    """The sizes of a run; the budget always in entries and in bytes."""
     line = (
         f"{event.model} · {event.method} · budget {number(event.budget_tokens)} entries "
         f"({size(event.budget_bytes)}) · memory {event.schedule}, chunks {event.chunk}"
@@ -142,7 +142,7 @@ def plan_line(event: Started) -> str:
 
 
 def step_line(event: StepDone) -> str:
-    """Where the reading is, in one line."""
+    """Progress of the reading, in one line."""
     speed = event.seen / event.seconds if event.seconds > 0 else 0.0
     total = event.estimated_tokens
     retained = event.retained()

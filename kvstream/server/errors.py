@@ -56,7 +56,7 @@ def shut_down(saved: bool) -> ApiError:
 
 def timed_out(seconds: float, saved: bool) -> ApiError:
     """For a request that took too long."""
-    more = " Its reading is saved: the same request goes on from there." if saved else ""
+    more = " Its reading is saved: the same request resumes there." if saved else ""
     return ApiError(
         504,
         f"The request took more than the {seconds:g} s that --timeout allows.{more}",

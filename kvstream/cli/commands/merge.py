@@ -30,15 +30,15 @@ WITHOUT = {
     **dict.fromkeys(("extract", "passages", "strict", "reread", "temp", "top_p", "top_k",
                      "repetition_penalty", "max_tokens"), ANSWERS),
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
-                     "seed", "system"), SETTLED),
-    **dict.fromkeys(("text", "max_unpacked", "checkpoint", "checkpoint_every", "dry_run"), READS),
-    **dict.fromkeys(("skim", "skim_by"), SETTLED),
+                     "seed", "system", "skim", "skim_by"), SETTLED),
+    **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),
+                    READS),
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
 }  # fmt: skip
 
 
 HELPS = {
-    "budget": "Budget of the joined memory in tokens (4k, 4096). [default: the largest of the files]",
+    "budget": "Budget of the joined memory in tokens (4k, 4096). [default: the largest]",
     "output": "The memory file to write.",
     "json": "Print one JSON object about the file.",
 }
@@ -54,8 +54,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
 
     The texts follow each other in the order of the files. The method of the files evicts entries
     until all fit the budget. Each file keeps a share in proportion to the tokens that it has read.
-    The default budget is the largest of the files. All files must have the same model, method and
-    questions.
+    Without --budget, the budget is the largest of the files. All files must have the same model,
+    method and questions.
 
     \b
       kvstream merge first.kvs second.kvs -o both.kvs --budget 4k

@@ -67,7 +67,7 @@ as_option = option(
     section="Answer",
     help="prose: summarize with the model. log: list the templates of the log's lines with counts, "
     "times, bursts and silences, without the model. auto: log if lines begin with times or levels "
-    "and no option of the model is given, else prose.",
+    "and no option of the reading, such as --budget, is given; else prose.",
 )  # fmt: skip
 
 

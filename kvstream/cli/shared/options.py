@@ -602,7 +602,8 @@ output_options = stack(
     option(
         "-o", "--output", type=OutputType(), metavar="FILE",
         section="Input and output",
-        help="Write the answer to this file instead of stdout; with --each, a folder of answers.",
+        help="Write the answer (remember, merge: the memory) to this file; with --each, to a "
+        "folder.",
     ),
     option(
         "--checkpoint", type=FileType(), metavar="FILE", advanced=True,

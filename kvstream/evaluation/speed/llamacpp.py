@@ -60,7 +60,7 @@ def gguf_of(model: BoundedModel) -> Path:
         path = Path(origin["files"][0])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         raise UsageError(
-            f"--against llamacpp reads the same GGUF file, and {model.name} is none; use "
+            f"--against llamacpp reads the same GGUF file, and {model.name} is not one; use "
             "-m MODEL.gguf, or -m smollm2."
         ) from None
     if len(origin["files"]) > 1 or not path.is_file():
