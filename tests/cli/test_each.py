@@ -110,7 +110,7 @@ def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., A
     done = cli("ask", str(letters), WHO, "-o", str(letters))
     assert (done.code, "is a directory" in done.stderr) == (2, True)
     done = cli("remember", str(letters), "--each")
-    assert (done.code, "Name the folder" in done.stderr) == (2, True)
+    assert (done.code, "name the folder" in done.stderr) == (2, True)
     done = cli("ask", "-", WHO, "--each")
     assert (done.code, "Standard input is one text" in done.stderr) == (2, True)
     done = cli("summarize", str(letters), "--each", "--as", "log")

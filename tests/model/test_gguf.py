@@ -316,7 +316,7 @@ def test_a_file_that_is_no_model(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Some notes.\n")
     assert run(["ask", str(path), "Q?", "-m", str(path)]) == 4
-    assert "is no model: give a folder, a GGUF file or a hub id" in capsys.readouterr().err
+    assert "is not a model: give a folder, a GGUF file or a hub id" in capsys.readouterr().err
 
 
 def test_headers_are_read_without_the_vocabulary(tmp_path: Path) -> None:
