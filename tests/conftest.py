@@ -33,6 +33,12 @@ settings.register_profile(
 settings.load_profile("kvstream")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_user_models(tmp_path_factory) -> None:
+    """What fixtures of modules run sees no model of the user either: `reader` would answer."""
+    os.environ["KVSTREAM_CACHE"] = str(tmp_path_factory.mktemp("nothing") / "cache")
+
+
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
     """The config file and KVSTREAM_* of whoever runs the tests decide nothing."""
