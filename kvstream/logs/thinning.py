@@ -1,10 +1,11 @@
 """The lines of a log that a model reads: of lines that repeat, one once in a while.
 
 The first lines of each template pass, then the ones whose number is a power of two, and behind
-16,384 one in so many: of 10,000 lines 18. Where a line has a word of a question, eight lines of each doubling pass, and one with a
-number or an identifier of a question always does. What goes on from a line (a stack trace) goes
-with it. The others are counted. Offsets and line numbers stay those of the source. All lines are
-searched for the words of the questions, those that do not pass too.
+16,384 one in so many: of 10,000 lines 18. Where a line has a word of a question, eight lines of
+each doubling pass, and one with a number or an identifier of a question always does. What goes on
+from a line (a stack trace) goes with it. The others are counted. Offsets and line numbers stay
+those of the source. All lines are searched for the words of the questions, those that do not pass
+too.
 """
 
 from __future__ import annotations
