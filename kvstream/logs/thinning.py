@@ -1,10 +1,11 @@
 """The lines of a log that a model reads: of lines that repeat, one once in a while.
 
-The first lines of each template pass, then the ones whose number is a power of two: of 10,000
-lines 18. Where a line has a word of a question, eight lines of each doubling pass, and one with a
-number or an identifier of a question always does. What goes on from a line (a stack trace) goes
-with it. The others are counted. Offsets and line numbers stay those of the source. All lines are
-searched for the words of the questions, those that do not pass too.
+The first lines of each template pass, then the ones whose number is a power of two, and behind
+16,384 one in so many: of 10,000 lines 18. Where a line has a word of a question, eight lines of
+each doubling pass, and one with a number or an identifier of a question always does. What goes on
+from a line (a stack trace) goes with it. The others are counted. Offsets and line numbers stay
+those of the source. All lines are searched for the words of the questions, those that do not pass
+too.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ HEAD = 32 * 1024
 """Characters of a source by which a log is recognized."""
 FIRST = 8
 """Lines of a template that all pass."""
+SELDOM = 1 << 14
+"""Of so many lines of a template at least one passes."""
 PER_ENTRY = 8
 """Characters for each entry of the budget that pass whole: a log that fits is not thinned."""
+SILENT = 1 << 18
+"""Characters of which nothing passes before a pause is told, so that a reading can be stopped."""
 _WORD = re.compile(r"[\w.:/@-]*\w")
 _COMMON = frozenset(
     """and are been could did does error errors first for from had happen happened has have how into
@@ -87,7 +92,7 @@ class Thinner:
         count = self._tree.add(rest).count
         self._passed = (
             count <= FIRST
-            or count & (count - 1) == 0
+            or count % min(1 << (count.bit_length() - 1), SELDOM) == 0
             or (bool(found) and count % (1 << (count.bit_length() - 4)) == 0)
             or (bool(found) and not self._always.isdisjoint(found or ()))
         )
@@ -137,6 +142,7 @@ class ThinnedSource:
     def __iter__(self) -> Iterator[TextBlock]:
         thinner = self._thinner
         lines: _Lines | None = None
+        silent = 0
         while (block := self._next()) is not None:
             if self._begins:
                 if lines is not None:
@@ -146,7 +152,12 @@ class ThinnedSource:
             if lines is None or not block.text:
                 yield block
             else:
-                yield from self._counted(lines.feed(block, whole=self._whole > 0), lines)
+                made = self._counted(lines.feed(block, whole=self._whole > 0), lines)
+                yield from made
+                silent = 0 if made else silent + len(block.text)
+                if silent > SILENT:  # whoever waits may want to stop
+                    silent = 0
+                    yield TextBlock("", block.start + len(block.text), block.source)
             self._whole -= len(block.text)
         if lines is not None:
             yield from self._counted(lines.close(), lines)

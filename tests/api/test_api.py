@@ -77,7 +77,11 @@ def test_a_stream_without_end_is_never_held_whole(model) -> None:
             yield LOG
 
     for event in model.stream(
-        lines(), question="What failed?", interrupted=lambda: seen[0] > 2000, **SMALL
+        lines(),
+        question="What failed?",
+        interrupted=lambda: seen[0] > 2000,
+        thin="off",
+        **SMALL,
     ):
         if isinstance(event, kvstream.StepDone):
             assert event.peak_tokens <= 300

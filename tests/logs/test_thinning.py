@@ -130,3 +130,12 @@ def test_a_line_without_end_is_held_in_part() -> None:
         assert len(block.text) <= 3 * LONGEST_LINE
         given += len(block.text)
     assert given > 60 * 65536
+
+
+def test_a_stream_of_which_nothing_passes_pauses() -> None:
+    def pieces() -> Iterator[str]:
+        while True:
+            yield "2024-05-01 12:00:00 INFO a: beat\n" * 2000
+
+    source = iter(ThinnedSource(open_sources(text=pieces()), 0))
+    assert sum(not next(source).text for _ in range(25)) > 3
