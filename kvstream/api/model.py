@@ -20,6 +20,7 @@ from kvstream.api.options import (
     method_settings,
     model_settings,
     refuse_beside_skimming,
+    of_auto,
     request_of,
     run_settings,
     skim_settings,
@@ -318,7 +319,7 @@ class Model:
 
         Raises BudgetError where the budget holds not one entry, UsageError.
         """
-        return self.session.kv_bytes(run_settings(options))
+        return self.session.kv_bytes(run_settings(of_auto(options, known=True)))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
         asked = {name: value for name, value in options.items() if name not in _SOURCE}

@@ -62,7 +62,7 @@ def test_no_value_is_an_unexpected_error(cli, fake_session, write, tmp_path, key
         ("method = 'nonsense'", "line 1: method: Unknown method 'nonsense'."),
         ("temp = inf", "line 1: temp: inf is not a finite number."),
         ("every = '5'", "line 1: every: An answer every 5 tokens takes far longer"),
-        ("model = '" + "n" * 5000 + "'", "line 1: model: A name of 5000 characters"),
+        ("model = '" + "n" * 5000 + "'", "line 1: model: The model name has 5000 characters"),
         ("[models]\na = 'b'\nc = 5", "line 3: c in [models] must be a hub id or a path"),
         ("seed = 1\nbugdet = 1", "line 2: 'bugdet' is no option of any command."),
         ("seed = 1\n[tell]\nseed = 1", "line 2: [tell] is no command."),

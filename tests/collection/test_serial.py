@@ -39,7 +39,7 @@ def letters(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(session: Session) -> Model:
-    return Model(session, ModelSettings(dtype="float32"))
+    return Model(session, settings=ModelSettings(dtype="float32"))
 
 
 def ask(letters: Path, model: Model, **options: Any) -> list[Any]:

@@ -171,7 +171,13 @@ def test_fit_finds_the_coefficients() -> None:
 def bench(monkeypatch: pytest.MonkeyPatch) -> measure.Bench:
     """A bench whose plain cache takes n² microseconds and holds 100 tokens at most."""
     layer = SimpleNamespace(dtype=torch.float32)
-    model = SimpleNamespace(device=torch.device("cpu"), layers=[layer])
+    model = SimpleNamespace(
+        device=torch.device("cpu"),
+        layers=[layer],
+        dtype=torch.float32,
+        kv_dtype=torch.float32,
+        precision="as stored",
+    )
     session = SimpleNamespace(model=model, model_name="m", load_s=0.0)
 
     def run(system: System, task: Task) -> dict[str, Any]:

@@ -144,7 +144,13 @@ def test_running_lines_are_left_out_and_pages_are_cited(tmp_path: Path) -> None:
         f"{tmp_path / 'a.pdf'}: 20 running headers, footers and page numbers were left out."
     ]
     [cited] = [p for p in passages.take(final=True) if p.text == lines[95]]
-    assert cited.where() == {"line_start": None, "line_end": None, "page": 3, "chapter": None}
+    assert cited.where() == {
+        "line_start": None,
+        "line_end": None,
+        "page": 3,
+        "page_end": 3,
+        "chapter": None,
+    }
     assert text.encode()[cited.start : cited.end].decode() == lines[95]
 
 

@@ -170,7 +170,7 @@ def test_nobody_reads_any_more(tmp_path: Path) -> None:
     os.close(reader)
     command = [
         sys.executable, "-m", "kvstream", "summarize", str(log), "--follow", "--every", "200",
-        "--budget", "400", "--threads", "1", "-q",
+        "--budget", "400", "--threads", "1", "-q", "--thin", "off",
     ]  # fmt: skip
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=200)
     os.close(writer)

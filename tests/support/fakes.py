@@ -68,6 +68,9 @@ class FakeSession:
             lossless=False,
         )
 
+    def settle(self, request: Request) -> None:
+        """Every run can be had."""
+
     def ask(self, sources: Any, request: Request) -> Iterator[Event]:
         type(self).last = request  # type: ignore[attr-defined]
         started = self.plan(sources, request)
