@@ -33,7 +33,7 @@ def chosen(*, known: bool, owners: Iterable[str] = (), preset: bool = False) -> 
     settings for; if only one of the two is among them, it is the method. `preset`: ``--preset`` was
     given, whose papers know the question.
     """
-    named = AUTOMATIC.intersection(owners)
+    named = set(AUTOMATIC.intersection(owners))
     if len(named) == 1:
         return named.pop()
     return QUESTIONS_KNOWN if known or preset else QUESTIONS_UNKNOWN
