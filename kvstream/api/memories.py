@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from kvstream.api.answer import Answer
-from kvstream.api.files import inspect
+from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
@@ -72,13 +72,13 @@ def _preference(answer: Answer, place: int) -> tuple[bool, float, int]:
 
 def merge(
     session: Session,
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[str | os.PathLike[str] | MemoryFile],
     budget: int | str | None = None,
 ) -> Memory:
     """One memory of several files; see `Model.merge`."""
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
-    kinds = [look(Path(path)) for path in paths]
+    kinds = [(path if isinstance(path, MemoryFile) else inspect(path)).kind for path in paths]
     entries = max(kind.content.state["sizes"]["budget"] for kind in kinds)
     if budget is not None:
         wanted = Budget.parse(str(budget))

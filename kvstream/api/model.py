@@ -292,7 +292,9 @@ class Model:
         return True
 
     def merge(
-        self, paths: Sequence[str | os.PathLike[str]], budget: int | str | None = None
+        self,
+        paths: Sequence[str | os.PathLike[str] | MemoryFile],
+        budget: int | str | None = None,
     ) -> Memory:
         """One memory of several files, in their order, under one budget in tokens.
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from kvstream.answer.answering import answer, answered
 from kvstream.answer.citations import Basis
 from kvstream.answer.reread.excerpts import Excerpts
-from kvstream.answer.reread.second_pass import partial_refusal, room_of, whole_request
+from kvstream.answer.reread.second_pass import (
+    answered_second,
+    partial_refusal,
+    room_of,
+    whole_request,
+)
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import SourceError, UnsupportedModelError, UsageError
@@ -264,24 +269,12 @@ class Skimming:
                 "cannot be read again. Read the text anew with a larger --budget.",
             )
         return replace(
-            first,
+            answered_second(first, second, seconds),
             model=self.reader.model_name,
-            answer=second.answer,
-            generated=second.generated,
-            stopped=second.stopped,
-            citations=second.citations,
-            support=second.support,
-            absent=second.absent,
-            withheld=second.withheld,
             load_s=self.load_s,
-            answer_s=first.answer_s + seconds,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
             budget_bytes=larger.budget_bytes + beside,
-            peak_kv_tokens=max(first.peak_kv_tokens, second.peak_kv_tokens),
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
-            scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
-            peak_rss_bytes=second.peak_rss_bytes,
-            peak_device_bytes=second.peak_device_bytes,
             warnings=tuple(dict.fromkeys((*skimmed.memory.warnings, *second.warnings, *refusal))),
             skim={
                 "model": self.skimmer.model_name,

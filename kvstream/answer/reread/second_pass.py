@@ -208,16 +208,8 @@ def partial_refusal(result: Result) -> tuple[str, ...]:
     )
 
 
-def _together(
-    memory: Memory,
-    first: Result,
-    second: Result,
-    excerpts: Excerpts,
-    seconds: float,
-    *,
-    by: str | None,
-) -> Result:
-    """The second answer as the result of a run of both passes."""
+def answered_second(first: Result, second: Result, seconds: float) -> Result:
+    """The result of a run whose answer comes from a second reading, which took `seconds`."""
     return replace(
         first,
         answer=second.answer,
@@ -233,6 +225,21 @@ def _together(
         scratch_bytes=max(first.scratch_bytes, second.scratch_bytes),
         peak_rss_bytes=second.peak_rss_bytes,
         peak_device_bytes=second.peak_device_bytes,
+    )
+
+
+def _together(
+    memory: Memory,
+    first: Result,
+    second: Result,
+    excerpts: Excerpts,
+    seconds: float,
+    *,
+    by: str | None,
+) -> Result:
+    """The second answer as the result of a run of both passes."""
+    return replace(
+        answered_second(first, second, seconds),
         warnings=(*memory.warnings, *second.warnings, *partial_refusal(second)),
         reread={
             "by": by,

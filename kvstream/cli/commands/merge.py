@@ -76,7 +76,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     refuse_clashes({"-o": target, "--stats": options.stats}, {})
     check_writable(target)
     early.check(options)
-    kinds = [inspect(path) for path in files]
+    kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
     options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):
@@ -87,7 +87,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
         output, reporter, _ = prepared(stack, replace(options, output=None))
         announce(reporter, options)
         model = open_model(options)
-        memory = model.merge(files, budget)
+        memory = model.merge(kinds, budget)
         digest = memory.save(target)
         reporter.close()
         written = target.stat().st_size
