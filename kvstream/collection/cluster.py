@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -192,7 +193,8 @@ def _of_this_machine() -> str | None:
     named = os.environ.get("RAY_ADDRESS", "").strip()
     if named and named != AUTO:
         return named
-    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray")
+    own = os.environ.get("TMPDIR") if sys.platform == "linux" else None
+    folder = Path(os.environ.get("RAY_TMPDIR") or own or "/tmp", "ray")
     try:
         return (folder / "ray_current_cluster").read_text("utf-8").strip() or None
     except OSError:

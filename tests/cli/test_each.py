@@ -180,6 +180,20 @@ class TestAddresses:
         monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
         assert "ray start --head" in self.refused(letters, "auto", cli)
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="Ray obeys TMPDIR on Linux alone")
+    def test_the_cluster_is_found_where_ray_notes_it(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from kvstream.collection.cluster import _of_this_machine
+
+        for name in ("RAY_ADDRESS", "RAY_TMPDIR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        (tmp_path / "ray").mkdir()
+        assert _of_this_machine() is None
+        (tmp_path / "ray" / "ray_current_cluster").write_text("host:6379")
+        assert _of_this_machine() == "host:6379"
+
     def test_another_version_of_ray(self) -> None:
         """What Ray itself says of it, in words that say what to do."""
         from kvstream.collection.cluster import _refused
