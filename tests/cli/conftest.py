@@ -14,5 +14,6 @@ def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
         pass
 
     # There and not where it is opened: modules that are first imported now would keep a fake.
-    monkeypatch.setattr("kvstream.session.session.Session", Session)
+    # The class itself stays: modules that are first imported now keep what they import.
+    monkeypatch.setattr("kvstream.session.session.Session.open", Session.open)
     return Session
