@@ -103,6 +103,18 @@ def test_a_run_can_be_gone_on_with(shards, tmp_path):
     assert (out / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.long
+def test_a_compiled_step_learns_as_a_plain_one(shards, tmp_path, monkeypatch):
+    loop.train(small(), shards, tmp_path / "compiled")
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    loop.train(small(), shards, tmp_path / "plain")
+    losses = [
+        json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[-1])["answer_loss"]
+        for name in ("compiled", "plain")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
 def test_an_exported_model_is_the_trained_one(tmp_path):
     config = pocket_config(2, 256, 4, 32)
     model = initial_model(config)
