@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -46,16 +47,22 @@ class Wrapper:
         self.chat_template = template
 
     def apply_chat_template(self, messages: list[Any], *, tokenize: bool, **options: Any) -> str:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        def raise_exception(message: str) -> None:
-            raise ValueError(message)
-
         assert not tokenize
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = raise_exception
         assert self.chat_template is not None
-        return environment.from_string(self.chat_template).render(messages=messages, **options)
+        return compiled(self.chat_template).render(messages=messages, **options)
+
+
+@cache
+def compiled(template: str) -> Any:
+    """Compiled once, as transformers does."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise ValueError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = raise_exception
+    return environment.from_string(template)
 
 
 def tokenizer_with(

@@ -35,7 +35,7 @@ def converted(
     size=st.integers(0, 12),
     texts=st.lists(st.text("abc.  ", max_size=60), min_size=1, max_size=5),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_whatever_the_merges_are(seed: int, size: int, texts: list[str]) -> None:
     merges = drawn_merges(random.Random(seed), "abc.▁", size)
     backend = of_merges(merges)

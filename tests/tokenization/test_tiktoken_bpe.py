@@ -46,7 +46,7 @@ def drawn_merges(rng: random.Random, letters: str, size: int) -> list[tuple[str,
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 12), whole_words=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_the_merges_are(seed: int, size: int, whole_words: bool) -> None:
     """Any merges in any order, most of which no training would give."""
     rng = random.Random(seed)
@@ -177,7 +177,7 @@ def test_the_classes_are_those_of_the_patterns() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.characters(exclude_categories=["Cs", "Cn"]) | st.sampled_from("a \n'sé1")))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_text(kind: str, text: str) -> None:
     backend, quick = both(kind)
     ids = quick.encode(text)
