@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,21 +35,26 @@ settings.load_profile("kvstream")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_user_models(tmp_path_factory) -> None:
-    """What fixtures of modules run sees no model of the user either: `reader` would answer."""
-    os.environ["KVSTREAM_CACHE"] = str(tmp_path_factory.mktemp("nothing") / "cache")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each test gets its config folder and its caches.
+
+    What fixtures of modules run sees no model of the user either: `reader` would answer.
+    """
+    homes = tmp_path_factory.mktemp("homes")
+    os.environ["KVSTREAM_CACHE"] = str(homes / "none")
+    return homes
 
 
 @pytest.fixture(autouse=True)
-def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory) -> None:
-    """The config file and KVSTREAM_* of whoever runs the tests decide nothing."""
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, _homes: Path) -> None:
+    """The config file, KVSTREAM_* and models of whoever runs the tests decide nothing."""
     for name in [n for n in os.environ if n.startswith("KVSTREAM_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-    # Nor do the models that whoever runs them has.
-    nothing = tmp_path_factory.mktemp("caches")
+    # Not mktemp: it numbers its folders, and for that lists all of them again.
+    home = tempfile.mkdtemp(dir=_homes)
+    monkeypatch.setenv("XDG_CONFIG_HOME", home)
     for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "LLAMA_CACHE"):
-        monkeypatch.setenv(name, str(nothing / name.lower()))
+        monkeypatch.setenv(name, os.path.join(home, name.lower()))
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +101,7 @@ class Ran:
     stderr: str
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def session() -> Session:
     """The embedded model, in numbers that are the same on every machine."""
     from kvstream.session.session import Session
