@@ -205,8 +205,10 @@ def test_methods_lists_one_line_each(cli) -> None:
     ran = cli("methods")
     assert ran.code == 0
     assert {line.split()[0] for line in ran.stdout.splitlines()} >= {
-        "infinipot", "snapkv", "streaming", "window", "random", "truncate", "full",
+        "auto", "infinipot", "snapkv", "streaming", "window", "random", "truncate", "full",
     }  # fmt: skip
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+    assert "pool=15" in cli("methods", "auto").stdout
     ran = cli("methods", "snapkv")
     assert "--set snapkv.window=" in ran.stdout
     assert "which always stay (1 or more)" in " ".join(ran.stdout.split())

@@ -15,6 +15,7 @@ from kvstream.cli.shared.options import (
     Finite,
     ReadingOptions,
     SectionedCommand,
+    model_help,
     option,
     reading_options,
 )
@@ -41,6 +42,7 @@ class CacheType(BytesType):
 
 
 HELPS = {
+    "model": model_help("pocket"),
     "method": "Method that decides which entries stay (list: kvstream methods).",
     "strict": "Withhold weakly supported answers; the reply then says so in place of an answer.",
 }

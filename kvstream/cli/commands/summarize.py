@@ -15,12 +15,15 @@ from kvstream.cli.shared.options import (
     SectionedCommand,
     each_options,
     following_options,
+    model_help,
     reading_options,
 )
 from kvstream.cli.shared.running import read
 
 
-@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL)
+@click.command(
+    "summarize", cls=SectionedCommand, without=ONE_MODEL, helps={"model": model_help("pocket")}
+)
 @sources_argument
 @following_options
 @logs.as_option

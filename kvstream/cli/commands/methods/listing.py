@@ -55,24 +55,37 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     if AUTO in names:
         if len(names) > 1 or json:
             raise click.UsageError(f"{AUTO} is no method of its own; show it alone.")
-        click.echo(f"{AUTO}\n\n{textwrap.indent(ABOUT, '  ')}")
+        click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
     chosen = {name: method_info(name) for name in names} or available_methods()
     if json:
         for method in chosen.values():
             click.echo(json_text(method.to_json()))
         return
-    width = max(map(len, chosen)) + 2
-    for index, (name, method) in enumerate(chosen.items()):
-        if not names and not verbose:
-            click.echo(f"{name:{width}}{method.summary}")
-            continue
-        click.echo(("\n" if index else "") + _page(method))
+    if not names and not verbose:
+        summaries = {AUTO: ABOUT.partition("\n")[0], **{n: m.summary for n, m in chosen.items()}}
+        width = max(map(len, chosen)) + 2
+        for name, summary in summaries.items():
+            first = f"{name:{width}}"
+            click.echo(click.wrap_text(summary, WIDTH, first, " " * width))
+        return
+    click.echo("\n\n".join(_page(method) for method in chosen.values()))
+
+
+def _indented(about: str) -> str:
+    """A description in `WIDTH` columns; tables, whose lines begin with a space, stay as they are."""
+    paragraphs = about.split("\n\n")
+    return "\n\n".join(
+        textwrap.indent(each, "  ")
+        if each.startswith(" ")
+        else click.wrap_text(" ".join(each.split()), WIDTH, "  ", "  ")
+        for each in paragraphs
+    )
 
 
 def _page(method: MethodInfo) -> str:
     name = method.name
-    paragraphs = [name, textwrap.indent(method.about, "  ")]
+    paragraphs = [name, _indented(method.about)]
     if method.source:
         paragraphs.append(f"  Paper: {method.source}")
     lines = []
