@@ -81,7 +81,7 @@ def preset(name: str) -> Preset:
     found = named(name).paper
     if found is None:
         having = ", ".join(n for n, method in available().items() if method.paper is not None)
-        raise UsageError(f"--preset paper has nothing for {name}; it is there for {having}.")
+        raise UsageError(f"--preset paper has no settings for {name}, only for {having}.")
     return found
 
 

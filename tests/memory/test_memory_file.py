@@ -350,7 +350,7 @@ def test_another_model_dtype_or_method_is_told(
         session.recall(saving.look(path), run_of())
     # Another package's method, which is not installed anymore.
     forged(written, set_in("method", "name", "everyother"), path)
-    with pytest.raises(UsageError, match="m.kvs was made by the method 'everyother', which is not"):
+    with pytest.raises(UsageError, match=r"m\.kvs was made by the method 'everyother'"):
         session.recall(saving.look(path), run_of())
 
 

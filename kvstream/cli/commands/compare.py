@@ -88,8 +88,9 @@ def command(
 ) -> int:
     """Answer the same questions with several methods under the same budget, side by side.
 
-    kvstream loads the model once and reads the text once for each method of --method a,b,c. It
-    copies a pipe to a temporary file. "kept" counts the tokens of the text that at least one head
+    kvstream loads the model once and reads the text once per method: without --method, the two
+    methods that auto chooses from, and streaming as a baseline. It copies a pipe to a temporary
+    file. "kept" counts the tokens of the text that at least one head
     still holds. "spread" is 1 if they are spread evenly over the text, and 0 if all are in one
     place. ! marks an answer with a warning.
 

@@ -11,6 +11,8 @@ import click
 from kvstream.api.options import require
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
+    ONE_MODEL,
     BytesType,
     Finite,
     ReadingOptions,
@@ -24,6 +26,7 @@ from kvstream.cli.shared.running import DEMONSTRATION, POCKET, open_model, quiet
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
 WITHOUT = {
+    **ONE_MODEL,
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
     "report": PRINTED,
     "extract": "the model writes answers.", "passages": "the model writes answers.",
@@ -43,7 +46,7 @@ class CacheType(BytesType):
 
 HELPS = {
     "model": model_help("pocket"),
-    "method": "Method that decides which entries stay (list: kvstream methods).",
+    "method": ONE_METHOD,
     "strict": "Withhold weakly supported answers; the reply then says so in place of an answer.",
 }
 

@@ -9,6 +9,7 @@ import click
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
     ONE_MODEL,
     Each,
     ReadingOptions,
@@ -20,10 +21,10 @@ from kvstream.cli.shared.options import (
 )
 from kvstream.cli.shared.running import read
 
+HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
 
-@click.command(
-    "summarize", cls=SectionedCommand, without=ONE_MODEL, helps={"model": model_help("pocket")}
-)
+
+@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL, helps=HELPS)
 @sources_argument
 @following_options
 @logs.as_option

@@ -676,6 +676,8 @@ following_options = stack(
 )  # fmt: skip
 
 
+ONE_METHOD = "Method that decides which entries stay (list: kvstream methods)."
+"""The help of --method where several have no place."""
 ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
 """For commands where no second model skims: options without effect."""
 

@@ -37,7 +37,7 @@ class MethodsCommand(SectionedCommand):
 
 @click.command("methods", cls=MethodsCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
-@click.option("-v", "--verbose", is_flag=True, help="Show all settings.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the settings of every method.")
 @click.option("--json", is_flag=True, help="Print one JSON object per method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     """List the methods: what decides which entries of the KV cache stay.
@@ -54,7 +54,7 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
     if AUTO in names:
         if len(names) > 1 or json:
-            raise click.UsageError(f"{AUTO} is no method of its own; show it alone.")
+            raise click.UsageError(f"{AUTO} is not a method; show it alone, without --json.")
         click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
     chosen = {name: method_info(name) for name in names} or available_methods()
@@ -73,7 +73,7 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
 
 def _indented(about: str) -> str:
-    """A description in `WIDTH` columns; tables, whose lines begin with a space, stay as they are."""
+    """A description in `WIDTH` columns; lines of tables, which begin with a space, stay."""
     paragraphs = about.split("\n\n")
     return "\n\n".join(
         textwrap.indent(each, "  ")
