@@ -77,7 +77,7 @@ def command(
             options,
             rows=options.asked.get("passages"),
             width=width,
-            seconds=logs.seconds_of(every),
+            every=logs.in_time(every),
             follow=follow,
         )
     if width is not None:
