@@ -117,7 +117,8 @@ class Calibration:
             return made if fingerprint in found["fingerprints"] else None
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelError(
-                f"{path} is no calibration ({type(error).__name__}: {error}); remove it, or make "
+                f"{path} is not a valid calibration file ({type(error).__name__}: {error}); "
+                "remove it, or make "
                 "it anew with docs/research/scripts/support.py."
             ) from error
 

@@ -82,7 +82,7 @@ class Memory:
         extract = options.get("extract")
         if extract and engine.trace.passages is None:
             place = self.file.path if self.file is not None else "This memory"
-            raise UsageError(f"{place} holds no passages, as its reading had not ended.")
+            raise UsageError(f"{place} has no passages, because its reading was not finished.")
         self._asked += 1
         run, warnings = engine.run, list(engine.warnings)
         engine.command = options.get("command", "ask")

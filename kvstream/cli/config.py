@@ -162,13 +162,15 @@ def for_command(
             if key not in known:
                 close = meant(key, known)
                 raise UsageError(
-                    f"{place(path, key)}: [{key}] is no command.{close} There are {_listed(known)}."
+                    f"{place(path, key)}: [{key}] is not a command.{close} There are "
+                    f"{_listed(known)}."
                 )
             continue
         name = key.replace("-", "_")
         if name not in anywhere:
             raise UsageError(
-                f"{place(path, key)}: {key!r} is no option of any command.{_like(key, anywhere)}"
+                f"{place(path, key)}: {key!r} is not an option of any "
+                f"command.{_like(key, anywhere)}"
             )
         if name in own:
             defaults[name] = converted(name, value, key)
@@ -177,7 +179,7 @@ def for_command(
         name = key.replace("-", "_")
         if name not in own:
             raise UsageError(
-                f"{place(path, command, key)}: {key!r} is no option of kvstream {command}."
+                f"{place(path, command, key)}: {key!r} is not an option of kvstream {command}."
                 f"{_like(key, own)}"
             )
         defaults[name] = converted(name, value, command, key)

@@ -177,7 +177,9 @@ def _checked(address: str) -> str:
         )
     host, colon, port = place.rpartition(":")
     if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
-        raise UsageError(f"{address!r} is no address of a Ray cluster; write HOST:6379, or auto.")
+        raise UsageError(
+            f"{address!r} is not the address of a Ray cluster; write HOST:6379, or auto."
+        )
     if not os.environ.get("RAY_USE_TLS", "0").strip("0"):
         problem = _silence(host.strip("[]"), int(port))
         if problem:

@@ -7,13 +7,15 @@ a question is about makes it likelier than no memory does.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from kvstream.answer.skim.words import bm25
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
@@ -21,8 +23,8 @@ from kvstream.memory.glance import Glance, glance
 LOADED = 50
 """Memories that are loaded to compare likelihoods."""
 SUFFIX = ".kvs"
-K1, B = 1.2, 0.75
-"""Of BM25 (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework")."""
+K1 = 1.2
+"""k1 of BM25 for whole files."""
 FORGOTTEN = 0.3
 """What a word counts that the text had and memory holds no passage of, beside one that it holds."""
 LIKELIHOOD = 0.5
@@ -74,16 +76,14 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
             continue
         counts, size = _counts(seen, asked)
         rows.append((path, seen.names, counts, size))
-    mean = sum(size for *_, size in rows) / len(rows) if rows else 1.0
-    ranked = []
-    having = [sum(1 for row in rows if row[2][i] > 0) for i in range(len(asked))]
-    for path, names, counts, size in rows:
-        score = 0.0
-        for count, documents in zip(counts, having, strict=True):
-            rarity = math.log(1 + (len(rows) - documents + 0.5) / (documents + 0.5))
-            length = K1 * (1 - B + B * size / max(mean, 1.0))
-            score += rarity * count * (K1 + 1) / (count + length)
-        ranked.append(Ranked(path, names, score))
+    often = np.array([row[2] for row in rows], dtype=float).reshape(len(rows), len(asked))
+    sizes = np.array([row[3] for row in rows], dtype=float)
+    lengths = sizes / max(sizes.mean(), 1.0) if rows else sizes
+    scores = bm25(often, lengths, (often > 0).sum(axis=0), len(rows), K1)
+    ranked = [
+        Ranked(path, names, float(score))
+        for (path, names, *_), score in zip(rows, scores, strict=True)
+    ]
     ranked.sort(key=lambda each: (-each.words, each.path.name))
     return ranked, broken
 

@@ -97,8 +97,8 @@ class DocumentReader:
             whole(task.target, write)
         except OSError as error:
             raise KvstreamError(
-                f"Cannot write {task.target}: {error.strerror or error}. Make room, and run it "
-                "again: what is done is not done again."
+                f"Cannot write {task.target}: {error.strerror or error}. Make room, and run the "
+                "command again: it continues where it stopped."
             ) from error
         told = record(memory)
         written = {"file": str(task.target), "bytes": task.target.stat().st_size, "sha256": digest}

@@ -61,8 +61,8 @@ def write_records(target: Path, document: str, records: tuple[dict[str, Any], ..
         whole(target, lambda path: path.write_text(text + "\n", "utf-8", "backslashreplace"))
     except OSError as error:
         raise KvstreamError(
-            f"Cannot write {target}: {error.strerror or error}. Make room, and run it again: what "
-            "is done is not done again."
+            f"Cannot write {target}: {error.strerror or error}. Make room, and run the command "
+            "again: it continues where it stopped."
         ) from error
 
 

@@ -119,7 +119,7 @@ class Spread:
             except self.ray.exceptions.RayError as error:
                 raise KvstreamError(
                     f"The cluster is gone ({' '.join(str(error).split())[:200]}). Start it and run "
-                    "this again: what is done is not done again."
+                    "the command again: it continues where it stopped."
                 ) from error
             for reference in done:
                 outcome = self._handle(reference, self.pending.pop(reference))
@@ -130,8 +130,8 @@ class Spread:
             elif time.monotonic() - alone_since > PATIENCE:
                 raise KvstreamError(
                     f"No worker was started in {PATIENCE:.0f} seconds: others use the cluster, or "
-                    "its machines are gone (ray status). Run it again later: what is done is not "
-                    "done again."
+                    "its machines are gone (ray status). Run the command again later: it "
+                    "continues where it stopped."
                 )
 
     def _open(self) -> None:

@@ -551,7 +551,8 @@ class SourceSet:
         told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
         if not opened.given:
             raise SourceError(
-                f"{told}: it is no document, but a file on no disk ({source.pseudo}). Name "
+                f"{told}: it is not a document, but a file that is on no disk ({source.pseudo}). "
+                "Name "
                 "another file, or pipe what it gives to kvstream."
             )
         self._warnings.append(

@@ -79,7 +79,7 @@ class Checkpoint:
         position = None if self.kind is None else self.kind.position
         if self.kind is not None and position is None:
             raise UsageError(
-                f"{path} is a memory and no checkpoint; name another file, or read on from it "
+                f"{path} is a memory file, not a checkpoint; name another file, or read on from it "
                 f"with `kvstream remember --memory {path} SOURCE`."
             )
         self.position: Position | None = position

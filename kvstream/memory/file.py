@@ -94,8 +94,8 @@ def write(
         _replace(path, fill)
     except OSError as error:
         raise KvstreamError(
-            f"Cannot write {path}: {error.strerror or error}. What was there before is unharmed; "
-            "make room, or choose another place."
+            f"Cannot write {path}: {error.strerror or error}. The earlier file, if there "
+            "was one, is unchanged; make room, or choose another place."
         ) from error
     return digest
 
@@ -135,7 +135,7 @@ def read(path: Path) -> Content:
         metadata = header.metadata_of(data[8 : 8 + size])
     except (SafetensorError, ValueError, RuntimeError, OverflowError, KeyError, TypeError) as error:
         raise SourceError(
-            f"{path} is no memory file, or only a part of one ({error}). {REMEDY}"
+            f"{path} is not a memory file, or only a part of one ({error}). {REMEDY}"
         ) from error
     del data
     if not {"state", "notes", "memory", "file"} <= set(metadata):

@@ -48,7 +48,7 @@ def check_joinable(first: Memory, second: Memory) -> None:
         )
     method = first.plan.method
     if not method.evicts or first.plan.shortens:
-        raise UsageError(f"Memories of {name} cannot be joined: it evicts nothing by choice.")
+        raise UsageError(f"Memories of {name} cannot be joined: it does not choose what to evict.")
     if method.head_tensors() or first.reader.cache.recurrent:
         what = "the method" if method.head_tensors() else "the model"
         raise UsageError(

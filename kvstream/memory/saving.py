@@ -26,7 +26,7 @@ from kvstream.memory.header import kept as kept_of
 from kvstream.memory.header import passages as passages_of
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.base import Method
-from kvstream.methods.registry import make
+from kvstream.methods.registry import remade
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import Peak
 from kvstream.model.fingerprint import fingerprint
@@ -264,7 +264,7 @@ def recall(
     try:
         check_model(kind, model)
         run = _run_of(state, answer or RunSettings())
-        method = make(run.method, run.method_settings)
+        method = remade(run.method, run.method_settings, kind.path)
         if method.settings() != state["method"]["settings"]:
             raise UsageError(
                 f"{kind.path} was made by {run.method} with {_shown(state['method']['settings'])}, "

@@ -14,16 +14,16 @@ AUTOMATIC = frozenset((QUESTIONS_KNOWN, QUESTIONS_UNKNOWN))
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool": "15"}})
 """What `auto` sets where the user sets nothing."""
 ABOUT = """\
-Chooses the method by what is known before the reading.
+Chooses infinipot or keydiff (the default).
 
-With a question, or for a summary, it is `infinipot`: the question is the catalyst, and the entries
-that it attends to stay. If questions come later (`remember` without -Q, `chat`), it is `keydiff`
-with keydiff.pool=15, which keeps the keys least similar to the others and needs no question. --set
-for one of the two methods chooses that method; --preset chooses `infinipot`.
+infinipot keeps what a question or the instruction of a summary attends to, so kvstream uses it
+whenever one of them is known before it reads. keydiff keeps the keys least similar to the others
+and needs no question, so kvstream uses it if questions come later. --set for one of the two methods
+chooses that method, and --preset chooses infinipot.
 
-  questions           method      settings
-  known, or summary   infinipot
-  not known yet       keydiff     pool=15"""
+  what kvstream knows before it reads        method      settings
+  a question, or that it summarizes          infinipot   its defaults
+  no question (remember without -Q, chat)    keydiff     pool=15"""
 
 
 def chosen(*, known: bool, owners: Iterable[str] = (), preset: bool = False) -> str:

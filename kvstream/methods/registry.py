@@ -66,12 +66,22 @@ def named(name: str) -> type[Method]:
     return methods[name]
 
 
+def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
+    """The method that made a memory file. Raises UsageError if it is not installed here."""
+    if name not in available():
+        raise UsageError(
+            f"{path} was made by the method {name!r}, which is not installed here; install the "
+            "package that adds it, or read the sources again."
+        )
+    return make(name, settings)
+
+
 def preset(name: str) -> Preset:
     """What ``--preset paper`` sets for a method. Raises UsageError with the methods that have it"""
     found = named(name).paper
     if found is None:
         having = ", ".join(n for n, method in available().items() if method.paper is not None)
-        raise UsageError(f"--preset paper has nothing for {name}; it is there for {having}.")
+        raise UsageError(f"--preset paper has no settings for {name}, only for {having}.")
     return found
 
 

@@ -67,7 +67,7 @@ class Adapter:
             raise ModelError(f"{folder} has no {CARD}, so its base is not known. {AGAIN}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
-                f"{card} is no card of an adapter ({type(error).__name__}: {error}). {AGAIN}"
+                f"{card} is not the card of an adapter ({type(error).__name__}: {error}). {AGAIN}"
             ) from error
         found._check()
         return found
@@ -87,7 +87,7 @@ class Adapter:
         if digest != self.sha256:
             raise ModelError(
                 f"{file} has the SHA-256 {digest}, and {CARD} names {self.sha256}: it is damaged, "
-                f"or of another training. {AGAIN}"
+                f"or from another training. {AGAIN}"
             )
 
 

@@ -45,7 +45,7 @@ def architecture_problem(file: GGUF) -> str | None:
     """Why a model cannot be read under a budget, from its header; None if nothing is known."""
     architecture = file.architecture
     if architecture in ENCODERS:
-        return "is no decoder-only language model, so it has no KV cache to bound"
+        return "is not a decoder-only language model, so it has no KV cache to bound"
     if architecture in STATES:
         return "has recurrent layers alone: it keeps no keys and values to bound"
     if architecture in LATENT:
@@ -118,7 +118,7 @@ def _class_name(config: Any, path: Path) -> str:
         return str(found.__name__)
     except KeyError:
         raise UnsupportedModelError(
-            f"{path} ({config.model_type}) is no decoder-only language model, so it has no KV "
+            f"{path} ({config.model_type}) is not a decoder-only language model, so it has no KV "
             "cache to bound."
         ) from None
 
@@ -222,7 +222,7 @@ def _by_frequency(file: GGUF, path: Path, base: float) -> dict[str, Any]:
     expected = 1 / ((1 - smooth) / factor + smooth)
     if not np.allclose(factors, expected, rtol=1e-2):
         raise ModelError(
-            f"{path} scales its rotary frequencies in a way of its own (factors up to {factor}), "
+            f"{path} scales its rotary frequencies in its own way (factors up to {factor}), "
             f"and kvstream knows that of Llama 3; {HUB}."
         )
     return {

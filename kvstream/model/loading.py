@@ -106,7 +106,7 @@ def _check_config(path: Path) -> None:
     for file in sorted(path.parent.iterdir()):
         if file.suffix in (".json", ".safetensors") and file.exists() and not file.is_file():
             raise ModelError(
-                f"{file} is no regular file, and reading it may never end; copy or download the "
+                f"{file} is not a regular file, and reading it may never end; copy or download the "
                 "model again."
             )
 

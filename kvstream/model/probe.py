@@ -112,7 +112,7 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
     if _distance(own, ours) > _tolerance(own):
         raise UnsupportedModelError(
             f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
-            "attention and cache than through its own; it computes in a way of its own."
+            "attention and cache than through its own, so kvstream cannot run it faithfully."
         )
 
 
@@ -301,7 +301,7 @@ def _positions(
     way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
     if _distance(first, second) > min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
         raise UnsupportedModelError(
-            f"The positions in the keys of layer {layer} of {name} cannot be taken off; "
+            f"The positions in the keys of layer {layer} of {name} cannot be removed; "
             "kvstream needs rotary position embeddings."
         )
     return way

@@ -37,7 +37,8 @@ class Intervals:
                 tokens = parse_count(text)
             except UsageError:
                 raise UsageError(
-                    f"{text!r} is no interval; write tokens as 4096 or 10k, time as 30s or 5min."
+                    f"{text!r} is not an interval; write tokens as 4096 or 10k, time as 30s or "
+                    "5min."
                 ) from None
             if tokens < LEAST:
                 raise UsageError(
@@ -47,7 +48,7 @@ class Intervals:
             return cls(tokens=tokens)
         seconds = float(match[1]) * _SECONDS[match[2]]
         if seconds <= 0:
-            raise UsageError(f"{text!r} is no time at all.")
+            raise UsageError(f"{text!r} must be longer than zero.")
         return cls(seconds=seconds)
 
     def time_is_up(self) -> bool:

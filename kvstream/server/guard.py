@@ -66,7 +66,8 @@ class Guard:
             return
         raise ApiError(
             403,
-            f"The Host header names {name[:80]!r}, which is no name of this server; allow it with "
+            f"The Host header names {name[:80]!r}, which is not a name of this server; allow it "
+            "with "
             "--allow-host.",
             code="invalid_host",
         )

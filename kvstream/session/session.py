@@ -138,7 +138,7 @@ class Session:
         if after is not None:
             if plan.shortens:
                 raise UsageError(
-                    f"{after.run.method} reads the two ends of a text, so nothing can follow it; "
+                    f"{after.run.method} reads the two ends of a text, so no text can be added; "
                     "read all sources at once."
                 )
             sources.follow_on(after.trace.records, ended_line=after.trace.ended_line)

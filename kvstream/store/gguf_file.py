@@ -165,7 +165,7 @@ class _Reader:
             raise _cut_short(path) from None
         except UnicodeDecodeError as error:
             raise ModelError(
-                f"{path} is damaged: a text of its header is no UTF-8; {AGAIN}."
+                f"{path} is damaged: a text of its header is not UTF-8; {AGAIN}."
             ) from error
         return keys, self._places(table, keys.get("general.alignment", ALIGNMENT))
 
@@ -173,7 +173,7 @@ class _Reader:
         """How many tensors and keys there are."""
         path = self._path
         if self._data[:4] != MAGIC:
-            raise ModelError(f"{path} is no GGUF file: it does not begin with {MAGIC.decode()}.")
+            raise ModelError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}.")
         self._at = 4
         version = self._number("I")
         if version & 0xFFFF == 0:

@@ -246,7 +246,7 @@ def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None
     shipped = json.loads((pocket.path() / FILE).read_text())
     for broken in ([], {}, {**shipped, "weights": {"other": 1.0}}, {**shipped, "bias": "x"}):
         (tmp_path / FILE).write_text(json.dumps(broken))
-        with pytest.raises(ModelError, match=r"support\.json is no calibration"):
+        with pytest.raises(ModelError, match=r"support\.json is not a valid calibration"):
             Calibration.of(tmp_path, "x")
 
 

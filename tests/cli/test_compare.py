@@ -37,6 +37,19 @@ def test_a_row_for_each_method(story: str, capsys: pytest.CaptureFixture[str]) -
     assert 0 <= streaming["spread"] < random["spread"] <= 1
 
 
+def test_without_methods_it_compares_those_of_auto_and_a_baseline(
+    story: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["compare", story, "Who came?", "--budget", "400", "--dry-run", "--json", "-q"]
+    three = ["infinipot", "keydiff", "streaming"]
+    assert run(asked) == 0
+    assert [row["method"] for row in rows(capsys.readouterr().out)] == three
+    assert run([*asked, "--set", "keydiff.pool=15"]) == 0
+    assert [row["method"] for row in rows(capsys.readouterr().out)] == three
+    assert run([*asked, "--method", "auto"]) == 0
+    assert [row["method"] for row in rows(capsys.readouterr().out)] == ["infinipot"]
+
+
 def test_warnings_name_their_method(story: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compare", story, "Who came?", "--budget", "400", "-n", "3", "--json", "-q"]
     assert run([*asked, "--method", "streaming,random"]) == 0

@@ -90,7 +90,7 @@ def test_methods_side_by_side(letters: Path, cli: Callable[..., Any]) -> None:
         (("--stats", "x.json"), "--stats records"),
         (("--dry-run",), "--dry-run shows"),
         (("--workers", "0"), "0 is not in the range"),
-        (("--ray", "nonsense"), "'nonsense' is no address"),
+        (("--ray", "nonsense"), "'nonsense' is not the address"),
         (("--ray", "ray://host:10001"), "Ray Client"),
         (("--worker-memory", "much"), "is not a size"),
     ],

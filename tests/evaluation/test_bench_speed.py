@@ -360,7 +360,7 @@ def test_kvpress_runs_in_its_own_process(fake_kvpress: str) -> None:
 
 
 def test_kvpress_that_is_missing_is_told_with_the_remedy() -> None:
-    for python, what in ((None, "needs --kvpress-python"), ("/nowhere/python", "is no program")):
+    for python, what in ((None, "needs --kvpress-python"), ("/nowhere/python", "is not a program")):
         with pytest.raises(UsageError, match=what) as caught:
             outside.KVPRESS.check(python)
         assert "pip install kvpress" in str(caught.value)

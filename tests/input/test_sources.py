@@ -406,7 +406,7 @@ def test_a_file_on_no_disk_that_gives_nothing_is_given_up(
             f"{told} (it is a file on no disk, proc), so reading it ended there."
         ]
     else:
-        with pytest.raises(SourceError, match=f"{told}: it is no document"):
+        with pytest.raises(SourceError, match=f"{told}: it is not a document"):
             text_of(sources)
     os.close(held)
 

@@ -348,6 +348,10 @@ def test_another_model_dtype_or_method_is_told(
     forged(written, set_in("method", "settings", "recent", 99), path)
     with pytest.raises(UsageError, match="recent=99"):
         session.recall(saving.look(path), run_of())
+    # Another package's method, which is not installed anymore.
+    forged(written, set_in("method", "name", "everyother"), path)
+    with pytest.raises(UsageError, match=r"m\.kvs was made by the method 'everyother'"):
+        session.recall(saving.look(path), run_of())
 
 
 @pytest.mark.parametrize("made", ["float32", "bfloat16", "float16"])

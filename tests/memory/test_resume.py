@@ -167,7 +167,7 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
     with pytest.raises(UsageError, match="another run: --budget was 300, and is "):
         read(session, sources(story, None), other, saved)
     saving.save(read(session, sources(story, None), RUN), saved)
-    with pytest.raises(UsageError, match="no checkpoint"):
+    with pytest.raises(UsageError, match="not a checkpoint"):
         Checkpoint(saved)
 
 

@@ -148,7 +148,7 @@ def broken_card(tiny: Tiny) -> None:
         (other_shape, r"does not fit smollm2: .*q_proj has|does not fit smollm2: .* weights"),
         (unknown_base, r"names the base 'bigger'"),
         (no_card, r"has no card\.json"),
-        (broken_card, r"is no card of an adapter"),
+        (broken_card, r"is not the card of an adapter"),
     ],
 )
 def test_what_does_not_belong_together(tiny: Tiny, harm: Callable[[Tiny], None], said: str) -> None:

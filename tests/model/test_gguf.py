@@ -229,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "of another byte order": (
         {"endian": gguf.GGUFEndian.BIG}, None, "gguf-convert-endian m.gguf little",
     ),
-    "no GGUF at all": ({}, lambda p: edit(p, 0, b"PK\3\4"), "is no GGUF file"),
+    "no GGUF at all": ({}, lambda p: edit(p, 0, b"PK\3\4"), "is not a GGUF file"),
     "of another version": ({}, lambda p: edit(p, 4, b"\x09\0\0\0"), "GGUF version 9"),
     "with absurd counts": ({}, lambda p: edit(p, 8, b"\xff" * 8), "announces .* tensors"),
     "without a tokenizer": ({"tokenizer": {}}, None, "has no tokenizer"),

@@ -39,8 +39,8 @@ REFUSED: dict[str, tuple[Family, str]] = {
     "mpt": (Family("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, **OLD}), "attention"),
     "falcon-alibi": (Family("falcon", {"alibi": True, **OLD}), "attention"),
     "gptj": (Family("gptj", {"rotary_dim": 4, **OLD}), "attention"),
-    "deepseek-v2": (Family("deepseek_v2", MLA), "latent|taken off"),
-    "deepseek-v3": (Family("deepseek_v3", MLA), "latent|taken off"),
+    "deepseek-v2": (Family("deepseek_v2", MLA), "latent|cannot be removed"),
+    "deepseek-v3": (Family("deepseek_v3", MLA), "latent|cannot be removed"),
     "llama4": (
         Family("llama4_text", {"num_local_experts": 2, "head_dim": 8, "intermediate_size_mlp": 48}),
         "chunked_attention|positions",

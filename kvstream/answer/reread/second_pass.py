@@ -174,9 +174,9 @@ def choose(
         # One that is longer now was not read to its end, or has grown: its places still hold.
         altered = now.bytes == before.bytes and now.sha256 != before.sha256
         if altered or now.bytes < before.bytes:
-            raise SourceError(f"{now.name} has changed since it was read; run it again.")
+            raise SourceError(f"{now.name} has changed since it was read; run the command again.")
     if any(index not in fetched for index in best):
-        raise SourceError("The sources have changed since they were read; run it again.")
+        raise SourceError("The sources have changed since they were read; run the command again.")
     chosen = fitting([fetched[index] for index in best], tokenizer, sizes)
     return Excerpts(chosen, sources.names, sources.bases)
 

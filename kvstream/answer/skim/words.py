@@ -62,13 +62,27 @@ class QuestionWords:
         """Of excerpts that were counted; float [n], 0 where one has none of the words."""
         if not counted or not self._asked:
             return np.zeros(len(counted))
-        rest = self._excerpts - self._having
-        weights = np.log1p((rest + 0.5) / (self._having + 0.5))
         often = np.stack([c.asked for c in counted]).astype(float)
         lengths = np.array([c.words for c in counted]) / max(self._words / self._excerpts, 1e-9)
-        limits = SATURATION * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
-        found: np.ndarray = often * (SATURATION + 1) / (often + limits[:, None]) @ weights
-        return found
+        return bm25(often, lengths, self._having, self._excerpts)
+
+
+def bm25(
+    often: np.ndarray,
+    lengths: np.ndarray,
+    having: np.ndarray,
+    count: int,
+    saturation: float = SATURATION,
+) -> np.ndarray:
+    """Scores of n documents for w words; float [n].
+
+    `often` [n, w]: how often a document has each word; `lengths` [n]: its words, as a part of the
+    mean; `having` [w]: how many of all `count` documents have the word; `saturation`: k1.
+    """
+    weights = np.log1p((count - having + 0.5) / (having + 0.5))
+    limits = saturation * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
+    found: np.ndarray = often * (saturation + 1) / (often + limits[:, None]) @ weights
+    return found
 
 
 def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:

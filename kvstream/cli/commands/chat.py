@@ -14,6 +14,7 @@ import click
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
     ReadingOptions,
     SectionedCommand,
     memory_file,
@@ -51,8 +52,13 @@ WITHOUT = {
     "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
 }
 
+HELPS = {
+    "memory": "Ask this memory file (from kvstream remember).",
+    "method": ONE_METHOD,
+}
 
-@click.command("chat", cls=SectionedCommand, without=WITHOUT)
+
+@click.command("chat", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
 @sources_argument
 @memory_file
 @reading_options
@@ -91,7 +97,9 @@ def command(
         refuse_reading(ctx)
     early.check(options)
     if sys.stdin is None:
-        raise click.UsageError("Standard input is closed, and questions come from there.", ctx)
+        raise click.UsageError(
+            "Standard input is closed, and a chat reads its questions from there.", ctx
+        )
     check_files(options, sources, memory)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, plainly(options))

@@ -22,6 +22,7 @@ from kvstream.cli.shared.options import (
     ReadingOptions,
     SectionedCommand,
     each_options,
+    model_help,
     option,
     reading_options,
 )
@@ -50,9 +51,20 @@ if TYPE_CHECKING:
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
 COPY = 1 << 20
+METHODS = "infinipot,keydiff,streaming"
+"""Compared if nobody names others: the two that `auto` chooses from, and a baseline."""
 
 
-@click.command("compare", cls=SectionedCommand, without=ONE_MODEL)
+@click.command(
+    "compare",
+    cls=SectionedCommand,
+    without=ONE_MODEL,
+    defaults={"method": METHODS},
+    helps={
+        "method": "Methods to compare, separated by commas (list: kvstream methods).",
+        "model": model_help("pocket"),
+    },
+)
 @asking
 @option(
     "--with", "baseline", type=click.Choice(["bm25"]), section="Questions",
@@ -76,13 +88,15 @@ def command(
 ) -> int:
     """Answer the same questions with several methods under the same budget, side by side.
 
-    kvstream loads the model once and reads the text once for each method of --method a,b,c. It
-    copies a pipe to a temporary file. "kept" counts the tokens of the text that at least one head
+    kvstream loads the model once and reads the text once per method: without --method, the two
+    methods that auto chooses from, and streaming as a baseline. It copies a pipe to a temporary
+    file. "kept" counts the tokens of the text that at least one head
     still holds. "spread" is 1 if they are spread evenly over the text, and 0 if all are in one
     place. ! marks an answer with a warning.
 
     \b
-      kvstream compare book.txt "Who hid the letter?" --method infinipot,streaming --budget 1k
+      kvstream compare book.txt "Who hid the letter?" --budget 1k
+      kvstream compare book.txt "Who hid the letter?" --method infinipot,snapkv --budget 1k
     """
     paths, questions = split_arguments(ctx, arguments, question)
     if each is not None:

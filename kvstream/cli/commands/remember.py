@@ -14,6 +14,7 @@ import click
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
     Each,
     FileType,
     ReadingOptions,
@@ -49,7 +50,7 @@ WITHOUT = dict.fromkeys(
 )
 
 
-@click.command("remember", cls=SectionedCommand, without=WITHOUT)
+@click.command("remember", cls=SectionedCommand, without=WITHOUT, helps={"method": ONE_METHOD})
 @sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),
@@ -214,8 +215,8 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -
         return False
     if not left.ends_with(sources):
         raise SourceError(
-            f"{path} is left from a run that was finished, and the sources are others now. Remove "
-            "the file to read them."
+            f"{path} belongs to a run that was finished, and the sources have changed since. "
+            "Remove the file to read them."
         )
     path.unlink()
     return True

@@ -11,10 +11,13 @@ import click
 from kvstream.api.options import require
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
+    ONE_MODEL,
     BytesType,
     Finite,
     ReadingOptions,
     SectionedCommand,
+    model_help,
     option,
     reading_options,
 )
@@ -23,6 +26,7 @@ from kvstream.cli.shared.running import DEMONSTRATION, POCKET, open_model, quiet
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
 WITHOUT = {
+    **ONE_MODEL,
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
     "report": PRINTED,
     "extract": "the model writes answers.", "passages": "the model writes answers.",
@@ -41,7 +45,8 @@ class CacheType(BytesType):
 
 
 HELPS = {
-    "method": "Method that decides which entries stay (list: kvstream methods).",
+    "model": model_help("pocket"),
+    "method": ONE_METHOD,
     "strict": "Withhold weakly supported answers; the reply then says so in place of an answer.",
 }
 

@@ -9,18 +9,22 @@ import click
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    ONE_METHOD,
     ONE_MODEL,
     Each,
     ReadingOptions,
     SectionedCommand,
     each_options,
     following_options,
+    model_help,
     reading_options,
 )
 from kvstream.cli.shared.running import read
 
+HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
 
-@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL)
+
+@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL, helps=HELPS)
 @sources_argument
 @following_options
 @logs.as_option
@@ -73,7 +77,7 @@ def command(
             options,
             rows=options.asked.get("passages"),
             width=width,
-            seconds=logs.seconds_of(every),
+            every=logs.in_time(every),
             follow=follow,
         )
     if width is not None:

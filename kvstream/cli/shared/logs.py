@@ -105,10 +105,10 @@ def summarize(
     *,
     rows: int | None = None,
     width: int | None = None,
-    seconds: float | None = None,
+    every: Any = None,
     follow: bool = False,
 ) -> int:
-    """Read logs and print their page; with ``seconds`` also what is new, that often."""
+    """Read logs and print their page; with `every`, seconds as Intervals, also what is new."""
     output = options.output
     with ExitStack() as stack:
         out: Any = sys.stdout
@@ -124,9 +124,9 @@ def summarize(
         stack.callback(teller.close)
         interrupts = stack.enter_context(Interrupts(teller.tell))
         interrupts.gentle = interrupts.reading = True
-        timer = _Timer(seconds)
         paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
-        sources = open_for_reading(paths, options, interrupts, follow=follow, due=timer.due)
+        due = (lambda: False) if every is None else every.time_is_up
+        sources = open_for_reading(paths, options, interrupts, follow=follow, due=due)
         log = LogSummary()
         reports = _Reports(log, out, options, rows, width, teller.tell)
         for source, text_piece in _pieces(sources):
@@ -135,9 +135,8 @@ def summarize(
             if len(log.sources) <= source:
                 log.begin(sources.names[source])
             log.feed(text_piece)
-            if timer.due():
+            if every is not None and every.due(log.lines):
                 reports.tell()
-                timer.restart()
         log.close()
         reports.tell(last=True)
         if page_file is not None:
@@ -146,20 +145,6 @@ def summarize(
             for warning in sources.warnings:
                 teller.tell(warning)
     return 0
-
-
-class _Timer:
-    """When the next report is due."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds
-        self.restart()
-
-    def restart(self) -> None:
-        self.next = None if self.seconds is None else time.monotonic() + self.seconds
-
-    def due(self) -> bool:
-        return self.next is not None and time.monotonic() >= self.next
 
 
 class _Reports:
@@ -286,13 +271,11 @@ def _head_of_stdin(*, text: bool) -> str:
     return ""
 
 
-def seconds_of(every: Any) -> float | None:
-    """The seconds of --every. Raises UsageError for an interval in tokens."""
-    if every is None:
-        return None
-    if every.seconds is None:
+def in_time(every: Any) -> Any:
+    """The interval of --every. Raises UsageError for one in tokens."""
+    if every is not None and every.seconds is None:
         raise UsageError(
             "A log is not cut into tokens, so --every N has no effect on it; give a time, such as "
             "--every 30s, or read it with the model: --as prose."
         )
-    return float(every.seconds)
+    return every

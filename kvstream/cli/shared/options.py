@@ -255,7 +255,7 @@ class SectionedCommand(click.Command):
     ``--help`` leaves the advanced options out, ``--help-all`` shows them. `without` names options
     that have no effect in this command, and why: they are refused where somebody types them, and
     read from the environment and the config file, which are for all commands, without a word.
-    `helps` words shared options for this command.
+    `helps` words shared options for this command, and `defaults` gives them another default.
     """
 
     def __init__(
@@ -263,6 +263,7 @@ class SectionedCommand(click.Command):
         *args: Any,
         without: Mapping[str, str] | None = None,
         helps: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
@@ -270,6 +271,8 @@ class SectionedCommand(click.Command):
         for param in self.params:
             if isinstance(param, click.Option) and param.name in (helps or {}):
                 param.help = (helps or {})[param.name]
+            if param.name in (defaults or {}):
+                param.default = (defaults or {})[param.name]
         self.params.append(
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
@@ -411,12 +414,18 @@ class SkimType(ModelType):
         return value if value in (AUTO, NONE) else super().convert(value, param, ctx)
 
 
+def model_help(default: str) -> str:
+    """The help of --model, with the model that a command uses if nobody names one."""
+    return (
+        "A model of the Hugging Face hub, a local folder, a GGUF file, a short name of the config "
+        f"file, reader, or pocket (the embedded model). [default: {default}]"
+    )
+
+
 def _model_option(default: str) -> Callable[[Any], Any]:
     return option(
         "-m", "--model", type=ModelType(), default="pocket", metavar="ID_OR_PATH", section="Model",
-        help="A model of the Hugging Face hub, a local folder, a GGUF file, a short name of the "
-        "config "
-        f"file, reader, or pocket (the embedded model). [default: {default}]",
+        help=model_help(default),
     )  # fmt: skip
 
 
@@ -667,6 +676,8 @@ following_options = stack(
 )  # fmt: skip
 
 
+ONE_METHOD = "Method that decides which entries stay (list: kvstream methods)."
+"""The help of --method where several have no place."""
 ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
 """For commands where no second model skims: options without effect."""
 
@@ -853,7 +864,7 @@ def reading_options(command: Command) -> Command:
         return command(options=options, **values)
 
     update_wrapper(wrapper, command)
-    model = _model_option("pocket; for questions reader, once it is fetched")
+    model = _model_option("reader once it is fetched, else pocket")
     return stack(  # type: ignore
         memory_options, model, skim_options, _loading_options, answer_options, output_options
     )(wrapper)

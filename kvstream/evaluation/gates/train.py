@@ -299,7 +299,8 @@ class Trainer:
         stored = torch.load(self.checkpoint, weights_only=True)
         if stored["recipe"] != self._identity():
             raise UsageError(
-                f"{self.checkpoint} is of a training with other settings; remove it, or train with "
+                f"{self.checkpoint} belongs to a training with other settings; remove it, or "
+                "train with "
                 "the same model and settings as before."
             )
         for layer, gate in self.gates.items():

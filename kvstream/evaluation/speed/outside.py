@@ -48,7 +48,7 @@ class Program:
         found = shutil.which(os.path.expanduser(python))
         if found is None:
             raise UsageError(
-                f"{self.option}: {python} is no program. Set one up with {self.set_up}."
+                f"{self.option}: {python} is not a program. Set one up with {self.set_up}."
             )
         look = f"from importlib.metadata import version; print(version({self.package!r}))"
         if subprocess.run([found, "-c", look], capture_output=True, text=True).returncode:

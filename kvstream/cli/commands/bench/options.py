@@ -241,5 +241,8 @@ def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
         return names
     kept = [name for name in names if is_heldout(Path(name).name.partition(".")[0])]
     if not kept:
-        raise UsageError(f"None of the {len(names)} texts is held out from pocket's training.")
+        raise UsageError(
+            f"None of the {len(names)} texts was held out from pocket's training; leave "
+            "--heldout out."
+        )
     return kept

@@ -85,7 +85,7 @@ def command(**values: Any) -> int:
     Records can have the form of SQuAD (context, question or questions, answers), LongBench, L-Eval
     or multiple choice (options and label; the most likely option counts). Exact match and F1 cover
     the questions that have an answer. The table also shows how many questions without an answer
-    the model refuses (recognised), and how many of the others (refused).
+    the model refuses (recognized), and how many of the others (refused).
 
     \b
       kvstream bench qa --data squad.jsonl.gz --budget 1k --limit 200
@@ -149,7 +149,7 @@ def _heldout(document: str) -> bool:
 
 NAMES = {
     "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
-    "choice": "choice", "refused": "refused", "recognised": "unanswerable recognised",
+    "choice": "choice", "refused": "refused", "recognised": "unanswerable recognized",
 }  # fmt: skip
 """What a score is called in tables."""
 

@@ -100,7 +100,7 @@ def command(ctx: click.Context, **values: Any) -> int:
     if values["shape"] and ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
         raise UsageError("--shape and --model name two models; give one of them.")
     if values["layers"] and not values["shape"]:
-        raise UsageError("--layers is for a --shape; a model has the layers that it has.")
+        raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
     if values["save"] is not None:
         raise click.UsageError("--save is for accuracy; a time is never taken from an earlier run.")
     with ExitStack() as stack:

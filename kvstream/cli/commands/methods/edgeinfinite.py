@@ -59,9 +59,9 @@ def gate_options(
 @click.command("edgeinfinite", cls=SectionedCommand, short_help="Train its gate for a model.")
 @gate_options(
     "Training",
-    data="Text files to learn from; a tenth, chosen by name, is held out.",
-    form="As the method's setting: features like the softmax, or the paper's ELU + 1.",
-    budget="Entries a head while it learns; the gate works with others too.",
+    data="Folder of text files to learn from; a tenth, chosen by name, is held out.",
+    form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
+    budget="KV entries per head during training; the gate works with other budgets too.",
     tokens=6144,
     seed="Order of the texts, places in them, and the weights at the start.",
 )
@@ -150,7 +150,7 @@ def gate_options(
 )
 @model_options
 @quiet_option("Output")
-@verbose_option("Output", "Tracebacks, library warnings.")
+@verbose_option("Output", "Show tracebacks and messages of libraries.")
 def train(**values: Any) -> int:  # fmt: skip
     """Train the gate of edgeinfinite for a model; the model itself stays as it is.
 
@@ -226,9 +226,9 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
 @click.command("edgeinfinite", cls=SectionedCommand, short_help="Measure its gate on texts.")
 @gate_options(
     "Measurement",
-    data="Text files; the tenth, chosen by name, that training held out.",
-    form="Of the gate.",
-    budget="Entries a head.",
+    data="Folder of text files; it uses the tenth that training held out, chosen by name.",
+    form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
+    budget="KV entries per head.",
     tokens=8192,
     seed="Which texts, and where in them.",
 )
@@ -246,12 +246,12 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="Number of texts; fewer than two give no interval.",
+    help="Number of texts.",
 )
 @model_options
-@verbose_option("Output", "Tracebacks, library warnings.")
+@verbose_option("Output", "Show tracebacks and messages of libraries.")
 def measure(**values: Any) -> int:  # fmt: skip
-    """Perplexity with the memory, without it, and with the memory of another text.
+    """Measure perplexity with the memory, without it, and with the memory of another text.
 
     The weights of a gate alone can help. If the memory of another text helps as much as that of the
     text itself, the model uses nothing from memory. The paper's ablation (no window, no sinks,

@@ -37,7 +37,7 @@ class MethodsCommand(SectionedCommand):
 
 @click.command("methods", cls=MethodsCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=MethodsType().shell_complete)
-@click.option("-v", "--verbose", is_flag=True, help="Show all settings.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the settings of every method.")
 @click.option("--json", is_flag=True, help="Print one JSON object per method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
     """List the methods: what decides which entries of the KV cache stay.
@@ -54,25 +54,38 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
     if AUTO in names:
         if len(names) > 1 or json:
-            raise click.UsageError(f"{AUTO} is no method of its own; show it alone.")
-        click.echo(f"{AUTO}\n\n{textwrap.indent(ABOUT, '  ')}")
+            raise click.UsageError(f"{AUTO} is not a method; show it alone, without --json.")
+        click.echo(f"{AUTO}\n\n{_indented(ABOUT)}")
         return
     chosen = {name: method_info(name) for name in names} or available_methods()
     if json:
         for method in chosen.values():
             click.echo(json_text(method.to_json()))
         return
-    width = max(map(len, chosen)) + 2
-    for index, (name, method) in enumerate(chosen.items()):
-        if not names and not verbose:
-            click.echo(f"{name:{width}}{method.summary}")
-            continue
-        click.echo(("\n" if index else "") + _page(method))
+    if not names and not verbose:
+        summaries = {AUTO: ABOUT.partition("\n")[0], **{n: m.summary for n, m in chosen.items()}}
+        width = max(map(len, chosen)) + 2
+        for name, summary in summaries.items():
+            first = f"{name:{width}}"
+            click.echo(click.wrap_text(summary, WIDTH, first, " " * width))
+        return
+    click.echo("\n\n".join(_page(method) for method in chosen.values()))
+
+
+def _indented(about: str) -> str:
+    """A description in `WIDTH` columns; lines of tables, which begin with a space, stay."""
+    paragraphs = about.split("\n\n")
+    return "\n\n".join(
+        textwrap.indent(each, "  ")
+        if each.startswith(" ")
+        else click.wrap_text(" ".join(each.split()), WIDTH, "  ", "  ")
+        for each in paragraphs
+    )
 
 
 def _page(method: MethodInfo) -> str:
     name = method.name
-    paragraphs = [name, textwrap.indent(method.about, "  ")]
+    paragraphs = [name, _indented(method.about)]
     if method.source:
         paragraphs.append(f"  Paper: {method.source}")
     lines = []

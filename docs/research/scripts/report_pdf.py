@@ -1,0 +1,27 @@
+"""Writes the PDF that docs/guide/ask-a-book.md asks: three pages of made-up sentences."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "support"))
+
+from make_documents import drawn, pdf
+
+PAGES = (
+    (
+        "Report on the mill at Ostbury",
+        "The mill stands on the river Ane and has two wheels.",
+        "It was built in 1811 by Tobias Crane.",
+    ),
+    (
+        "The miller and his family",
+        "Ada Quill hid the letter behind the third millstone.",
+        "Nobody found it before the flood.",
+    ),
+    ("The flood", "The flood of 1846 took both wheels and the road."),
+)
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(pdf([drawn(page) for page in PAGES]))
