@@ -155,7 +155,7 @@ def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
     other.write_text("Another text.\n")
     ran = cli("remember", "--memory", memory, str(other), "--checkpoint", str(saved))
     assert ran.code == 3
-    assert "the sources are others now" in ran.stderr
+    assert "the sources have changed since" in ran.stderr
 
 
 def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:

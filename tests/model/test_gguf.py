@@ -95,7 +95,7 @@ def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
 def test_frequencies_of_their_own_are_refused(tmp_path: Path) -> None:
     more = {"rope_freqs.weight": np.linspace(1, 9, 4).astype(np.float32)}
     path = gguf_files.write(tmp_path / "m.gguf", more=more)
-    with pytest.raises(ModelError, match="frequencies in a way of its own"):
+    with pytest.raises(ModelError, match="rotary frequencies in its own way"):
         converted(path)
 
 
