@@ -96,7 +96,8 @@ def conversation(
     message of more than `longest_system` tokens is read as text.
     """
     own = request.kvstream.question if request.kvstream is not None else None
-    settled, messages = [], []
+    settled: list[Message] = []
+    messages: list[Message] = []
     for index, sent in enumerate(request.messages):
         message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
         (settled if sent.role in ("system", "developer") else messages).append(message)
