@@ -13,32 +13,71 @@ from kvstream.server.schema import ChatRequest, clean, text_of
 
 
 @dataclass(frozen=True)
+class Message:
+    """A message of a request, as it came."""
+
+    name: str
+    """``message 1``, ``message 2``, ...: what citations call it."""
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question, and what came before it."""
+
+    pieces: int
+    """Of `Conversation.pieces`, those before the answer to the question."""
+    messages: int
+    """Of `Conversation.messages`, those up to the question, its own message too."""
+    asked: Split
+
+
+@dataclass(frozen=True)
 class Conversation:
     """What a request asks, of which texts."""
 
     pieces: tuple[Text, ...]
     """All texts in order; the answer to the last question is not among them."""
-    asked: Split
+    turns: tuple[Turn, ...]
+    """Of every question, the last one too."""
+    messages: tuple[Message, ...] = ()
+    """All but those of the system."""
+    settled: tuple[Message, ...] = ()
+    """Those of the system, wherever they stood: they hold from the first question on."""
     system: str = ""
-    turns: tuple[tuple[int, str], ...] = ()
-    """Of every question, the last one too: how many pieces came before it, and its words."""
     warnings: tuple[str, ...] = field(default=())
 
-    def keys(self, base: str) -> list[str]:
-        """A digest for each of `turns`: of `base`, of all that was read before it, and of it.
+    @property
+    def asked(self) -> Split:
+        """The last question."""
+        return self.turns[-1].asked
 
-        Two conversations whose messages are the same up to a question have its key in common.
+    def keys(self, base: str) -> list[str]:
+        """A digest for each of `turns`: of `base`, of all messages up to its own, and of it.
+
+        Two conversations have a key in common if and only if their messages are the same up to a
+        question, and the question was found in the same way. The digest is of the messages and
+        not of the texts that are read: different messages can make the same texts (a user can
+        write what an answer looks like), and their memories kept what different questions asked.
         """
         digest = hashlib.sha256()
-        _add(digest, base, self.system)
+        _add(digest, base)
+        _add_messages(digest, self.settled)
         found, done = [], 0
-        for count, question in self.turns:
-            _add(digest, *(piece.text for piece in self.pieces[done:count]))
-            done = count
+        for turn in self.turns:
+            _add_messages(digest, self.messages[done : turn.messages])
+            done = turn.messages
             own = digest.copy()
-            _add(own, "question", question)
+            _add(own, turn.asked.place, turn.asked.question)
             found.append(own.hexdigest())
         return found
+
+
+def _add_messages(digest: hashlib._Hash, messages: Sequence[Message]) -> None:
+    _add(digest, str(len(messages)))
+    for message in messages:
+        _add(digest, message.name, message.role, message.text)
 
 
 def _add(digest: hashlib._Hash, *texts: str) -> None:
@@ -57,25 +96,23 @@ def conversation(
     message of more than `longest_system` tokens is read as text.
     """
     own = request.kvstream.question if request.kvstream is not None else None
-    system, messages = [], []
-    for index, message in enumerate(request.messages):
-        text = text_of(message, index)
-        if message.role in ("system", "developer"):
-            system.append(text)
-        else:
-            messages.append((f"message {index + 1}", message.role, text))
-    if not messages or messages[-1][1] != "user":
+    settled: list[Message] = []
+    messages: list[Message] = []
+    for index, sent in enumerate(request.messages):
+        message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
+        (settled if sent.role in ("system", "developer") else messages).append(message)
+    if not messages or messages[-1].role != "user":
         raise ApiError(
             400, "The last message must be of the role user: it has the question.",
             param="messages",
         )  # fmt: skip
     if own is not None and not own.strip():
         raise ApiError(400, "kvstream.question is empty.", param="kvstream.question")
-    if own is None and not messages[-1][2].strip():
+    if own is None and not messages[-1].text.strip():
         raise ApiError(400, "The last message is empty; it has the question.", param="messages")
     pieces: list[Text] = []
     warnings = []
-    prompt = "\n\n".join(text for text in system if text.strip())
+    prompt = "\n\n".join(message.text for message in settled if message.text.strip())
     if prompt and (of_memory or not _fits(prompt, count, longest_system)):
         pieces.append(Text(prompt, "system message"))
         prompt = ""
@@ -85,34 +122,36 @@ def conversation(
             else f"it has more than {longest_system} tokens"
         )
         warnings.append(f"The system message was read as text: {why}.")
-    turns: list[tuple[int, str]] = []
-    asked = _turns(messages, own, count, of_memory, pieces, turns)
+    turns = _turns(messages, own, count, of_memory, pieces)
     if not pieces and not of_memory:
         raise ApiError(400, "There is no text to read beside kvstream.question.", param="messages")
-    return Conversation(tuple(pieces), asked, prompt, tuple(turns), tuple(warnings))
+    return Conversation(
+        tuple(pieces), tuple(turns), tuple(messages), tuple(settled), prompt, tuple(warnings)
+    )
 
 
 def _turns(
-    messages: Sequence[tuple[str, str, str]],
+    messages: Sequence[Message],
     own: str | None,
     count: Callable[[str], int],
     of_memory: bool,
     pieces: list[Text],
-    turns: list[tuple[int, str]],
-) -> Split:
-    """Fills `pieces` and `turns` with what the messages say; returns the last question."""
-    asked, waiting = Split("", "", "message"), ""
-    for at, (name, role, text) in enumerate(messages):
-        if role == "assistant":
+) -> list[Turn]:
+    """The questions of messages, of which the last asks; what they say is added to `pieces`."""
+    turns: list[Turn] = []
+    waiting = ""
+    for at, message in enumerate(messages):
+        text = message.text
+        if message.role == "assistant":
             # As a page of questions and answers, which models have seen.
             told = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
-            pieces.append(Text(told, name))
+            pieces.append(Text(told, message.name))
             waiting = ""
             continue
         last = at + 1 == len(messages)
-        if not last and messages[at + 1][1] == "user":  # the question follows
+        if not last and messages[at + 1].role == "user":  # the question follows
             if text.strip():
-                pieces.append(Text(text, name))
+                pieces.append(Text(text, message.name))
             continue
         if last and own is not None:
             asked = Split(text.strip(), clean(own).strip(), "request")
@@ -121,10 +160,10 @@ def _turns(
         else:
             continue
         if asked.text:
-            pieces.append(Text(asked.text, name))
-        turns.append((len(pieces), asked.question))
+            pieces.append(Text(asked.text, message.name))
+        turns.append(Turn(len(pieces), at + 1, asked))
         waiting = "" if asked.text == asked.question else asked.question
-    return asked
+    return turns
 
 
 def _fits(text: str, count: Callable[[str], int], most: int) -> bool:

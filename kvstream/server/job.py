@@ -158,7 +158,8 @@ class Answering:
         Where more is to be read than it has read, all is read anew, for the new question.
         """
         sizes = [len(piece.text) for piece in talk.pieces]
-        for (count, _), key in zip(reversed(talk.turns), reversed(keys), strict=True):
+        for turn, key in zip(reversed(talk.turns), reversed(keys), strict=True):
+            count = turn.pieces
             path = self.cache.find(key) if count else None
             if path is None or sum(sizes[count:]) > sum(sizes[:count]):
                 continue

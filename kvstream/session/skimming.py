@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kvstream.answer.answering import answer, answered
 from kvstream.answer.citations import Basis
@@ -22,6 +23,8 @@ from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource
 from kvstream.memory.base import Memory
+from kvstream.memory.kept import positions
+from kvstream.memory.kept.positions import Kept
 from kvstream.model.loading import refuse_together
 from kvstream.run.request import Request
 from kvstream.session.session import Session
@@ -116,9 +119,10 @@ class Skimming:
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
         # From here on only numbers and text are taken from it.
+        held = positions.kept(memory)
         memory.release()
         for number, (first, excerpts) in enumerate(zip(guesses, chosen, strict=True)):
-            yield from self.answered_from(skimmed, first[0], excerpts, number)
+            yield from self.answered_from(skimmed, first[0], excerpts, number, lambda: held)
 
     def read(
         self, sources: RereadableSource, request: Request
@@ -144,7 +148,8 @@ class Skimming:
         """The events of one answer from what a small model left; its memory stays as it was."""
         first, basis = answered(skimmed.memory, question)
         excerpts = self.chosen(skimmed, question, basis)
-        yield from self.answered_from(skimmed, first, excerpts, number, earlier)
+        held = partial(positions.kept, skimmed.memory)
+        yield from self.answered_from(skimmed, first, excerpts, number, held, earlier)
 
     def skims(self, request: Request) -> Request:
         """What the small model is asked."""
@@ -235,10 +240,11 @@ class Skimming:
         first: Result,
         excerpts: Excerpts,
         number: int,
+        held: Callable[[], Kept],
         earlier: Sequence[tuple[str, str]] = (),
     ) -> Iterator[Event]:
-        """The large model's answer to one question."""
-        yield AnswerStarted(first.question, number)
+        """The large model's answer to one question; `held` tells what the small one keeps."""
+        yield AnswerStarted(first.question, number, held)
         began = time.perf_counter()
         memory, request = skimmed.memory, skimmed.request
         whole = self.whole(request, first.question)

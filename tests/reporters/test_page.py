@@ -19,7 +19,7 @@ from kvstream.reporters.html.safe import visible
 
 TEXT = "".join(
     f"{ATTACKS[n % 12]} Line {n}: Mrs. Ålund 🙂 walked {n * 7} miles to the sea.\n"
-    for n in range(90)
+    for n in range(48)
 )
 QUESTION = "How far did <b>Mrs. Ålund</b> walk {{ 7 * 7 }} \u202egnp?"
 METHODS = ("infinipot", "streaming")
@@ -81,6 +81,10 @@ def shaded(page: Any, column: str = ".t") -> dict[int, float]:
         f"{column} .k", "all => all.map(one => [one.dataset.token, one.title])"
     )
     return {int(token): int(title.split(" of ")[0]) for token, title in found}
+
+
+def color(page: Any, of: str) -> str:
+    return page.eval_on_selector(of, "one => getComputedStyle(one).backgroundColor")
 
 
 def status(page: Any) -> str:
@@ -197,7 +201,16 @@ def test_kept_by_one_and_not_by_the_other(both: Any, run: dict[str, Any]) -> Non
             f"({status(both).split('(')[1].split(')')[0]}) kept by {own}, not by {other}"
         )
         assert {union[token] for token in shaded(both)} <= expected
-        assert (both.locator(".k.only").count() > 0) == bool(expected)
+        assert (both.locator("#text .k.only").count() > 0) == bool(expected)
+        # The legend has the colors of the text, and the map names what it shows first.
+        for level in range(1, 9):
+            legend, text = f".scale .k{level}", f"#text .k{level}.only"
+            if both.locator(text).count():
+                assert color(both, legend) == color(both, text)
+        assert "only" in both.get_attribute(".scale .k1", "class")
+        assert both.inner_text("#rows").startswith(f"rows: kept by {own}, not by {other}, ")
+    both.check("input[value=both]", force=True)
+    assert both.locator(".scale .only").count() == 0
 
 
 def test_side_by_side(both: Any, run: dict[str, Any]) -> None:
@@ -216,8 +229,8 @@ def test_side_by_side(both: Any, run: dict[str, Any]) -> None:
 
 def test_a_page_without_scripts_has_the_text_and_the_answer(run: dict[str, Any]) -> None:
     with opened(run["folder"] / "infinipot.html", java_script_enabled=False) as page:
-        assert run["infinipot result"].answer in page.inner_text("#answers")
-        assert "Line 89" in page.text_content("#text")
+        assert visible(run["infinipot result"].answer) in page.inner_text("#answers")
+        assert "Line 47" in page.text_content("#text")
         assert "JavaScript" in page.inner_text("noscript")
 
 
@@ -228,5 +241,7 @@ def test_paper(run: dict[str, Any], tmp_path: Path) -> None:
         assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == (
             "rgb(252, 251, 248)"
         )
+        assert page.is_visible("#status")
+        assert not page.is_visible("#layer")
         assert page.pdf(path=str(tmp_path / "page.pdf"))[:4] == b"%PDF"
         assert page.wrong == []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
@@ -21,14 +22,18 @@ from kvstream.api.model import Model  # noqa: E402
 from kvstream.server.run import Server, listen  # noqa: E402
 from kvstream.server.service import Service  # noqa: E402
 from kvstream.server.settings import ServerSettings  # noqa: E402
+from kvstream.session.session import Session  # noqa: E402
+from kvstream.settings import ModelSettings  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def model(session) -> Model:
-    return Model(session)
+@pytest.fixture(scope="session")
+def model() -> Model:
+    """The embedded model, once for all tests of the server."""
+    torch.set_num_threads(1)
+    return Model(Session.open(ModelSettings(dtype="float32")))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def memories(model, tmp_path_factory) -> Path:
     """A folder with the memories ``book`` and ``other``."""
     folder = tmp_path_factory.mktemp("memories")
@@ -38,9 +43,9 @@ def memories(model, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def start(model) -> Iterator[Callable[..., Running]]:
-    """Starts servers; takes fields of ServerSettings. All end with the module."""
+@contextmanager
+def starter(model: Model) -> Iterator[Callable[..., Running]]:
+    """Starts servers; takes fields of ServerSettings. All end with the context."""
     with ExitStack() as stack:
 
         def begin(**fields: Any) -> Running:
@@ -69,6 +74,13 @@ def start(model) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture(scope="module")
-def server(start, memories) -> Running:
-    """A server with the memories, as a user would start it."""
-    return start(memories=memories)
+def start(model) -> Iterator[Callable[..., Running]]:
+    with starter(model) as begin:
+        yield begin
+
+
+@pytest.fixture(scope="session")
+def server(model, memories) -> Iterator[Running]:
+    """One server with the memories for all tests, as a user would start it."""
+    with starter(model) as begin:
+        yield begin(memories=memories)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
@@ -94,21 +93,16 @@ def test_the_openai_package_hears_of_an_error_in_a_stream(client, start) -> None
         list(stream)
 
 
-def test_llm_asks_a_memory(server, tmp_path) -> None:
+def test_llm_asks_a_memory(server, tmp_path, monkeypatch) -> None:
     """By its configuration of OpenAI-compatible models, as the guide shows it."""
-    pytest.importorskip("llm", reason="needs the extra test")
+    program = pytest.importorskip("llm.cli", reason="needs the extra test").cli
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     (tmp_path / "extra-openai-models.yaml").write_text(of_guide("yaml", server.url))
 
     def llm(*arguments: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "llm", *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"},
-        )
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(program, arguments, input=stdin)
+        assert done.exit_code == 0, done.output
         return done.stdout.strip()
 
     expected = server.ask(QUESTION, model="book").json()["choices"][0]["message"]["content"]

@@ -41,16 +41,20 @@ def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
         process.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_good_order(number, tmp_path) -> None:
+def asked(text: str) -> dict[str, object]:
+    """The body of a request for a stream."""
+    message = {"role": "user", "content": f"{text}\n\nWho hid the letter?"}
+    return {"model": "pocket", "stream": True, "messages": [message], "max_tokens": 8}
+
+
+def test_a_signal_ends_it_in_good_order(tmp_path) -> None:
     """What is at work is finished; the exit code is 0; no temporary folder is left."""
-    text = "Ada hid the letter. " * 500 + "\n\nWho hid the letter?"
-    body = {"model": "pocket", "stream": True, "messages": [{"role": "user", "content": text}]}
+    body = asked("Ada hid the letter. " * 100)
     with program(TMPDIR=str(tmp_path)) as (process, url):
         assert len(list(tmp_path.glob("kvstream-serve-*"))) == 1
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as reply:
             assert reply.status_code == 200
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             assert "[DONE]" in reply.read().decode()
         out, _ = process.communicate(timeout=30)
         assert (process.returncode, out) == (0, "")
@@ -58,14 +62,16 @@ def test_a_signal_ends_it_in_good_order(number, tmp_path) -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    text = "Nobody saw the boats. " * 100_000 + "\n\nWho hid the letter?"
-    body = {"model": "pocket", "stream": True, "messages": [{"role": "user", "content": text}]}
+    """After the first one what is at work goes on: the short request is finished."""
+    short, endless = asked("Ada hid the letter. " * 50), asked("Nobody saw the boats. " * 40_000)
     with (
         program("--grace", "60") as (process, url),
-        httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60),
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60),
+        httpx.stream("POST", f"{url}/v1/chat/completions", json=short, timeout=60) as reply,
     ):
         process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        assert "[DONE]" in reply.read().decode()
+        assert process.poll() is None
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,9 @@ def test_a_conversation_is_text_with_its_questions_and_answers() -> None:
     assert [piece.name for piece in found.pieces] == ["message 2", "message 3"]
     assert found.asked.question == "And where?"
     assert found.system == "Be brief."
-    assert found.turns == ((1, "Who hid it?"), (2, "And where?"))
+    assert [(turn.pieces, turn.messages, turn.asked.question) for turn in found.turns] == [
+        (1, 1, "Who hid it?"), (2, 3, "And where?"),
+    ]  # fmt: skip
 
 
 def test_of_several_messages_in_a_row_the_last_has_the_question() -> None:
@@ -102,9 +105,47 @@ def test_conversations_share_the_keys_of_what_they_share(texts, other, at) -> No
     assert len(set(longer)) == len(longer)
     changed = list(texts)
     changed[at % len(texts)] = other
-    if "".join(changed[at % len(texts)].split()) != "".join(texts[at % len(texts)].split()):
-        assert talk(*messages(changed)).keys("base")[-1] != keys[-1]
+    same = talk(*messages(changed)).keys("base")[-1] == keys[-1]
+    assert same == (changed == texts)
     assert talk(*messages(texts)).keys("another")[-1] != keys[-1]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Both are the text "a" with the question "?".
+        ([("user", "a\n?")], [("user", "?\na")]),
+        ([("user", "a")], [("user", "a\na")]),
+        # A user who writes what an answer looks like.
+        (
+            [("user", "a"), ("assistant", "b"), ("user", "c")],
+            [("user", "a"), ("user", "\nAnswer: b\n"), ("user", "c")],
+        ),
+        # Citations name the second message there.
+        ([("user", "a")], [("system", " "), ("user", "a")]),
+        ([("system", "a"), ("system", "b"), ("user", "a")], [("system", "a\n\nb"), ("user", "a")]),
+    ],
+)
+def test_conversations_that_read_the_same_text_share_no_key(one, other) -> None:
+    assert talk(*one).keys("base")[-1] != talk(*other).keys("base")[-1]
+
+
+def test_the_own_question_has_a_key_of_its_own() -> None:
+    plain = talk(("user", "a\n\nb?")).keys("base")
+    own = [talk(("user", "a\n\nb?"), kvstream={"question": q}).keys("base") for q in ("b?", "c?")]
+    assert len({*plain, *own[0], *own[1]}) == 3
+
+
+def test_no_two_short_conversations_share_a_key() -> None:
+    """All conversations of one to three short messages, whoever said them."""
+    texts = ["a", "a ", "?", "a\n?", "?\na", "\nAnswer: a\n"]
+    roles = [("user",), *product(("user", "assistant", "system"), ("user",))]
+    roles += product(("user", "assistant"), ("user", "assistant"), ("user",))
+    seen: dict[str, Any] = {}
+    for who in roles:
+        for said in product(texts, repeat=len(who)):
+            messages = tuple(zip(who, said, strict=True))
+            assert seen.setdefault(talk(*messages).keys("base")[-1], messages) == messages
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -167,6 +167,10 @@ def test_events_come_in_order(pair: Skimming, story: Path) -> None:
     request = Request((FACT.question,), RUN)
     events: list[Event] = list(pair.ask(open_sources([str(story)]), request))
     kinds = [type(event) for event in events]
+    started = next(event for event in events if isinstance(event, AnswerStarted))
+    assert started.kept is not None  # of the small model's memory, which is gone by now
+    assert isinstance(events[-1], Answered)
+    assert len(started.kept().ordinals) == events[-1].result.retained > 0
     assert kinds.count(Started) == kinds.count(AnswerStarted) == kinds.count(Answered) == 1
     assert kinds.index(Started) < kinds.index(StepDone) < kinds.index(AnswerStarted)
     assert kinds[-1] is Answered

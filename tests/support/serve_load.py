@@ -45,15 +45,16 @@ def make_memory(folder: Path, budget: str) -> None:
 class Load:
     """Clients that ask until an end; every request is counted as it ends."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, lines: int) -> None:
+        self.url, self.lines = url, lines
         self.sent = self.answered = self.left = 0
         self.lost: list[str] = []
         self._lock = threading.Lock()
 
     def ask(self, http: httpx.Client, chance: random.Random, kind: str) -> None:
         """One request of a kind."""
-        text = f"{FACT}{FILLER * chance.randint(5, 120)}In the year {chance.randint(1, 40)}.\n\n"
+        filler = FILLER * chance.randint(5, self.lines)
+        text = f"{FACT}{filler}In the year {chance.randint(1, 40)}.\n\n"
         body: dict[str, Any] = {
             "model": "book" if kind == "book" else "pocket",
             "messages": [{"role": "user", "content": QUESTION}],
@@ -116,9 +117,11 @@ def first_tokens(url: str, count: int) -> list[float]:
     return times
 
 
-def under_load(url: str, pid: int, clients: int, requests: int, minutes: float) -> dict[str, Any]:
+def under_load(
+    url: str, pid: int, clients: int, requests: int, minutes: float, lines: int
+) -> dict[str, Any]:
     """Requests of all clients at once: so many each, or for so many minutes."""
-    load, process = Load(url), psutil.Process(pid)
+    load, process = Load(url, lines), psutil.Process(pid)
     kinds = ("book", "read") if not minutes else ("book", "book", "read", "talk", "leave")
     end = time.monotonic() + 60 * minutes
     each = requests // clients if not minutes else None
@@ -163,16 +166,25 @@ def under_load(url: str, pid: int, clients: int, requests: int, minutes: float) 
 
 
 def measure(
-    *, budget: str, clients: int, requests: int, minutes: float, parallel: int, quiet: int
+    *,
+    budget: str,
+    clients: int,
+    requests: int,
+    minutes: float,
+    parallel: int,
+    quiet: int,
+    lines: int = 120,
+    memories: Path | None = None,
 ) -> dict[str, Any]:
-    """Start a server, ask it, end it."""
+    """Start a server, ask it, end it. `memories` has a ``book.kvs``; without it one is made."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make_memory(folder, budget)
+        folder = memories or Path(name)
+        if memories is None:
+            make_memory(folder, budget)
         command = [
-            sys.executable, "-m", "kvstream", "serve", "--memories", name, "--budget", budget,
-            "--port", "0", "--parallel", str(parallel), "--threads", "1", "--cache", "50MB",
-            "--queue", str(max(32, 2 * clients)),
+            sys.executable, "-m", "kvstream", "serve", "--memories", str(folder),
+            "--budget", budget, "--port", "0", "--parallel", str(parallel),
+            "--threads", "1", "--cache", "50MB", "--queue", str(max(32, 2 * clients)),
         ]  # fmt: skip
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
@@ -184,7 +196,7 @@ def measure(
         threading.Thread(target=process.stderr.read, daemon=True).start()
         try:
             first = first_tokens(url, quiet + 1) if quiet else []
-            found_load = under_load(url, process.pid, clients, requests, minutes)
+            found_load = under_load(url, process.pid, clients, requests, minutes, lines)
         finally:
             process.terminate()
         code = process.wait(60)
@@ -205,6 +217,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200, help="of all clients together")
     parser.add_argument("--minutes", type=float, default=0.0, help="in place of --requests")
     parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=120, help="of the longest text")
     parser.add_argument("--quiet", type=int, default=20, help="requests before the load")
     print(json.dumps(measure(**vars(parser.parse_args())), indent=1))
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from kvstream.api.logs import LogSummary, record
 from kvstream.cli.shared.reports import command_line
 from kvstream.reporters.format import number
-from kvstream.reporters.html.page import Page, Table, Timeline
+from kvstream.reporters.html.page import Bar, Page, Table, Timeline, TimelineRow
 from kvstream.version import __version__
 
 
@@ -31,7 +35,7 @@ def log_page(log: LogSummary, rows: int) -> str:
                 ("Templates", number(told["templates"]), "lines of one shape"),
                 *((level.capitalize(), count, "lines") for level, count in levels),
             ],
-            timelines=_timelines(told),
+            timelines=_timelines(log, told),
             tables=_tables(told),
             settings=[("rows", str(rows))],
         )
@@ -42,25 +46,81 @@ def _clock(seconds: float | None) -> str:
     """A time of the log, which has no zone or UTC."""
     if seconds is None:
         return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+        return ""
 
 
-def _timelines(told: dict[str, Any]) -> list[Timeline]:
-    """When each finding was there: by time, else by line."""
-    first, last = told["first_time"], told["last_time"]
-    by_time = first is not None and last is not None and last > first
-    low, high = (first, last) if by_time else (1, max(2, told["lines"]))
-    key = "time" if by_time else "line"
-    found: dict[str, list[tuple[str, str, float, float]]] = {}
+BARS = 120
+"""Parts of the axis of a timeline, at most."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """From where to where a log goes: in seconds, else in lines."""
+
+    low: float
+    high: float
+    by_time: bool
+    width: float
+    """Of a bucket in which `LogSummary` counts lines."""
+
+    @classmethod
+    def of(cls, log: LogSummary) -> _Axis:
+        low, high = log.total.low, log.total.high
+        if not log.by_line and low is not None and high is not None and high > low:
+            return cls(low, high, True, log.width)
+        return cls(1, max(2, log.lines), False, log.width)
+
+    def share(self, at: float) -> float:
+        """Where on the axis, from 0 to 1."""
+        return min(1.0, max(0.0, (at - self.low) / (self.high - self.low)))
+
+    def bars(self, buckets: Mapping[int, int]) -> list[Bar]:
+        """Lines over the axis, in bars of equally many buckets; the highest has height 1."""
+        first, last = (int(at // self.width) for at in (self.low, self.high))
+        each = math.ceil((last - first + 1) / BARS)
+        sums: Counter[int] = Counter()
+        for bucket, count in buckets.items():
+            sums[(min(last, max(first, bucket)) - first) // each] += count
+        most = max(sums.values())
+        edge = [self.share((first + i * each) * self.width) for i in range(max(sums) + 2)]
+        return [(edge[i], edge[i + 1], count / most) for i, count in sorted(sums.items())]
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        if self.by_time:
+            return _clock(self.low), _clock(self.high)
+        return "line 1", f"line {self.high:,.0f}"
+
+
+def _timelines(log: LogSummary, told: dict[str, Any]) -> list[Timeline]:
+    """How many lines of each finding came when: by time, else by line."""
+    axis = _Axis.of(log)
+    shapes = {log.where(shape.first_line): shape for shape in log.shapes}
+    key = "time" if axis.by_time else "line"
+    found: dict[str, list[TimelineRow]] = {}
+    # Of a log within one second the buckets are of time, and the axis is of lines.
+    counted = axis.by_time or log.by_line
+    if counted:
+        every = f"{told['lines']:,}"
+        found["all lines"] = [("all lines", every, axis.bars(log.total.buckets))]
     for finding in told["findings"]:
+        place = finding["first"]["source"] or "", finding["first"]["line"]
+        shape = shapes.get(place) if finding["templates"] == 1 else None
         begin, end = finding["first"][key], finding["last"][key]
-        if begin is None or end is None:
+        if shape is not None and shape.buckets and counted:
+            bars = axis.bars(shape.buckets)
+        elif begin is not None and end is not None and (axis.by_time or len(log.sources) < 2):
+            # Of a component, or of several templates, it is known from when to when.
+            first, last = sorted((axis.share(begin), axis.share(end)))
+            bars = [(first, last, 0.5)]
+        else:
             continue
-        shares = sorted(min(1.0, max(0.0, (at - low) / (high - low))) for at in (begin, end))
         words = f"{finding['count']:,} {finding['level'] or ''}".strip()
-        found.setdefault(finding["section"], []).append((finding["template"], words, *shares))
-    ends = (_clock(low), _clock(high)) if by_time else ("line 1", f"line {high:,}")
-    return [Timeline(title.capitalize(), ends, rows) for title, rows in found.items()]
+        found.setdefault(finding["section"], []).append((finding["template"], words, bars))
+    return [Timeline(title.capitalize(), axis.ends, rows) for title, rows in found.items()]
 
 
 def _tables(told: dict[str, Any]) -> list[Table]:

@@ -113,15 +113,20 @@ class Bars:
     """Label, value, low and high end of the interval; shares from 0 to 1."""
 
 
+Bar = tuple[float, float, float]
+"""From where to where, as shares of the axis, and a height from 0 to 1."""
+TimelineRow = tuple[str, str, Sequence[Bar]]
+"""What it is, words beside it, and how much of it there was when."""
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """When each of several things was there."""
+    """When each of several things was there, and how much of it."""
 
     title: str
     ends: tuple[str, str]
     """What stands at the beginning and the end of the axis."""
-    rows: Sequence[tuple[str, str, float, float]]
-    """What it is, words beside it, and from where to where, as shares of the axis."""
+    rows: Sequence[TimelineRow]
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _plots(rows: list[Any], plot: Any, report: Any) -> Any:
     for title, key, unit, sign in (*plot.PANELS, plot.DEVICE_PANEL):
         measured = [r for r in rows if r.get(key)]
         yield from pages.lines(
-            title.capitalize(), measured, ("tokens", lambda r: r["tokens"]),
+            title[0].upper() + title[1:], measured, ("tokens", lambda r: r["tokens"]),
             (sign, lambda r, key=key, unit=unit: r[key] / unit),  # type: ignore[misc]
             lambda r: _name(r, ours).strip(), log=True,
         )  # fmt: skip

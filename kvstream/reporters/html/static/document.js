@@ -162,13 +162,15 @@
     follow();
   }, { rootMargin: "600px 0px" });
 
-  const status = by("status");
+  const status = by("status"), names = by("rows");
+  const swatches = document.querySelectorAll(".scale .k");
   const update = () => {
     version++;
     view = chosen();
     for (const index of near) render(index);
     const amount = (pane) => pane.counts.reduce((sum, c) => sum + (c > 0), 0);
     const [first, second] = view.panes.map(amount);
+    for (const swatch of swatches) swatch.classList.toggle("only", Boolean(view.panes[0].only));
     status.textContent = `${kv.number(first)} of ${kv.number(data.read)} tokens `
       + `(${kv.share(first, data.read)}) ${view.told}`
       + (view.also ? `, ${kv.number(second)} (${kv.share(second, data.read)}) ${view.also}` : "");
@@ -176,14 +178,17 @@
     draw();
   };
 
-  /* The map: one row for all heads, one for each layer; of several readings a row each. */
+  /* The map: one row for all heads, one for each layer; of several readings a row each, and one for
+     what only one of them kept where that is shown. */
   const canvas = by("map"), slider = by("place"), readout = by("readout");
   const ALL = 22;
 
   const rows = () => {
     const layer = controls.layer.value;
     if (shadings.length > 1) {
-      return shadings.map((s) => ({ name: s.name, height: ALL, ...held(s) }));
+      const each = shadings.map((s) => ({ name: s.name, height: ALL, ...held(s) }));
+      const [pane] = view.panes;
+      return pane.only ? [{ name: view.told, height: ALL, ...pane }, ...each] : each;
     }
     const only = shadings[0];
     const made = [{ name: "all", height: ALL, ...held(only) }];
@@ -212,7 +217,8 @@
     const paint = picture.getContext("2d");
     paint.scale(ratio, ratio);
     const bins = Math.max(1, Math.min(data.read, Math.floor(width / 2)));
-    const base = kv.color("--map"), ink = kv.color("--kept");
+    const base = kv.color("--map");
+    if (shadings.length > 1) names.textContent = `rows: ${made.map((row) => row.name).join(", ")}`;
     let top = 0;
     for (const row of made) {
       paint.globalAlpha = 1;
@@ -222,7 +228,7 @@
       for (let i = 0; i < count; i++) {
         if (row.counts[i]) sums[Math.floor((tokens.ordinal[i] * bins) / data.read)]++;
       }
-      paint.fillStyle = ink;
+      paint.fillStyle = kv.color(row.only ? "--only" : "--kept");
       sums.forEach((sum, bin) => {
         if (!sum) return;
         const from = Math.ceil((bin * data.read) / bins);
@@ -389,9 +395,11 @@
   tell();
   addEventListener("resize", () => { picture = null; draw(); });
   kv.recolored(() => {
-    // On paper all of it is shaded, where it is not a book of its own.
-    if (document.documentElement.classList.contains("print") && sections.length < 200) {
-      sections.forEach((section, index) => render(index));
+    // On paper all of it is shaded; of a book of its own what was shaded before, as now chosen.
+    if (document.documentElement.classList.contains("print")) {
+      sections.forEach((section, index) => {
+        if (sections.length < 200 || drawn[index] >= 0) render(index);
+      });
     }
     picture = null;
     draw();

@@ -1,0 +1,154 @@
+"""``--report``: which commands write a page, what is refused, and a log drawn over time."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kvstream.api.logs import LogSummary, record
+from kvstream.cli.shared import log_pages
+
+pytest.importorskip("jinja2", reason="needs the extra report")
+
+TEXT = "Ada hid the letter under the third stone. " + "Nobody saw the boats come home. " * 40
+QUESTION = "Who hid the letter?"
+START = datetime(2026, 11, 22, 3)
+
+
+def log_text(lines: int = 3000) -> str:
+    """A line each second, and a burst of errors."""
+    made = []
+    for second in range(lines):
+        when = START + timedelta(seconds=second)
+        made.append(f"{when} INFO web: GET /item/{second}")
+        if 1200 <= second < 1260:
+            made += [f"{when} ERROR orders: order {second}{i} was not saved" for i in range(5)]
+    return "\n".join(made) + "\n"
+
+
+def summary(text: str, name: str = "a.log") -> LogSummary:
+    log = LogSummary()
+    log.begin(name)
+    log.feed(text)
+    log.close()
+    return log
+
+
+def test_a_log_is_drawn_over_time() -> None:
+    log = summary(log_text())
+    lines = {t.title: t for t in log_pages._timelines(log, record(log, 16))}
+    ((_, words, bars),) = lines["All lines"].rows
+    assert words == "3,300"
+    assert len(bars) <= log_pages.BARS
+    ((text, words, bars),) = lines["Errors and warnings"].rows
+    assert (words, "was not saved" in text) == ("300 error", True)
+    # Nearly all of them in the minute of the burst, which is 40% of the way.
+    highest = max(bars, key=lambda bar: bar[2])
+    assert highest[2] == 1.0
+    assert highest[0] <= 1230 / 2999 <= highest[1]
+    assert all(begin >= 1200 / 2999 - 0.03 and end <= 1260 / 2999 + 0.03 for begin, end, _ in bars)
+    ((_, _, bars),) = lines["Most lines"].rows
+    assert bars[0][0] == 0.0
+    assert bars[-1][1] == 1.0
+    assert min(height for _, _, height in bars[1:-1]) > 0.8  # even, as the lines are
+
+
+def test_bars_are_the_counts_of_the_lines() -> None:
+    """Against a slow count of the lines of the log."""
+    text = log_text(400)
+    log = summary(text)
+    axis = log_pages._Axis.of(log)
+    bars = axis.bars(log.total.buckets)
+    counts = [0] * len(bars)
+    for line in text.splitlines():
+        share = (datetime.fromisoformat(line[:19]) - START).total_seconds() / 399
+        counts[max(i for i, (begin, _, _) in enumerate(bars) if begin <= share)] += 1
+    assert [height for _, _, height in bars] == [count / max(counts) for count in counts]
+    assert sum(counts) == 400
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-22 03:00:00 INFO a: step & done\n" * 60,  # all in one second
+        "worker & finished its part\n" * 600,  # no times
+        "".join(f'{{"time": {9 * 10**12 * (i + 1)}, "msg": "x {i}"}}\n' for i in range(50)),
+        '{"time": 1e300, "msg": "x"}\n' * 50,
+    ],
+)
+def test_a_log_of_odd_times_has_a_page(cli, tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.log").write_text(text)
+    page = tmp_path / "odd.html"
+    ran = cli("summarize", str(tmp_path / "odd.log"), "--as", "log", "--report", str(page))
+    assert ran.code == 0, ran.stderr
+    found = page.read_text()
+    assert "<caption>Most lines</caption>" in found or "<caption>New or rare</caption>" in found
+    for name in ("x", "y", "width", "height"):
+        values = [float(v) for v in re.findall(rf'<rect[^>]* {name}="([^"]*)"', found)]
+        assert all(0 <= value <= 100 for value in values)
+
+
+def test_ask_and_its_options_write_a_page(cli, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    page = tmp_path / "page.html"
+    common = ["-m", "pocket", "--budget", "200", "--max-tokens", "4", "--report", str(page)]
+    for more in ([], ["--reread=both"], ["--thin", "auto"]):
+        ran = cli("ask", str(tmp_path / "a.txt"), QUESTION, *common, *more)
+        assert ran.code == 0, ran.stderr
+        assert f"Wrote {page}" in ran.stderr
+        assert QUESTION in page.read_text()
+        page.unlink()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--each"], "--report shows one text"),
+        (["--dry-run"], "--dry-run reads nothing, so there is no --report"),
+        (["--skim", "pocket"], "names the model that answers, too"),
+    ],
+)
+def test_what_has_no_page_says_so_and_leaves_no_file(cli, tmp_path: Path, more, message) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    page = tmp_path / "page.html"
+    ran = cli(
+        "ask", str(tmp_path / "a.txt"), QUESTION, "-m", "pocket", "--budget", "200",
+        "--report", str(page), *more,
+    )  # fmt: skip
+    assert ran.code == 2
+    assert message in ran.stderr
+    assert not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["perplexity", "a.txt", "--budget", "200"], ["<h1", "infinipot"]),
+        (
+            [
+                "needle",
+                "--kind",
+                "passkey",
+                "--lengths",
+                "300",
+                "--trials",
+                "1",
+                "--depths",
+                "0.5",
+                "--budget",
+                "200",
+            ],
+            ["Needles: passkey", "data-chart"],
+        ),
+    ],
+)
+def test_benchmarks_write_a_page(cli, tmp_path: Path, monkeypatch, arguments, parts) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text(TEXT)
+    ran = cli("bench", *arguments, "-m", "pocket", "--report", "page.html")
+    assert ran.code == 0, ran.stderr
+    page = Path("page.html").read_text()
+    assert all(part in page for part in parts)
