@@ -23,7 +23,9 @@ ROWS = 16
 RARE = 3
 """Most lines of a template that is rare."""
 LATE = 0.25
-"""Share of the log behind which a template is new."""
+"""Share of the log before a template, from which it may be new."""
+CHANCE = 0.01
+"""Chance at which lines spread over the whole log would all come that late."""
 FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
@@ -150,6 +152,9 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     if not news:
         found += _silent_components(log, order, when, found)
     chosen = _chosen(found, rows)
+    if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
+        for finding in chosen:  # what most rows have tells them not apart
+            finding.notes = [note for note in finding.notes if note != "new"]
     told = sum(f.count for f in chosen if f.templates)
     every = sum(s.count - (s.reported if news else 0) for s in shapes)
     return Report(chosen, len(shapes), told, every)
@@ -199,7 +204,7 @@ def _finding(
             notes.append("new")
             score += 2
     elif late > LATE:
-        if shape.count > 1:
+        if _is_new(shape, log):
             notes.append("new")
         score += 1
     changed = False
@@ -207,11 +212,16 @@ def _finding(
     if burst is not None:
         start, end, lines, factor = burst
         together = "burst", start
-        until = "" if end == start else f" to {when.bucket(end + 1)}"
-        notes.append(
-            f"burst of {lines:,} lines from {when.bucket(start)}{until} "
-            f"({factor:.0f} times its rate)"
-        )
+        if lines == shape.count:
+            notes.append(f"one burst of {lines:,} lines")
+        else:
+            how = (
+                f"burst of {lines:,} of these lines {_from_to(shape, start, end, when)}"
+                if 2 * lines > shape.count
+                else f"burst of {lines:,} lines {_from_to(shape, start, end, when)} "
+                f"({factor:.0f} times its rate)"
+            )
+            notes.append(how)
         score += 2 + min(math.log10(lines), 4)
         changed = True
     silence = None if rare else _silence(shape, log, order)
@@ -308,6 +318,27 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
         first.variables = []
         kept.append(first)
     return kept
+
+
+def _from_to(shape: Shape, start: int, end: int, when: Clock) -> str:
+    """From when to when buckets reach, as far as there are lines of the template."""
+    low, high = start * when.log.width, (end + 1) * when.log.width
+    if shape.low is not None and shape.high is not None:
+        low, high = max(low, shape.low), min(high, shape.high)
+    first, last = when(low, max(int(low), 1)), when(high, int(high))
+    return f"from {first}" if first == last else f"from {first} to {last}"
+
+
+def _is_new(shape: Shape, log: LogSummary) -> bool:
+    """Whether a template is missing at first: were its lines spread over the whole log, they would
+    hardly all come behind LATE of it. Lines of one bucket count as one.
+    """
+    if not shape.buckets:
+        return False
+    begin = min(shape.buckets)
+    before = sum(n for bucket, n in log.total.buckets.items() if bucket < begin)
+    share = before / max(log.total.count, 1)
+    return share > LATE and (1 - share) ** len(shape.buckets) < CHANCE
 
 
 def _lateness(shape: Shape, log: LogSummary) -> float:
@@ -459,13 +490,13 @@ def _silent_components(
 
 
 def _name(shape: Shape, place: int) -> str:
-    """What a variable is called: the word before it."""
+    """What a variable is called: the words before it, if there are any."""
     named: list[str] = []
     for word in reversed(shape.template.words[max(place - 2, 0) : place]):
         if WILDCARD in word or not any(c.isalpha() for c in word):
             break
         named.insert(0, word)
-    return " ".join(named) or f"value {place + 1}"
+    return " ".join(named) or WILDCARD
 
 
 def _variables(shape: Shape) -> list[dict[str, Any]]:

@@ -206,7 +206,7 @@ class LineParser:
                 seconds, before, pattern = known
                 end = _ENDS[pattern].match(line, length)
                 if end is not None:
-                    return self._ended(line, seconds, before, end, access=pattern is _ACCESS)
+                    return self._ended(line, seconds, before, end, *end.groups(), pattern)
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
@@ -239,21 +239,26 @@ class LineParser:
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
-        return self._ended(line, seconds, before, match, access=match.re is _ACCESS)
+        return self._ended(line, seconds, before, match, *match.group("f", "zone"), match.re)
 
     def _ended(
-        self, line: str, seconds: float, before: str, match: re.Match[str], *, access: bool
+        self,
+        line: str,
+        seconds: float,
+        before: str,
+        match: re.Match[str],
+        fraction: str | None,
+        zone: str | None,
+        pattern: re.Pattern[str],
     ) -> tuple[float, str]:
         """Add fraction and zone; and what is left of the line."""
-        fraction, zone = match.group("f", "zone")
         if fraction:
-            digits = fraction.lstrip(".,:")
-            seconds += int(digits) / 10 ** len(digits)
+            seconds += float(f"0.{fraction.lstrip('.,:')}")
         if zone and (zone := zone.strip()) != "Z":
             offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
-        if access:
+        if pattern is _ACCESS:
             return seconds, _with_status(before, rest)
         if before and before not in ("[", "- "):
             return seconds, f"{before} {rest}"

@@ -1,9 +1,8 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 16 of a template, then each 16th, behind 1,024 each 64th); reports name how many
-were looked at. Time is
-cut into buckets of one width for all templates; the width doubles when there are too many.
+lines (the first 16 of a template, then each 17th, behind 1,024 each 67th: primes, because logs have
+periods); reports name how many were looked at. Time is cut into buckets of one width for all templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, MANY, STEPS = 16, 1024, (16, 64)
+ALL_VALUES, MANY, STEPS = 16, 1024, (17, 67)
 """Lines of a template whose values are all looked at; the step to line MANY, and behind."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
@@ -340,11 +339,14 @@ class LogSummary:
         if total.first_time is None:
             total.begin(number, time)
         if time is not None:
-            for series in (shape, total):
-                if series.high is None or time > series.high:
-                    series.high = time
-                elif time < series.low:  # type: ignore[operator]
-                    series.low = time
+            if shape.high is None or time > shape.high:
+                shape.high = time
+            elif time < shape.low:  # type: ignore[operator]
+                shape.low = time
+            if total.high is None or time > total.high:
+                total.high = time
+            elif time < total.low:  # type: ignore[operator]
+                total.low = time
         if bucket is not None:
             shape.buckets[bucket] += 1
             total.buckets[bucket] += 1
