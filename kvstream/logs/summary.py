@@ -2,7 +2,8 @@
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
 lines (the first 16 of a template, then each 17th, behind 1,024 each 67th: primes, because logs have
-periods); reports name how many were looked at. Time is cut into buckets of one width for all templates; the width doubles when there are too many.
+periods); reports name how many were looked at. Time is cut into buckets of one width for all
+templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -133,6 +134,51 @@ class Variable:
             held[1] += total
 
 
+@dataclass
+class Gap:
+    """A time in which something wrote one line or none."""
+
+    length: float = 0.0
+    """Seconds (lines, in a log without times)."""
+    lines: int = 0
+    """Lines of the log meanwhile."""
+    line: int = 0
+    """The last line before."""
+    start: float | None = None
+    end: float | None = None
+
+
+class Component(Series):
+    """The lines of one program, service or class."""
+
+    __slots__ = ("before", "longest", "second")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: tuple[int, float | None] = 0, None
+        """The line before the last one, and its time."""
+        self.longest = Gap()
+        self.second = 0.0
+        """Length of the second longest gap, apart from the longest."""
+
+    def gap(self, line: int, time: float | None) -> None:
+        """Note how long ago the line before the last one was: one line does not end a silence."""
+        start, since = self.before
+        self.before = self.last_line, self.last_time
+        if not start:
+            return
+        length = line - start if time is None or since is None else time - since
+        if length <= self.second:
+            return
+        apart = start >= self.longest.line + self.longest.lines
+        if length > self.longest.length:
+            if apart:
+                self.second = self.longest.length
+            self.longest = Gap(length, line - start, start, since, time)
+        elif apart:
+            self.second = length
+
+
 class Shape(Series):
     """The lines of one template."""
 
@@ -237,7 +283,7 @@ class LogSummary:
         """Templates that have left."""
         self.left_levels: Counter[str] = Counter()
         """Lines of templates that have left, by level."""
-        self.components: OrderedDict[str, Series] = OrderedDict()
+        self.components: OrderedDict[str, Component] = OrderedDict()
         self.jumps: list[int] = []
         """Lines at which the clock goes back, the first ones."""
         self.jumped = 0
@@ -362,10 +408,12 @@ class LogSummary:
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
         series = self.components.get(name)
         if series is None:
-            series = self.components[name] = Series()
+            series = self.components[name] = Component()
             series.begin(number, time)
             if len(self.components) > MOST_COMPONENTS:
                 self.components.popitem(last=False)
+        else:
+            series.gap(number, time)
         series.count += 1
         series.last_line, series.last_time = number, time
         if time is not None and time > (series.high or time - 1):

@@ -87,6 +87,39 @@ def test_a_service_that_goes_silent_is_told() -> None:
     assert any(n.startswith("silent since") for n in notes)
 
 
+def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
+    """Quiet weeks of two services, in which one takes longer on a single day."""
+    lines = []
+    for _ in range(days * 250):
+        t = rng.uniform(0, days * 86_400)
+        slow = 3 if 40 < t / 86_400 < 44 else 1
+        lines.append((t, f"INFO pay: charge took {rng.lognormvariate(3, 0.2) * slow:.1f} ms"))
+        lines.append((rng.uniform(0, days * 86_400), f"INFO mail: queue of {rng.randint(0, 9)}"))
+    return lines
+
+
+def test_a_silence_and_a_slow_day_of_a_long_log_are_told() -> None:
+    lines = months(random.Random(11))
+    day = 86_400
+    lines = [x for x in lines if "mail" not in x[1] or not 20.0 * day < x[0] < 20.4 * day]
+    lines.append((20.3 * day, "INFO mail: still here"))  # one line does not end it
+    notes = [n for f in report(finished(lines)).findings for n in f.notes]
+    assert any(n.startswith("silent from 05-2") for n in notes), notes
+    assert any("charge took goes from 2" in n and "from 06-" in n for n in notes), notes
+
+
+def test_a_service_that_is_silent_in_the_last_hours_of_weeks_is_told() -> None:
+    lines = [x for x in months(random.Random(12)) if "mail" not in x[1] or x[0] < 59.6 * 86_400]
+    notes = [n for f in report(finished(lines)).findings for n in f.notes]
+    assert any(n.startswith("silent since 06-29") for n in notes), notes
+
+
+def test_quiet_weeks_have_no_findings_over_time() -> None:
+    for seed in range(3):
+        made = report(finished(months(random.Random(seed), days=20)))
+        assert not [f for f in made.findings if f.section == "changes over time"]
+
+
 def test_a_drift_is_told() -> None:
     rng = random.Random(6)
     lines = quiet_day(rng)
