@@ -32,6 +32,8 @@ MUCH = 0.05
 """Share of the log that it has, where its lines are no errors."""
 LONGER = 2.5
 """Times the second longest gap of a component that a silence lasts."""
+USUAL = 0.6
+"""Share of the buckets of time in which a component writes, or its silence says little."""
 LEAST = 30
 """Lines that are expected meanwhile, at least."""
 ENOUGH_VALUES = 8
@@ -528,6 +530,8 @@ def _gap(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
     gap, second = series.longest, series.second
     low, high, now = series.first_time, series.high, log.total.high
     start, since = series.before
+    if len(series.buckets) < USUAL * len(log.total.buckets):
+        return None  # it comes and goes
     if low is None or high is None or now is None or since is None:
         return None
     last = Gap(now - since, log.lines - start, start, since)
