@@ -206,7 +206,7 @@ class LineParser:
                 seconds, before, pattern = known
                 end = _ENDS[pattern].match(line, length)
                 if end is not None:
-                    return self._ended(line, seconds, before, end, *end.groups(), pattern)
+                    return self._ended(line, seconds, before, end, end.groups(), pattern)
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
@@ -239,7 +239,7 @@ class LineParser:
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
-        return self._ended(line, seconds, before, match, *match.group("f", "zone"), match.re)
+        return self._ended(line, seconds, before, match, match.group("f", "zone"), match.re)
 
     def _ended(
         self,
@@ -247,11 +247,11 @@ class LineParser:
         seconds: float,
         before: str,
         match: re.Match[str],
-        fraction: str | None,
-        zone: str | None,
+        groups: tuple[str | None, ...],
         pattern: re.Pattern[str],
     ) -> tuple[float, str]:
         """Add fraction and zone; and what is left of the line."""
+        fraction, zone = groups
         if fraction:
             seconds += float(f"0.{fraction.lstrip('.,:')}")
         if zone and (zone := zone.strip()) != "Z":
