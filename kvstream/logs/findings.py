@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from kvstream.logs.lines import SEVERE, message_of
-from kvstream.logs.summary import LogSummary, Series, Shape, Variable
+from kvstream.logs.summary import Component, Gap, LogSummary, Series, Shape, Variable
 from kvstream.logs.templates import WILDCARD, shown
 
 ROWS = 16
@@ -23,11 +23,23 @@ ROWS = 16
 RARE = 3
 """Most lines of a template that is rare."""
 LATE = 0.25
-"""Share of the log behind which a template is new."""
+"""Share of the log before a template, from which it may be new."""
+CHANCE = 0.01
+"""Chance at which lines spread over the whole log would all come that late."""
 FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
 """Share of the log that it has, where its lines are no errors."""
+LONGER = 2.5
+"""Times the second longest gap of a component that a silence lasts."""
+USUAL = 0.6
+"""Share of the buckets of time in which a component writes, or its silence says little."""
+LEAST = 30
+"""Lines that are expected meanwhile, at least."""
+ENOUGH_VALUES = 8
+"""Values whose mean is compared with others; buckets with fewer are taken together."""
+DEVIATIONS = 6.0
+"""Median deviations of these means from which a short change is told."""
 LONGEST_GAP = 900.0
 """Seconds (lines, in a log without times) before a burst in which a line may explain it."""
 CAUSE = 5.0
@@ -150,6 +162,9 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     if not news:
         found += _silent_components(log, order, when, found)
     chosen = _chosen(found, rows)
+    if not news and 2 * sum("new" in f.notes for f in chosen) > len(chosen):
+        for finding in chosen:  # what most rows have tells them not apart
+            finding.notes = [note for note in finding.notes if note != "new"]
     told = sum(f.count for f in chosen if f.templates)
     every = sum(s.count - (s.reported if news else 0) for s in shapes)
     return Report(chosen, len(shapes), told, every)
@@ -199,7 +214,7 @@ def _finding(
             notes.append("new")
             score += 2
     elif late > LATE:
-        if shape.count > 1:
+        if _is_new(shape, log):
             notes.append("new")
         score += 1
     changed = False
@@ -207,11 +222,16 @@ def _finding(
     if burst is not None:
         start, end, lines, factor = burst
         together = "burst", start
-        until = "" if end == start else f" to {when.bucket(end + 1)}"
-        notes.append(
-            f"burst of {lines:,} lines from {when.bucket(start)}{until} "
-            f"({factor:.0f} times its rate)"
-        )
+        if lines == shape.count:
+            notes.append(f"one burst of {lines:,} lines")
+        else:
+            how = (
+                f"burst of {lines:,} of these lines {_from_to(shape, start, end, when)}"
+                if 2 * lines > shape.count
+                else f"burst of {lines:,} lines {_from_to(shape, start, end, when)} "
+                f"({factor:.0f} times its rate)"
+            )
+            notes.append(how)
         score += 2 + min(math.log10(lines), 4)
         changed = True
     silence = None if rare else _silence(shape, log, order)
@@ -226,12 +246,22 @@ def _finding(
         score += 2 + min(math.log10(expected), 4)
         changed = True
     for place, variable in shape.variables.items():
+        high = _deviation(variable, order)
+        if high is not None:
+            usual, other, place_of, end_of, z = high
+            notes.append(
+                f"{_name(shape, place)} goes from {_amount(usual)} to "
+                f"{_amount(other, variable.unit)} {_from_to(shape, place_of, end_of, when)}"
+            )
+            score += 3 + min(math.log10(z), 2)
+            changed = True
+            continue
         drift = _drift(variable, order)
         if drift is not None:
             early, end_value, z = drift
             name = _name(shape, place)
             notes.append(
-                f"{name} goes from {early:,.3g} to {end_value:,.3g} {variable.unit}".rstrip()
+                f"{name} goes from {_amount(early)} to {_amount(end_value, variable.unit)}"
             )
             score += 3 + min(math.log10(z), 2)
             changed = True
@@ -308,6 +338,33 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
         first.variables = []
         kept.append(first)
     return kept
+
+
+def _amount(number: float, unit: str = "") -> str:
+    """A quantity for people, with three digits."""
+    text = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+    return f"{text} {unit}".rstrip()
+
+
+def _from_to(shape: Shape, start: int, end: int, when: Clock) -> str:
+    """From when to when buckets reach, as far as there are lines of the template."""
+    low, high = start * when.log.width, (end + 1) * when.log.width
+    if shape.low is not None and shape.high is not None:
+        low, high = max(low, shape.low), min(high, shape.high)
+    first, last = when(low, max(int(low), 1)), when(high, int(high))
+    return f"from {first}" if first == last else f"from {first} to {last}"
+
+
+def _is_new(shape: Shape, log: LogSummary) -> bool:
+    """Whether a template is missing at first: were its lines spread over the whole log, they would
+    hardly all come behind LATE of it. Lines of one bucket count as one.
+    """
+    if not shape.buckets:
+        return False
+    begin = min(shape.buckets)
+    before = sum(n for bucket, n in log.total.buckets.items() if bucket < begin)
+    share = before / max(log.total.count, 1)
+    return share > LATE and (1 - share) ** len(shape.buckets) < CHANCE
 
 
 def _lateness(shape: Shape, log: LogSummary) -> float:
@@ -432,6 +489,62 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
     return a, b, z
 
 
+def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int, int, float] | None:
+    """The usual mean of a quantity and another one that it has for a short while: the values, the
+    first and the last bucket, and how far apart they are in deviations.
+    """
+    points: list[tuple[int, int, float]] = []  # first and last bucket, mean
+    begin, numbers, total = 0, 0.0, 0.0
+    for bucket in order:
+        if bucket in variable.means:
+            begin = begin if numbers else bucket
+            numbers += variable.means[bucket][0]
+            total += variable.means[bucket][1]
+            if numbers >= ENOUGH_VALUES:
+                points.append((begin, bucket, total / numbers))
+                numbers = total = 0.0
+    counted = sum(held[0] for held in variable.means.values())
+    if len(points) < 24 or variable.rises > 0.9 * counted:
+        return None
+    usual = median(mean for *_, mean in points)
+    off = [mean - usual for *_, mean in points]
+    spread = max(median(map(abs, off)) * 1.5, 1e-3)
+    first = last = max(range(len(off)), key=lambda i: abs(off[i]))
+    most = off[first]
+    if abs(most) < DEVIATIONS * spread:
+        return None
+    while first > 0 and off[first - 1] * most > abs(most) * DEVIATIONS / 2 * spread:
+        first -= 1
+    while last + 1 < len(off) and off[last + 1] * most > abs(most) * DEVIATIONS / 2 * spread:
+        last += 1
+    a, b = math.expm1(usual), math.expm1(usual + most)
+    if (last - first + 1) * 5 > len(points) or max(a, b) < 1.25 * max(min(a, b), 1e-9):
+        return None
+    return (a, b, points[first][0], points[last][1], abs(most) / spread) if b >= 0.01 else None
+
+
+def _gap(series: Component, log: LogSummary) -> tuple[Gap, float] | None:
+    """A silence far longer than any other, however short it is in a long log; and the lines that
+    were expected. A gap without an end lasts until now.
+    """
+    gap, second = series.longest, series.second
+    low, high, now = series.first_time, series.high, log.total.high
+    start, since = series.before
+    if len(series.buckets) < USUAL * len(log.total.buckets):
+        return None  # it comes and goes
+    if low is None or high is None or now is None or since is None:
+        return None
+    last = Gap(now - since, log.lines - start, start, since)
+    if last.length > gap.length:
+        gap, second = last, gap.length
+    if gap.length < LONGER * second:
+        return None
+    # What floods the log must not raise what is expected of others, nor a clock that jumps.
+    share = min(gap.lines / max(log.total.count, 1), gap.length / max(now - low, 1.0))
+    expected = share * series.count
+    return (gap, expected) if expected >= LEAST else None
+
+
 def _silent_components(
     log: LogSummary, order: list[int], when: Clock, found: list[Finding]
 ) -> list[Finding]:
@@ -439,10 +552,19 @@ def _silent_components(
     rows: list[Finding] = []
     for name, series in log.components.items():
         silence = _silence(series, log, order)
-        if silence is None or silence[1] is not None:
+        if silence is not None and silence[1] is None:
+            start, _, expected = silence
+            note = f"silent since {when.bucket(start)} (about {expected:,.0f} lines expected)"
+        elif (found_gap := _gap(series, log)) is not None:
+            gap, expected = found_gap
+            until = "since" if gap.end is None else "from"
+            to = "" if gap.end is None else f" to {when(gap.end, gap.line)}"
+            note = (
+                f"silent {until} {when(gap.start, gap.line)}{to} "
+                f"(about {expected:,.0f} lines expected)"
+            )
+        else:
             continue
-        start, _, expected = silence
-        note = f"silent since {when.bucket(start)} (about {expected:,.0f} lines expected)"
         for other in list(found):  # one row is enough
             if (
                 list(other.components) == [name]
@@ -459,13 +581,13 @@ def _silent_components(
 
 
 def _name(shape: Shape, place: int) -> str:
-    """What a variable is called: the word before it."""
+    """What a variable is called: the words before it, if there are any."""
     named: list[str] = []
     for word in reversed(shape.template.words[max(place - 2, 0) : place]):
         if WILDCARD in word or not any(c.isalpha() for c in word):
             break
         named.insert(0, word)
-    return " ".join(named) or f"value {place + 1}"
+    return " ".join(named) or WILDCARD
 
 
 def _variables(shape: Shape) -> list[dict[str, Any]]:

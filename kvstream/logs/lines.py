@@ -96,17 +96,26 @@ _SECONDS = 4096
 _LENGTHS = 4
 """Different lengths of these beginnings."""
 
+_LEVEL_WORDS = {
+    "debug": "trace verbose debug fine finer finest",
+    "info": "info information config",
+    "notice": "notice",
+    "warning": "warn warning",
+    "error": "error err severe failure",
+    "fatal": "fatal critical crit emergency alert emerg panic",
+}
+_OF_WORD = {word: level for level, words in _LEVEL_WORDS.items() for word in words.split()}
+_ONLY_MARKED = ("alert", "emerg", "panic")
+"""Levels that messages also have in capitals: ``logrotate: ALERT exited abnormally``."""
+_CAPITALS = "|".join(word.upper() for word in _OF_WORD if word not in _ONLY_MARKED)
+_ANY_CASE = "|".join(_OF_WORD)
+# A level is in capitals, or the first word, or set apart: "in error state" names none.
 _LEVEL = re.compile(
-    r"(?:^|[\s\[(<|=:\"'])(?:(TRACE|VERBOSE|DEBUG|FINE|FINER|FINEST|debug|trace)"
-    r"|(INFO|Info|info|INFORMATION|Information|CONFIG)"
-    r"|(NOTICE|Notice|notice)|(WARN|WARNING|Warn|Warning|warn|warning)"
-    r"|(ERROR|ERR|Error|error|err|SEVERE|FAILURE)"
-    r"|(FATAL|CRITICAL|CRIT|ALERT|EMERG|EMERGENCY|PANIC|Fatal|Critical|fatal|critical|crit|alert"
-    r"|emerg|panic))(?=$|[\s\])>|,:\"'])"
+    rf"(?:^|[\s\[(<|=:\"'])({_CAPITALS})(?=$|[\s\])>|,:\"'])"
+    rf"|(?i:^\W*({_ANY_CASE})\b|[\[(<|]\s?({_ANY_CASE})\s?[\])>|:]|[\s:]({_ANY_CASE})\ ?:(?=\s|$))"
 )
-_OF_LEVEL = ("debug", "info", "notice", "warning", "error", "fatal")
 _NAMED = re.compile(r"\b(?:level|lvl|severity|loglevel)\"?\s*[=:]\s*\"?(\w+)", re.IGNORECASE)
-_LETTER = re.compile(r"^\s*(?:\d+\s+){0,2}([VDIWEF])[ /]")
+_LETTER = re.compile(r"^\s*(\d+\s+){0,2}([VDIWEF])[ /]")
 _OF_LETTER = dict(
     zip("VDIWEF", ("debug", "debug", "info", "warning", "error", "fatal"), strict=True)
 )
@@ -114,12 +123,18 @@ _FAILURE = re.compile(
     r"\b(?:errors?|fail(?:s|ed|ure|ures|ing)?|fatal|panic|exceptions?|\w+(?:Exception|Error)|denied"
     r"|refused|rejected|timed?[ -]?out|unable|cannot|could not|couldn't|segfault|abort(?:ed|ing)?"
     r"|corrupt\w*|out of memory|oom|killed|crash\w*|unreachable|unavailable|not responding"
-    r"|lost connection|broken pipe|deadlock|invalid|illegal|warn(?:ing)?)\b",
+    r"|lost connection|broken pipe|deadlock|invalid|illegal|warn(?:ing)?|critical|emergency"
+    r"|(?<!not )abnormal(?:ly)?)\b",
     re.IGNORECASE,
 )
 _NO_FAILURE = re.compile(
-    r"\b(?:0|no|without) (?:errors?|failures?)\b|\berrors?[=:] ?0\b", re.IGNORECASE
+    r"(?<!\S)(?:0|no|without) (?:errors?|fail(?:ures?|ed)|exceptions?|warnings?)\b"
+    r"|\b(?:errors?|fail(?:ures?|ed)|exceptions?|warnings?)[=:] ?0\b"
+    r"|(?<![\w.])/?(?:[\w.@+-]+/){2,}[\w.@+-]*",  # a path
+    re.IGNORECASE,
 )
+_DONE = re.compile(r"\b(?:done|ok|succeeded|success(?:ful(?:ly)?)?)\b[\s.!)\]]*$", re.IGNORECASE)
+"""The end of a line that tells of success, whatever its other words are."""
 _HEAD = 100
 """Characters behind the time in which the level stands."""
 _COMPONENT = re.compile(
@@ -191,7 +206,7 @@ class LineParser:
                 seconds, before, pattern = known
                 end = _ENDS[pattern].match(line, length)
                 if end is not None:
-                    return self._ended(line, seconds, before, end, access=pattern is _ACCESS)
+                    return self._ended(line, seconds, before, end, end.groups(), pattern)
         return self._parse(line)
 
     def _parse(self, line: str) -> tuple[float | None, str]:
@@ -224,21 +239,26 @@ class LineParser:
         self._begun[line[:length]] = seconds, before, match.re
         if length not in self._lengths:
             self._lengths = [length, *self._lengths[: _LENGTHS - 1]]
-        return self._ended(line, seconds, before, match, access=match.re is _ACCESS)
+        return self._ended(line, seconds, before, match, match.group("f", "zone"), match.re)
 
     def _ended(
-        self, line: str, seconds: float, before: str, match: re.Match[str], *, access: bool
+        self,
+        line: str,
+        seconds: float,
+        before: str,
+        match: re.Match[str],
+        groups: tuple[str | None, ...],
+        pattern: re.Pattern[str],
     ) -> tuple[float, str]:
         """Add fraction and zone; and what is left of the line."""
-        fraction, zone = match.group("f", "zone")
+        fraction, zone = groups
         if fraction:
-            digits = fraction.lstrip(".,:")
-            seconds += int(digits) / 10 ** len(digits)
+            seconds += float(f"0.{fraction.lstrip('.,:')}")
         if zone and (zone := zone.strip()) != "Z":
             offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
             seconds -= offset if zone[0] == "+" else -offset
         rest = line[match.end() :]
-        if access:
+        if pattern is _ACCESS:
             return seconds, _with_status(before, rest)
         if before and before not in ("[", "- "):
             return seconds, f"{before} {rest}"
@@ -331,15 +351,21 @@ def _with_status(before: str, rest: str) -> str:
 def level_of(rest: str) -> str:
     """The level of a line without its time: one of LEVELS."""
     head = rest[:_HEAD]
-    named = _NAMED.search(rest[:400])
-    found = _LEVEL.search(f" {named.group(1)}" if named else head)
-    if found is not None:
-        return _OF_LEVEL[(found.lastindex or 1) - 1]
     letter = _LETTER.match(head)
+    if letter is not None and letter.group(1):  # behind numbers of process and thread
+        return _OF_LETTER[letter.group(2)]
+    named = _NAMED.search(rest[:400])
+    if named is not None and (level := _OF_WORD.get(named.group(1).lower())):
+        return level
+    found = _LEVEL.search(head)
+    if found is not None:
+        return _OF_WORD[(found.group(found.lastindex or 1)).lower()]
     if letter is not None:
-        return _OF_LETTER[letter.group(1)]
-    text = _NO_FAILURE.sub("", rest[:1000])
-    return "suspect" if _FAILURE.search(text) else ""
+        return _OF_LETTER[letter.group(2)]
+    text = rest[:1000]
+    if _DONE.search(text):
+        return ""
+    return "suspect" if _FAILURE.search(_NO_FAILURE.sub("", text)) else ""
 
 
 def component_of(rest: str) -> str | None:

@@ -23,6 +23,11 @@ BRIEF = 40
 """Lines of a screen below which a page has no blank lines and short rows."""
 FEWEST = 4
 """Rows that a page has on the smallest screen."""
+TELLING = 0.1
+"""Share of the lines from which the most frequent value of a variable is named."""
+LONGEST_VALUE = 24
+"""Characters of a value that are shown."""
+BETWEEN = "  · "
 _INDENT = " " * 11
 _IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
 _NARROW_INDENT = " " * 8
@@ -52,20 +57,34 @@ def _short(component: str) -> str:
     return last if component.count(".") > 1 and last[:1].isupper() else component
 
 
-def _values(finding: Finding) -> str:
-    parts = []
-    for variable in finding.variables[:4]:
-        values = variable["values"]
-        if (
-            not values
-            or not values[0]["value"]
-            or (values[0]["lines"] == 1 and variable["looked_at"] > 1)
-        ):
+def _values(finding: Finding, room: int) -> str:
+    """The most frequent values of the variables, in percent of the lines that were looked at; as
+    many as there is room for, first those that tell most.
+    """
+    parts: list[tuple[float, str]] = []
+    for variable in finding.variables:
+        values, looked_at = variable["values"], variable["looked_at"]
+        if not values or not values[0]["value"]:
             continue
-        more = ", …" if variable["different"] > 2 or variable["more_different"] else ""
-        named = ", ".join(_shown(v["value"], 24) for v in values[:2])
-        parts.append(f"{variable['after']} = {named}{more}")
-    return "; ".join(parts)
+        share = values[0]["lines"] / looked_at
+        if share == 1:  # what never changes tells less
+            share, named = 0.0, _shown(values[0]["value"], LONGEST_VALUE)
+        elif values[0]["lines"] == 1 or share < TELLING:
+            continue
+        else:
+            named = ", ".join(
+                f"{_shown(v['value'], LONGEST_VALUE)} ({v['lines'] / looked_at:.0%})"
+                for v in values[:2]
+                if v["lines"] > 1
+            )
+            named += ", …" if variable["different"] > 2 or variable["more_different"] else ""
+        parts.append((-share, f"{variable['after']} = {named}"))
+    text = ""
+    for _, part in sorted(parts, key=lambda part: part[0]):
+        more = f"{text}; {part}" if text else part
+        if len(more) <= room:
+            text = more
+    return text
 
 
 def head(log: LogSummary) -> str:
@@ -154,16 +173,23 @@ def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str
     text = finding.message if finding.count == 1 and finding.message else finding.text
     shape = f"{by}: {_said(text)}" if by else _said(text)
     told = [*finding.notes]
-    if finding.section != SECTIONS[3] and finding.count > 1:
-        told += [values] if (values := _values(finding)) else []
+    bulk = finding.section == SECTIONS[3]
     if width >= NARROW:
         row = f"{finding.count:>9,}{level}  {when.span(finding)}  {place}  "
         indent, lines = _INDENT, [row + _shown(shape, width - len(row))]
+        room = width - (len(lines[0]) + len(BETWEEN) if bulk else len("; ".join([indent, *told])))
+        values = _values(finding, room) if finding.count > 1 else ""
+        if values and bulk:
+            lines[0] += BETWEEN + values
+        elif values:
+            told.append(values)
         if told:
             lines.append(indent + _shown("; ".join(told), width - len(indent)))
     else:
         row = f"{finding.count:>7,}{level} "
         indent, lines = _NARROW_INDENT, [row + _shown(shape, width - len(row))]
+        if not bulk and finding.count > 1 and (values := _values(finding, width)):
+            told.append(values)
         second = "; ".join([f"{place}  {when.span(finding)}", *told])
         cut = wrap("".join(c if c.isprintable() else " " for c in second), width - len(indent))
         lines += [indent + line for line in cut[:1]]

@@ -1,9 +1,9 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 16 of a template, then each 16th, behind 1,024 each 64th); reports name how many
-were looked at. Time is
-cut into buckets of one width for all templates; the width doubles when there are too many.
+lines (the first 16 of a template, then each 17th, behind 1,024 each 67th: primes, because logs have
+periods); reports name how many were looked at. Time is cut into buckets of one width for all
+templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, MANY, STEPS = 16, 1024, (16, 64)
+ALL_VALUES, MANY, STEPS = 16, 1024, (17, 67)
 """Lines of a template whose values are all looked at; the step to line MANY, and behind."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
@@ -134,6 +134,51 @@ class Variable:
             held[1] += total
 
 
+@dataclass
+class Gap:
+    """A time in which something wrote one line or none."""
+
+    length: float = 0.0
+    """Seconds (lines, in a log without times)."""
+    lines: int = 0
+    """Lines of the log meanwhile."""
+    line: int = 0
+    """The last line before."""
+    start: float | None = None
+    end: float | None = None
+
+
+class Component(Series):
+    """The lines of one program, service or class."""
+
+    __slots__ = ("before", "longest", "second")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: tuple[int, float | None] = 0, None
+        """The line before the last one, and its time."""
+        self.longest = Gap()
+        self.second = 0.0
+        """Length of the second longest gap, apart from the longest."""
+
+    def gap(self, line: int, time: float | None) -> None:
+        """Note how long ago the line before the last one was: one line does not end a silence."""
+        start, since = self.before
+        self.before = self.last_line, self.last_time
+        if not start:
+            return
+        length = line - start if time is None or since is None else time - since
+        if length <= self.second:
+            return
+        apart = start >= self.longest.line + self.longest.lines
+        if length > self.longest.length:
+            if apart:
+                self.second = self.longest.length
+            self.longest = Gap(length, line - start, start, since, time)
+        elif apart:
+            self.second = length
+
+
 class Shape(Series):
     """The lines of one template."""
 
@@ -238,7 +283,7 @@ class LogSummary:
         """Templates that have left."""
         self.left_levels: Counter[str] = Counter()
         """Lines of templates that have left, by level."""
-        self.components: OrderedDict[str, Series] = OrderedDict()
+        self.components: OrderedDict[str, Component] = OrderedDict()
         self.jumps: list[int] = []
         """Lines at which the clock goes back, the first ones."""
         self.jumped = 0
@@ -340,11 +385,14 @@ class LogSummary:
         if total.first_time is None:
             total.begin(number, time)
         if time is not None:
-            for series in (shape, total):
-                if series.high is None or time > series.high:
-                    series.high = time
-                elif time < series.low:  # type: ignore[operator]
-                    series.low = time
+            if shape.high is None or time > shape.high:
+                shape.high = time
+            elif time < shape.low:  # type: ignore[operator]
+                shape.low = time
+            if total.high is None or time > total.high:
+                total.high = time
+            elif time < total.low:  # type: ignore[operator]
+                total.low = time
         if bucket is not None:
             shape.buckets[bucket] += 1
             total.buckets[bucket] += 1
@@ -360,10 +408,12 @@ class LogSummary:
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
         series = self.components.get(name)
         if series is None:
-            series = self.components[name] = Series()
+            series = self.components[name] = Component()
             series.begin(number, time)
             if len(self.components) > MOST_COMPONENTS:
                 self.components.popitem(last=False)
+        else:
+            series.gap(number, time)
         series.count += 1
         series.last_line, series.last_time = number, time
         if time is not None and time > (series.high or time - 1):

@@ -12,7 +12,7 @@ MOST_TOKENS = 200
 ROWS_READ = 6
 """Rows of the page that the model reads."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
-_LINE = re.compile(r"\bL\d|:\d")
+_LINE = re.compile(r"\bL\d|:\d|\bline \d")
 _TERM = re.compile(r"\d+(?:[.,:/-]\d+)*|[A-Za-z_][\w.$/@-]*[\w$]|[A-Z]")
 
 

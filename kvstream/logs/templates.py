@@ -166,6 +166,8 @@ class TemplateTree:
         self._recent: OrderedDict[Template, None] = OrderedDict()
         self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
         self._masked: OrderedDict[tuple[str, str], Template] = OrderedDict()
+        self._has_hex = False
+        """Whether the last line had a long hexadecimal number: then the next one has, too."""
 
     def __iter__(self) -> Iterator[Template]:
         return iter(self._recent)
@@ -180,15 +182,17 @@ class TemplateTree:
     def add_named(self, line: str) -> tuple[Template, str | None]:
         """Count a line; its template, and the name of who wrote it."""
         raw = line[:LONGEST].encode("utf-8", "replace")
+        if self._has_hex:
+            self._has_hex = len(raw) > len(raw := _without_long_hex(raw))
         key = raw.translate(None, _DIGITS)
         known = self._known.get(key)
         if known is None or known[0].joined is not None:
-            short = _without_long_hex(raw).translate(None, _DIGITS)
-            known = self._known.get(short)
+            short = key if self._has_hex else _without_long_hex(raw).translate(None, _DIGITS)
+            if len(key) != len(short):
+                known = self._known.get(short)
+                self._has_hex = True
             if known is None or known[0].joined is not None:
                 known = self._known[short] = self._look_up(line), self.name(line)
-            if len(key) == len(short):
-                self._known[key] = known
             if len(self._known) > 8 * self.capacity:
                 self._known.popitem(last=False)
         template, name = known
@@ -290,14 +294,14 @@ class TemplateTree:
 
 def _without_long_hex(raw: bytes) -> bytes:
     """The line without its runs of 12 and more of ``0-9a-f-``: half the time of a pattern."""
-    marked = raw.translate(_HEX)
-    at, start, kept = marked.find(_LONG_HEX), 0, []
-    while at >= 0:
-        kept.append(raw[start:at])
-        rest = marked[at:]
-        start = at + len(rest) - len(rest.lstrip(b"\0"))
-        at = marked.find(_LONG_HEX, start)
-    kept.append(raw[start:])
+    pieces = raw.translate(_HEX).split(_LONG_HEX)
+    if len(pieces) == 1:
+        return raw
+    at = len(pieces[0])
+    kept = [raw[:at]]
+    for piece in pieces[1:]:
+        at += len(_LONG_HEX) + len(piece)
+        kept.append(raw[at - len(piece.lstrip(b"\0")) : at])  # the run may be longer
     return b"".join(kept)
 
 

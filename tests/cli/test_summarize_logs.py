@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.cli.shared import logs
+from kvstream.logs.page import page
+from kvstream.logs.summary import LogSummary
 
 
 def lines(day: int, count: int = 20) -> str:
@@ -101,3 +104,21 @@ def test_following_tells_what_is_new(log) -> None:
         finally:
             ran.terminate()
     assert ran.returncode in (0, 143)
+
+
+def test_the_rows_of_the_guide_are_those_of_the_pages(data: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs/guide/summarize-a-log.md"
+    *_, apache, others = [b for b in re.findall(r"```text\n(.*?)```", guide.read_text(), re.DOTALL)
+                          if "WARNING" in b or "ERROR" in b]  # fmt: skip
+    blocks = {"apache": apache}
+    for part in others.split("# ")[1:]:
+        title, _, rows = part.partition("\n")
+        blocks[title.lower()] = rows
+    assert len(blocks) == 6
+    for name, block in blocks.items():
+        log = LogSummary()
+        log.begin(name)
+        log.feed(gzip.decompress((data / f"logs/{name}_2k.log.gz").read_bytes()).decode())
+        log.close()
+        text = page(log, width=100)
+        assert [row for row in block.splitlines() if row not in text.split("\n")] == []

@@ -76,6 +76,18 @@ def test_what_is_no_time_is_none(line: str) -> None:
         (" INFO finished with 0 errors", "info"),
         (" finished with 0 errors", ""),
         (" session opened", ""),
+        (" logrotate: ALERT exited abnormally with [1]", "suspect"),
+        (" [alert] child died", "fatal"),
+        (" kernel: exception support... done.", ""),
+        (" mod_jk child in error state 6", "suspect"),
+        (" [error] mod_jk child in error state 6", "error"),
+        (" gige temperature 1 critical", "suspect"),
+        (" sshd: error: bind failed", "error"),
+        (" QQ.exe - a.b.com:443 error : no proxy", "error"),
+        (" see the info page: connection failed", "suspect"),
+        (" a: wrote /var/log/fail/crash.txt", ""),
+        (" job: 0 failed, 9 passed", ""),
+        (" 1702 2395 I Tag: error: none", "info"),
     ],
 )
 def test_levels(rest: str, level: str) -> None:

@@ -68,15 +68,56 @@ def test_a_quiet_log_has_no_findings_over_time() -> None:
 def test_a_burst_is_told_with_its_time() -> None:
     lines = quiet_day(random.Random(4))
     lines += [(40_000 + i / 2, f"WARN shop: retry {i}") for i in range(200)]
-    text = page(finished(lines))
-    (row,) = [x for x in text.split("\n") if "burst of 200 lines" in x]
-    assert "from 11:" in row or "from 10:" in row
+    rows = page(finished(lines)).split("\n")
+    (place,) = [i for i, row in enumerate(rows) if "one burst of 200 lines" in row]
+    assert "11:06:40 to 11:08:19" in rows[place - 1]
+
+
+def test_a_burst_of_a_template_that_was_there_before_has_its_own_times() -> None:
+    lines = quiet_day(random.Random(4))
+    lines += [(40_000 + i / 2, f"INFO shop: order {i} served in 2.5 ms") for i in range(900)]
+    (row,) = [x for x in page(finished(lines)).split("\n") if "burst of" in x]
+    assert "times its rate" in row
+    assert "from 11:0" in row
 
 
 def test_a_service_that_goes_silent_is_told() -> None:
     lines = [x for x in quiet_day(random.Random(5)) if "mail" not in x[1] or x[0] < 60_000]
     notes = [n for f in report(finished(lines)).findings for n in f.notes]
     assert any(n.startswith("silent since") for n in notes)
+
+
+def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
+    """Quiet weeks of two services, in which one takes longer on a single day."""
+    lines = []
+    for _ in range(days * 250):
+        t = rng.uniform(0, days * 86_400)
+        slow = 3 if 40 < t / 86_400 < 44 else 1
+        lines.append((t, f"INFO pay: charge took {rng.lognormvariate(3, 0.2) * slow:.1f} ms"))
+        lines.append((rng.uniform(0, days * 86_400), f"INFO mail: queue of {rng.randint(0, 9)}"))
+    return lines
+
+
+def test_a_silence_and_a_slow_day_of_a_long_log_are_told() -> None:
+    lines = months(random.Random(11))
+    day = 86_400
+    lines = [x for x in lines if "mail" not in x[1] or not 20.0 * day < x[0] < 20.4 * day]
+    lines.append((20.3 * day, "INFO mail: still here"))  # one line does not end it
+    notes = [n for f in report(finished(lines)).findings for n in f.notes]
+    assert any(n.startswith("silent from 05-2") for n in notes), notes
+    assert any("charge took goes from 2" in n and "from 06-" in n for n in notes), notes
+
+
+def test_a_service_that_is_silent_in_the_last_hours_of_weeks_is_told() -> None:
+    lines = [x for x in months(random.Random(12)) if "mail" not in x[1] or x[0] < 59.6 * 86_400]
+    notes = [n for f in report(finished(lines)).findings for n in f.notes]
+    assert any(n.startswith("silent since 06-29") for n in notes), notes
+
+
+def test_quiet_weeks_have_no_findings_over_time() -> None:
+    for seed in range(3):
+        made = report(finished(months(random.Random(seed), days=20)))
+        assert not [f for f in made.findings if f.section == "changes over time"]
 
 
 def test_a_drift_is_told() -> None:
@@ -113,11 +154,13 @@ def test_a_stack_trace_stays_with_its_line() -> None:
 
 
 def test_frequent_values_are_named() -> None:
-    log = read([at(i, f"WARN a: state {6 if i % 4 else 7}") for i in range(100)])
+    log = read([at(i, f"WARN a: state {6 if i % 4 else 7}") for i in range(3000)])
     (variable,) = report(log).findings[0].variables
-    assert variable["values"][0]["value"] == "6"
-    assert variable["looked_at"] < 100
-    assert "state = 6, 7" in page(log)
+    (six, seven) = variable["values"]
+    assert (six["value"], seven["value"]) == ("6", "7")
+    assert variable["looked_at"] < 200
+    assert abs(six["lines"] / variable["looked_at"] - 0.75) < 0.06  # a period of 4 in the log
+    assert "state = 6 (7" in page(log)
 
 
 def test_what_is_new_since_the_last_report() -> None:
@@ -128,6 +171,29 @@ def test_what_is_new_since_the_last_report() -> None:
     assert (error.count, error.first_line) == (1, 12)
     assert "new" in error.notes
     assert (beat.count, beat.first_line) == (1, 11)
+
+
+def test_the_bulk_has_its_values_in_one_line() -> None:
+    log = read([at(i, f"INFO web: GET /{i} gave {200 if i % 9 else 404}") for i in range(900)])
+    (row,) = [x for x in page(log).split("\n") if "GET" in x]
+    assert "gave = 200 (" in row
+    assert "404 (" in row
+
+
+def test_new_is_said_where_it_tells_something() -> None:
+    usual = [at(i, f"INFO a: beat {i}") for i in range(4000)]
+    late = [at(3000 + 10 * i, f"WARN a: retry {i}") for i in range(100)]
+    twice = [at(3500, "INFO b: one by one"), at(3900, "INFO b: one by one")]
+    notes = {f.text: f.notes for f in report(read(sorted(usual + late + twice))).findings}
+    assert "new" in notes["retry <*>"]
+    assert "new" not in notes["one by one"]  # two lines happen to be late
+
+
+def test_new_is_left_out_where_most_rows_would_have_it() -> None:
+    lines = [at(i, f"INFO a: beat {i}") for i in range(2000)]
+    for word in ("alpha", "beta", "gamma"):
+        lines += [at(2000 + 5 * i, f"WARN {word}: {word} {i}") for i in range(400)]
+    assert not [f for f in report(read(sorted(lines))).findings if "new" in f.notes]
 
 
 def test_rows_are_bounded_and_the_rest_is_counted() -> None:

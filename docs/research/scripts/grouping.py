@@ -1,6 +1,7 @@
 """Grouping accuracy of ``kvstream.logs.templates`` on the labelled samples of loghub.
 
     python docs/research/scripts/grouping.py path/to/loghub
+    python docs/research/scripts/grouping.py path/to/loghub --variants 4
 
 The folder holds ``NAME_2k.log_structured.csv`` and ``NAME_2k.log`` (https://github.com/logpai/loghub).
 A line is grouped right where the lines of its group are exactly those of its event (Zhu et al.,
@@ -13,8 +14,8 @@ whole lines with times and levels, the log a hundred times over.
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -33,13 +34,19 @@ def final(template: Template) -> Template:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--variants", type=int, help="of the tree alone [default: the program's]")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of a log, for its speed")
+    options = parser.parse_args()
+    settings = {} if options.variants is None else {"variants": options.variants}
     scores, speeds = [], []
     print("| Log | grouping accuracy | templates | events | messages/s | whole lines/s |")
     print("|---|---|---|---|---|---|")
-    for path in sorted(Path(sys.argv[1]).glob("*_2k.log_structured.csv")):
+    for path in sorted(options.folder.glob("*_2k.log_structured.csv")):
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = list(csv.DictReader(file))
-        tree, begin = TemplateTree(), time.process_time()
+        tree, begin = TemplateTree(**settings), time.process_time()
         found = [tree.add(row["Content"]) for row in rows]
         took = time.process_time() - begin
         events: dict[str, set[int]] = defaultdict(set)
@@ -56,7 +63,7 @@ def main() -> None:
         text = Path(str(path).removesuffix("_structured.csv")).read_text("utf-8", "replace")
         log, begin = LogSummary(), time.process_time()
         log.begin(path.name)
-        for _ in range(REPEATS):
+        for _ in range(options.repeats):
             log.feed(text if text.endswith("\n") else f"{text}\n")
         speeds.append(log.lines / (time.process_time() - begin))
         print(

@@ -78,7 +78,9 @@ def made_log(seed: int, lines: int, *, incidents: bool = True) -> tuple[list[str
     style = seed % 4
     services = [word(rng) + "-" + word(rng) for _ in range(12)]
     silent, slow, bursting = rng.sample(services, 3)
-    stop = DAY * (rng.uniform(0.7, 0.85) if incidents else 2)
+    stop = DAY * rng.uniform(0.7, 0.85)
+    if not incidents:
+        stop = 2 * DAY
     burst_at, flood_at = DAY * rng.uniform(0.2, 0.8), DAY * rng.uniform(0.3, 0.9)
     drift_from = DAY * rng.uniform(0.3, 0.6)
     templates = []
