@@ -149,6 +149,8 @@ def load(settings: ModelSettings) -> BoundedModel:
             # This reports weights that do not fit, with sizes; transformers' own report is off.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            # Else transformers asks the hub for an adapter, and asks again for 24 seconds.
+            adapter_kwargs={"local_files_only": common["local_files_only"]},
             **placement,
             **common,
         )

@@ -228,10 +228,19 @@ def test_quantizing_without_the_library_says_what_to_install(
     ],
 )
 def test_missing_models_are_told_with_the_remedy(
-    name: str, more: dict[str, Any], message: str
+    name: str, more: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And without a look at the hub, which would be tried for 24 seconds."""
+    looked: list[Any] = []
+
+    def look(*asked: Any, **_: Any) -> None:
+        looked.append(asked)
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", look)
     with pytest.raises(ModelError, match=message):
         load(ModelSettings(name, device="cpu", **more))
+    assert not looked
 
 
 def in_cache(folder: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
