@@ -57,6 +57,8 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
         code = os.waitstatus_to_exitcode(status)
         if code < 0 and -code not in CRASHES:
             return 128 - code
+        if code > 128:  # ended by a signal while libraries were imported, which it told itself
+            return code
         noise.seek(0)
         return crashed(noise.read().decode(errors="replace"))
 

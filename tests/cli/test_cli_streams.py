@@ -322,6 +322,18 @@ def test_termination_leaves_no_file_behind(book, tmp_path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["book.txt"]
 
 
+def test_a_signal_before_a_command_begins_ends_in_words() -> None:
+    program = (
+        "import os, signal, kvstream.cli, kvstream.cli.guard as guard\n"
+        "guard.guarded = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "kvstream.cli.main()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (143, "", "Terminated.\n")
+
+
 @pytest.mark.parametrize(
     ("name", "code", "says"), [("SIGINT", 130, "Interrupted."), ("SIGTERM", 143, "Terminated.")]
 )
