@@ -43,8 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(model: BoundedModel) -> tuple[Reader, list[int]]:
-    """Five budgets of tokens through `streaming`, and an answer."""
-    text = torch.randint(3, 500, (5 * BUDGET,), generator=torch.Generator().manual_seed(1)).tolist()
+    """Three budgets of tokens through `streaming`, and an answer."""
+    text = torch.randint(3, 500, (3 * BUDGET,), generator=torch.Generator().manual_seed(1)).tolist()
     sizes = BudgetSplit(BUDGET, prompt=1, catalyst=0, question=3, answer=8)
     run = RunSettings(budget=Budget(tokens=BUDGET), method="streaming")
     reader = Reader(model, make("streaming"), run, sizes, head=[1], estimate=len(text))
@@ -56,15 +56,24 @@ def read(model: BoundedModel) -> tuple[Reader, list[int]]:
     return reader, answer
 
 
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> tuple[BoundedModel, Reader, list[int]]:
+    """The model without a limit, and what it reads and says."""
+    model = load(ModelSettings(str(folder), device="cpu"))
+    return (model, *read(model))
+
+
 @pytest.mark.parametrize("limit", [3_000_000, 1_000_000, 10_000])
-def test_weights_beyond_the_limit_stay_on_disk(folder: Path, limit: int) -> None:
+def test_weights_beyond_the_limit_stay_on_disk(
+    folder: Path, whole: tuple[BoundedModel, Reader, list[int]], limit: int
+) -> None:
     """Down to a limit that holds not even the embeddings, with the same answer to the bit."""
-    whole = load(ModelSettings(str(folder), device="cpu"))
+    model, a, said = whole
     part = load(ModelSettings(str(folder), device="cpu", max_weights=limit))
     held = sum(p.nbytes for p in part.model.parameters() if p.device.type != "meta")
-    assert held <= limit < sum(p.nbytes for p in whole.model.parameters())
+    assert held <= limit < sum(p.nbytes for p in model.model.parameters())
     assert part.device.type == "cpu"
-    (a, said), (b, also) = read(whole), read(part)
+    b, also = read(part)
     assert said == also
     for one, other in zip(a.cache.stores, b.cache.stores, strict=True):
         assert torch.equal(one.keys[:, : one.used], other.keys[:, : other.used])

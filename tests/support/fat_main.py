@@ -1,4 +1,4 @@
-"""A model with very fat keys and values reads eight budgets; prints what the process grew by.
+"""A model with very fat keys and values reads five budgets; prints what the process grew by.
 
 In a process of its own, so that nothing else's memory counts.
 """
@@ -23,7 +23,7 @@ from kvstream.methods.registry import make
 from kvstream.model.probe import bound
 from kvstream.settings import RunSettings
 
-BUDGET, CHUNK, TIMES = 256, 48, 8
+BUDGET, CHUNK, TIMES = 256, 48, 5
 SHAPE = {
     "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 32,
     "head_dim": 256, "hidden_size": 32, "intermediate_size": 16,
