@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kvstream.answer.answering import answers
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.events import Answered, AnswerToken, Result
+from kvstream.events import Answered, AnswerToken, Event, Result
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
-from kvstream.session.session import Session
+from kvstream.session.session import Session, finished
 from kvstream.settings import Budget, RunSettings
 
 ROOM = 256
@@ -45,15 +46,29 @@ def ask(
     """
     with document(text) as path:
         request = Request(tuple(questions), run, reread=reread, layout=layout)
-        written: list[str] = []
-        results = []
-        for event in session.ask(open_sources([path], text=True), request):
-            if isinstance(event, AnswerToken):
-                written.append(event.text)
-            elif isinstance(event, Answered):
-                results.append(replace(event.result, answer="".join(written)))
-                written.clear()
-        return results
+        return _results(session.ask(open_sources([path], text=True), request))
+
+
+def ask_later(
+    session: Session, text: str, questions: Sequence[str], run: RunSettings
+) -> list[Result]:
+    """The same where no question is known while `text` is read."""
+    with document(text) as path:
+        reading = Request((), run, command="remember")
+        memory = finished(session.read(open_sources([path], text=True), reading))
+        return _results(answers(memory, Request(tuple(questions), run)))
+
+
+def _results(events: Iterator[Event]) -> list[Result]:
+    written: list[str] = []
+    results = []
+    for event in events:
+        if isinstance(event, AnswerToken):
+            written.append(event.text)
+        elif isinstance(event, Answered):
+            results.append(replace(event.result, answer="".join(written)))
+            written.clear()
+    return results
 
 
 def ask_by_words(

@@ -9,6 +9,7 @@ from kvstream.cli.groups import Modules
 BENCHES = {
     "needle": "Find what was said once in a long text.",
     "qa": "Answer questions of a data set.",
+    "suite": "Tasks with long texts, as RULER and NoLiMa describe them.",
     "summary": "Summaries against those of people.",
     "perplexity": "How surprising long texts are.",
     "speed": "Time and memory of reading.",

@@ -1,0 +1,150 @@
+"""Tasks as RULER describes them: needles of several kinds, variables, common and frequent words.
+
+Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context Language Models?", section 3
+and appendix B. Sentences, questions and word lists are our own, there is no example in front of
+the text, the filler is any text, and the numbers have seven digits as in the paper. So the scores
+compare methods and models with each other, not with published ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import string
+from collections.abc import Callable, Sequence
+
+from kvstream.evaluation.filler import Filler
+from kvstream.evaluation.suites.task import Make, Sample, Task, hidden
+from kvstream.evaluation.synthetic.words import words
+from kvstream.tokenization.loading import Tokenizer
+
+KEYS, VALUES, HOPS = 4, 4, 4
+"""Keys of several, values of one key, assignments behind the first one of a chain."""
+COMMON, FREQUENT = 10, 3
+"""Common words and frequent words that are asked for."""
+LONG = 4096
+"""From so many tokens on the common words come 30 times and the others 3 times; before, 6 and 1."""
+ALPHA = 2.0
+"""The k-th most frequent word comes in proportion to ``k ** -ALPHA``."""
+ADJECTIVES = words("amber brass copper dusty faded golden hollow ivory marble narrow purple velvet")
+NOUNS = words(
+    "anchor basket candle drawer engine fountain hammer kettle lantern mirror saddle tunnel"
+)
+
+
+def _keys(rng: random.Random, count: int) -> list[str]:
+    pairs = rng.sample(list(itertools.product(ADJECTIVES, NOUNS)), count)
+    return [" ".join(pair) for pair in pairs]
+
+
+def _number(rng: random.Random) -> str:
+    return str(rng.randrange(10**6, 10**7))
+
+
+def _said(key: str, value: str) -> str:
+    return f"A secret number of the {key} is {value}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _needles(keys: int, values: int, asked: int) -> Make:
+    """A maker of needles: so many keys with so many values each, and so many keys asked for."""
+
+    def make(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
+        names = _keys(rng, keys)
+        pairs = [(name, _number(rng)) for name in names for _ in range(values)]
+        wanted = names[:asked]
+        answers = tuple(value for name, value in pairs if name in wanted)
+        rng.shuffle(pairs)
+        text = hidden(tokenizer, filler, tokens, rng, [_said(*pair) for pair in pairs])
+        of = _listed([f"the {name}" for name in wanted])
+        question = f"What is the secret number of {of}?"
+        if len(answers) > 1:
+            question = f"What are all {len(answers)} secret numbers of {of}?"
+        return Sample(text, question, answers)
+
+    return make
+
+
+def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
+    """A variable gets a number, another one its value, and so on: which have that number?"""
+    names: list[str] = []
+    while len(names) < HOPS + 1:
+        name = "".join(rng.choices(string.ascii_uppercase, k=5))
+        if name not in names:
+            names.append(name)
+    value = str(rng.randrange(10_000, 100_000))
+    chain = [f"VAR {names[0]} = {value}."]
+    chain += [f"VAR {new} = VAR {old}." for old, new in itertools.pairwise(names)]
+    text = hidden(tokenizer, filler, tokens, rng, chain)
+    question = f"Which {len(names)} variables have the value {value}?"
+    return Sample(text, question, tuple(names))
+
+
+def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
+    """A numbered list in which ten words come ten (or six) times as often as all others."""
+    often, seldom = (30, 3) if tokens >= LONG else (6, 1)
+    found = re.findall(r"\b[a-z]{4,10}\b", filler.cut(tokenizer, 4 * tokens, rng))
+    known = list(dict.fromkeys(found))
+    rng.shuffle(known)
+    if len(known) < 2 * COMMON:  # a filler with hardly any
+        known += ["".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(2 * COMMON)]
+
+    def text(others: int) -> str:
+        drawn = known[:COMMON] * often + known[COMMON : COMMON + others] * seldom
+        random.Random(others).shuffle(drawn)
+        return " ".join(f"{number}. {word}" for number, word in enumerate(drawn, 1))
+
+    others = _most(len(known) - COMMON, lambda count: len(tokenizer.encode(text(count))) <= tokens)
+    question = f"What are the {COMMON} most common words in the list?"
+    return Sample(text(others), question, tuple(known[:COMMON]))
+
+
+def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
+    """Made-up words whose frequencies fall as a power of their rank; the first is dots, as noise"""
+    size = max(20, tokens // 50)
+    coded = ["...."]
+    while len(coded) < size:
+        word = "".join(rng.choices(string.ascii_lowercase, k=6))
+        if word not in coded:
+            coded.append(word)
+    weights = [rank**-ALPHA for rank in range(1, size + 1)]
+
+    def text(count: int) -> str:
+        drawn = [
+            word
+            for word, weight in zip(coded, weights, strict=True)
+            for _ in range(int(count * weight / sum(weights)))
+        ]
+        random.Random(count).shuffle(drawn)
+        return " ".join(drawn)
+
+    count = _most(tokens, lambda count: len(tokenizer.encode(text(count))) <= tokens)
+    question = f"What are the {FREQUENT} most frequent words in the text, apart from the dots?"
+    return Sample(text(count), question, tuple(coded[1 : FREQUENT + 1]))
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `limit` that fits, where smaller ones fit too."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+TASKS = (
+    Task("single", _needles(1, 1, 1), 24),
+    Task("multikey", _needles(KEYS, 1, 1), 24),
+    Task("multivalue", _needles(1, VALUES, 1), 64),
+    Task("multiquery", _needles(KEYS, 1, KEYS), 64),
+    Task("tracking", tracking, 48),
+    Task("common", common, 64),
+    Task("frequent", frequent, 32),
+)

@@ -1,0 +1,175 @@
+"""Suites of tasks: what they make, how they score, what the command prints."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvstream.cli.commands.bench.suite import SUITES as NAMED
+from kvstream.errors import UsageError
+from kvstream.evaluation.filler import Filler
+from kvstream.evaluation.suites import SUITES, nolima, ruler, running
+from kvstream.evaluation.suites.task import Sample, Task, score
+from kvstream.evaluation.sweep import Case
+from kvstream.settings import RunSettings
+from kvstream.tokenization.loading import load_tokenizer
+from tests.evaluation.test_bench import rows_of
+
+TASKS = [(suite, task) for suite, tasks in SUITES.items() for task in tasks]
+TINY = ("--tokens", "512", "--budget", "256", "--trials", "1", "--threads", "1", "-q")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return load_tokenizer("pocket")
+
+
+def made(tokenizer: Any, task: Task, tokens: int = 800, seed: int = 0) -> Sample:
+    return task.make(tokenizer, Filler.of([]), tokens, random.Random(seed))
+
+
+def test_the_command_knows_the_suites() -> None:
+    assert tuple(SUITES) == NAMED
+
+
+@pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
+def test_a_sample_has_its_length_and_its_answers(tokenizer: Any, suite: str, task: Task) -> None:
+    sample = made(tokenizer, task)
+    assert len(tokenizer.encode(sample.text)) == pytest.approx(800, abs=40)
+    assert sample == made(tokenizer, task), "the same random state gives the same sample"
+    assert sample != made(tokenizer, task, seed=1)
+    assert score(sample.text, sample.answers) == 1
+    assert not any(answer in sample.question for answer in sample.answers)
+    room = sum(len(tokenizer.encode(f" {answer},")) for answer in sample.answers)
+    assert room <= task.max_tokens, "the answer fits"
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "asked"),
+    [("single", 1, 1), ("multikey", 4, 1), ("multivalue", 4, 4), ("multiquery", 4, 4)],
+)
+def test_needles(tokenizer: Any, name: str, count: int, asked: int) -> None:
+    """The slow way: look up what the text says of each key that is asked for."""
+    task = next(task for task in ruler.TASKS if task.name == name)
+    sample = made(tokenizer, task)
+    pairs = re.findall(r"A secret number of the (\w+ \w+) is (\d+)\.", sample.text)
+    assert len(pairs) == count
+    wanted = [number for key, number in pairs if key in sample.question]
+    assert sorted(wanted) == sorted(sample.answers)
+    assert len(wanted) == asked
+
+
+def test_variables_follow_the_chain(tokenizer: Any) -> None:
+    """The slow way: run the assignments."""
+    sample = made(tokenizer, Task("tracking", ruler.tracking, 48))
+    values: dict[str, str] = {}
+    for name, number, other in re.findall(r"VAR (\w+) = (?:(\d+)|VAR (\w+))\.", sample.text):
+        values[name] = number or values[other]
+    (asked,) = re.findall(r"\d{5}", sample.question)
+    assert sorted(n for n, value in values.items() if value == asked) == sorted(sample.answers)
+    assert len(sample.answers) == ruler.HOPS + 1
+
+
+@pytest.mark.parametrize(("tokens", "often"), [(800, 6), (4096, 10)])
+def test_common_words_stand_out(tokenizer: Any, tokens: int, often: int) -> None:
+    sample = made(tokenizer, Task("common", ruler.common, 64), tokens)
+    counts = Counter(re.findall(r"\d+\. (\w+)", sample.text))
+    top = [word for word, _ in counts.most_common(ruler.COMMON)]
+    assert sorted(top) == sorted(sample.answers)
+    others = {count for word, count in counts.items() if word not in top}
+    assert {counts[word] for word in top} == {often * count for count in others}
+
+
+def test_frequent_words_come_in_their_order(tokenizer: Any) -> None:
+    sample = made(tokenizer, Task("frequent", ruler.frequent, 32))
+    ranked = [word for word, _ in Counter(sample.text.split()).most_common(4)]
+    assert ranked == ["....", *sample.answers]
+
+
+def test_no_needle_shares_a_word_with_its_question() -> None:
+    """Nor the beginning of one."""
+    plain = {"the", "a", "an", "who", "to", "has", "been", "as", "works"}
+
+    def content(text: str) -> set[str]:
+        return {word[:4] for word in re.findall(r"[a-z]+", text.lower()) if word not in plain}
+
+    for landmark, place in nolima.LANDMARKS.items():
+        needle = f"rented a small room right behind {landmark}"
+        assert not content(needle) & content(f"Who has been to {place}?")
+    for done, trade in nolima.TRADES.items():
+        assert not content(f"That day {done}, as every week") & content(f"Who works as {trade}?")
+
+
+def test_nobody_in_the_filler_has_the_name(tokenizer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "names.txt"
+    path.write_text(" ".join(f"Then {name} left." for name in nolima.NAMES[1:]) * 40)
+    sample = nolima.trades(tokenizer, Filler.of([str(path)]), 700, random.Random(0))
+    assert sample.answers == (nolima.NAMES[0],)
+    assert sample.text.count(nolima.NAMES[0]) == 1
+
+
+def test_the_score_is_the_share_that_was_said() -> None:
+    assert score("ABCDE and klmno", ["abcde", "KLMNO", "xyz", "uvw"]) == 0.5
+
+
+def test_rows_have_a_mean_and_an_interval_inside_0_and_1() -> None:
+    def record(task: str, scored: float) -> dict[str, Any]:
+        return {"suite": "ruler", "method": "m", "task": task, "tokens": 9, "later": False,
+                "score": scored, "refused": False}  # fmt: skip
+
+    records = [record("a", 1.0), record("a", 0.5), record("b", 0.0), record("b", 0.0)]
+    a, b, mean = running.rows([*records, {**record("b", 1.0), "error": "too long"}])
+    assert (a["task"], a["score"], a["n"]) == ("a", 0.75, 2)
+    assert (b["score"], b["low"]) == (0, 0)
+    assert b["high"] > 0
+    assert (mean["task"], mean["score"], mean["n"]) == (running.MEAN, 0.375, 4)
+    assert 0 <= mean["low"] < mean["score"] < mean["high"] <= 1
+
+
+def test_an_unknown_task_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"has no task 'vt'\. It has: single, "):
+        running.chosen("ruler", ruler.TASKS, ["vt"])
+
+
+def test_command(cli: Any, tmp_path: Path) -> None:
+    save = tmp_path / "suite.jsonl"
+    arguments = (
+        "bench", "suite", "nolima", *TINY, "--tasks", "trades", "--save", str(save),
+        "--method", "keydiff", "--later",
+    )  # fmt: skip
+    rows = rows_of(cli(*arguments, "--json"))
+    assert [r["method"] for r in rows] == ["keydiff", "whole", "bm25"]
+    assert all(0 <= r["low"] <= r["score"] <= r["high"] <= 1 for r in rows)
+    before = save.read_text()
+    table = cli(*arguments).stdout
+    assert save.read_text() == before, "nothing is measured again"
+    assert table.startswith("nolima, 512 tokens, budget 256 (2:1)")
+    assert "question asked later" in table
+    assert re.search(r"trades +1 ", table)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_questions_come_before_or_after_the_reading(
+    later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    def way(name: str) -> Any:
+        def answer(session: Any, text: str, questions: list[str], run: Any) -> list[Any]:
+            called.append((name, text, questions))
+            return [SimpleNamespace(answer="It is red, and blue.")]
+
+        return answer
+
+    monkeypatch.setattr(running, "ask", way("known"))
+    monkeypatch.setattr(running, "ask_later", way("later"))
+    sample = Sample("A text.", "Which colors?", ("red", "green"))
+    record = running._run(None, Case(RunSettings()), lambda: sample, later)  # type: ignore[arg-type]
+    assert called == [("later" if later else "known", "A text.", ["Which colors?"])]
+    assert (record["score"], record["refused"]) == (0.5, False)
