@@ -36,6 +36,7 @@ def made(story: Path) -> bytes:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "for any question" in done.stderr
+    assert "No question was named: expect answers to some questions" in done.stderr
     assert re.search(LOST, done.stderr)
     return path.read_bytes()
 

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 CHECKPOINT = ("checkpoint", "checkpoint_every")
 ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
+EXPECT = (
+    'No question was named: expect answers to some questions, and "not in the text" to others. '
+    "Name questions with -Q if you know them: more answers are then right."
+)
+"""Said where parts of the text were evicted before anybody asked."""
 WITHOUT = dict.fromkeys(
     ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty"),
     ANSWERS,
@@ -181,6 +186,8 @@ def remember(
             about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
             reporter.tell(reading_line(memory))
+            if not memory.questions and memory.evicted:
+                reporter.tell(EXPECT)
 
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:
