@@ -132,6 +132,13 @@ def test_rows_have_a_mean_and_an_interval_inside_0_and_1() -> None:
     assert 0 <= mean["low"] < mean["score"] < mean["high"] <= 1
 
 
+def test_equal_scores_leave_room_for_others() -> None:
+    same = {"suite": "ruler", "method": "m", "task": "a", "tokens": 9, "later": False,
+            "score": 0.25, "refused": False}  # fmt: skip
+    (row,) = running.rows([same, same])
+    assert row["low"] < 0.25 < row["high"]
+
+
 def test_an_unknown_task_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"has no task 'vt'\. It has: single, "):
         running.chosen("ruler", ruler.TASKS, ["vt"])

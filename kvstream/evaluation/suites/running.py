@@ -11,7 +11,7 @@ from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, ask_later, room_for
-from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.suites.task import Sample, Task, score
 from kvstream.evaluation.sweep import BM25, STREAM, WHOLE, Case
@@ -109,7 +109,10 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
 
 def _row(group: Sequence[Record], task: str) -> Record:
-    mean, low, high = mean_interval([r["score"] for r in group])
+    scores = [r["score"] for r in group]
+    mean, low, high = mean_interval(scores)
+    if min(scores) == max(scores):  # which says nothing of how scores vary
+        low, high = wilson(sum(scores), len(scores))
     first = group[0]
     return {
         "bench": "suite",
