@@ -81,6 +81,18 @@ class StepDone:
 
 
 @dataclass(frozen=True)
+class PartRead:
+    """One part of a text that is read in parts (``--shards``) is in a memory."""
+
+    number: int
+    """From 1, by place in the text."""
+    count: int
+    tokens: int
+    seconds: float
+    """Of its reading."""
+
+
+@dataclass(frozen=True)
 class Notice:
     """Something that the user should know; it also ends up in the result's warnings."""
 
@@ -159,6 +171,9 @@ class Result:
     others), and as ``matches`` the lines with the rarest words of the questions."""
     memory: dict[str, Any] | None = None
     """The memory file that was asked or written, its kind and its digest."""
+    shards: dict[str, int] | None = None
+    """Of a text that was read in parts: their ``count``, and the most ``budgets`` and ``bytes``
+    that were held at a time."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints; keys as the command line's contract names them."""
@@ -201,6 +216,7 @@ class Result:
             "warnings": list(self.warnings),
             **({} if self.lines is None else {"lines": self.lines}),
             **({} if self.memory is None else {"memory": self.memory}),
+            **({} if self.shards is None else {"shards": self.shards}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
 
@@ -212,7 +228,7 @@ class Answered:
     result: Result
 
 
-Event = Started | StepDone | Notice | AnswerStarted | AnswerToken | Answered
+Event = Started | StepDone | PartRead | Notice | AnswerStarted | AnswerToken | Answered
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,7 @@ def _result(
         coverage=coverage(held, read),
         warnings=tuple(memory.warnings),
         lines=None if counts is None else counts.to_json(),
+        shards=None if memory.shards is None else memory.shards.to_json(),
     )
 
 

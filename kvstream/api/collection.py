@@ -18,13 +18,12 @@ from kvstream.api.options import (
     request_of,
 )
 from kvstream.api.sources import bytes_of
+from kvstream.api.workers import worker_memory
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
-from kvstream.settings import Budget, ModelSettings
+from kvstream.settings import ModelSettings
 
 POCKET = "pocket"
-LIBRARIES = 700 * 1024**2
-"""Bytes that a process takes beside weights and cache: torch, transformers, activations."""
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 Command = Literal["ask", "summarize", "compare", "remember"]
 
@@ -167,21 +166,11 @@ def _each(
     place = None
     if spread:
         memory = options.get("worker_memory")
-        declared = bytes_of(memory) if memory is not None else worker_memory(settings, parts)
+        asked_for = [part.request for part in parts]
+        declared = bytes_of(memory) if memory is not None else worker_memory(settings, asked_for)
         place = Workers(workers, address, declared)
     session = model.session if isinstance(model, Model) else None
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
-
-
-def worker_memory(settings: ModelSettings, parts: Sequence[Any]) -> int:
-    """Bytes that a worker takes: weights in the widest type that loading may choose, KV cache,
-    libraries. Of a model whose files are not here the libraries alone."""
-    from kvstream.api.models import BUDGET, facts_of
-
-    found = facts_of(settings.name, settings.revision)
-    budgets = [part.request.run.budget or Budget(tokens=BUDGET) for part in parts]
-    weights, entry = found or (0, 0)
-    return LIBRARIES + weights + max(b.bytes or (b.tokens or 0) * entry for b in budgets)
 
 
 def _settings(model: str | Model, loading: Mapping[str, Any]) -> ModelSettings:

@@ -26,7 +26,7 @@ from kvstream.api.options import (
     skim_settings,
 )
 from kvstream.api.progress import Progress, shown, watched
-from kvstream.api.sources import SourceLike, is_path, open_sources, several
+from kvstream.api.sources import SourceLike, bytes_of, is_path, open_sources, several
 from kvstream.errors import UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
@@ -35,6 +35,7 @@ from kvstream.settings import ModelSettings, RunSettings
 if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
+    from kvstream.memory.base import Memory as Engine
     from kvstream.session.session import Session as Session
     from kvstream.session.skimming import Skimming
 
@@ -48,6 +49,13 @@ class SourceOptions(TypedDict, total=False):
     """A compressed source that unpacks to more bytes is refused; ``"16GB"``."""
     follow: bool
     """Wait for more at the end of the last file until `interrupted` returns True."""
+    shards: int | None
+    """Read the text in so many parts, each by itself, and join their memories. Each part has a
+    budget of its own meanwhile."""
+    workers: int | None
+    """Read so many parts at once, each in a process of its own (extra ``ray``)."""
+    worker_memory: int | str | None
+    """Bytes that such a process declares; by default they are estimated from the model's files."""
 
 
 class TextOptions(SourceOptions, MemoryOptions, total=False):
@@ -148,6 +156,9 @@ class Model:
         request = self._request(questions, {"command": "remember", **options})
         sources = self._sources(source, text, options, request)
         checkpoint = None if request.interrupted() else request.checkpoint
+        if _shards(options):
+            joined = yield from self._in_parts(sources, request, options)
+            return Memory(self.session, joined)
         if self._skims(request, options):
             assert self.skimming is not None
             from kvstream.session.skimming import Skimmed
@@ -206,6 +217,8 @@ class Model:
         sources = self._sources(source, text, options, request)
         if options.get("method") == BM25:
             return self.session.ask_by_words(sources, request)
+        if _shards(options):
+            return self._ask_in_parts(sources, request, options)
         if self._skims(request, options):
             assert self.skimming is not None
             return self.skimming.ask(sources, request)
@@ -284,6 +297,40 @@ class Model:
             skim = self.skimming, self.skimming.recall(engine, answer)
         return Memory(session, engine, file if given else file.told, skim=skim)
 
+    def _ask_in_parts(
+        self, sources: SourceSet, request: Request, options: AskOptions
+    ) -> Iterator[Event]:
+        memory = yield from self._in_parts(sources, request, options)
+        yield from self.session.answers(memory, sources, request)
+
+    def _in_parts(
+        self, sources: SourceSet, request: Request, options: Any
+    ) -> Generator[Event, None, Engine]:
+        """The events of a reading in parts, here or on workers; returns the joined memory."""
+        from kvstream.session.sharding import read_shards
+
+        if self.skimming is not None:
+            raise UsageError("shards= is for one model; load it without skim=.")
+        if options.get("follow"):
+            raise UsageError("shards= cuts a text whose end is known; leave out follow=.")
+        shards, workers = options["shards"], options.get("workers")
+        if workers is None:
+            memory = yield from read_shards(self.session, sources, request, shards)
+            return memory
+        from kvstream.api.workers import worker_memory
+        from kvstream.collection.cluster import need_ray
+        from kvstream.collection.running import Workers
+        from kvstream.collection.sharding import read_shards as read_on_workers
+
+        need_ray()
+        given = options.get("worker_memory")
+        size = bytes_of(given) if given else worker_memory(self.settings, (request,))
+        place = Workers(workers, None, size)
+        memory = yield from read_on_workers(
+            self.session, self.settings, sources, request, shards, place
+        )
+        return memory
+
     def _skims(self, request: Request, options: Any) -> bool:
         """Whether the second model reads for the first one. Raises UsageError."""
         if self.skimming is None or request.command in ("summarize", "compare"):
@@ -352,6 +399,15 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<kvstream.Model {self.name}>"
+
+
+def _shards(options: Any) -> bool:
+    """Whether a text is read in parts. Raises UsageError."""
+    if options.get("shards") is not None:
+        return True
+    if options.get("workers") is not None:
+        raise UsageError("workers= reads parts of one text at once: say how many with shards=.")
+    return False
 
 
 def _refuse_bm25(method: str | None) -> None:

@@ -44,6 +44,8 @@ class Job:
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | None = None
     """Most bytes that a compressed file may unpack to."""
+    memories: bool = False
+    """Make memories whatever the command is, and let it answer from them."""
 
     def __post_init__(self) -> None:
         if self.makes_memories and self.into is None:
@@ -52,7 +54,7 @@ class Job:
     @property
     def makes_memories(self) -> bool:
         """Whether the result of a document is a memory file and not its answers."""
-        return self.parts[0].request.command == "remember"
+        return self.memories or self.parts[0].request.command == "remember"
 
     def target(self, document: Document, sha256: str) -> Path:
         """Where the result of a document with this content is written."""

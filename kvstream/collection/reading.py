@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from kvstream.events import Answered, DocumentDone, DocumentFailed, Event, Outco
 from kvstream.input.sources import NamedPath, SourceSet, open_sources
 from kvstream.memory.saving import record, save
 from kvstream.session.session import Session
+from kvstream.session.sharding import read_part
 
 if TYPE_CHECKING:
     from kvstream.memory.base import Memory
@@ -83,7 +85,14 @@ class DocumentReader:
         assert task.target is not None
         name = task.document.name
         (part,) = self.job.parts
-        memory = _drained(self.session.read(self._sources(name, path), part.request), name, on_step)
+        if task.part is not None:
+            with chdir(task.part.folder):
+                sources = task.part.opening()
+                events = read_part(self.session, sources, task.part.stretch, part.request)
+                memory = _drained(events, name, on_step)
+        else:
+            events = self.session.read(self._sources(name, path), part.request)
+            memory = _drained(events, name, on_step)
         digest = ""
 
         def write(place: Path) -> None:

@@ -78,6 +78,19 @@ def _spread(
         yield item
     else:
         return
+    yield from read_tasks(job, chain([item], items), asked, workers, tell, interrupted)
+
+
+def read_tasks(
+    job: Job,
+    items: Iterator[Task | Outcome],
+    asked: int,
+    workers: Workers,
+    tell: Tell,
+    interrupted: Callable[[], bool],
+) -> Iterator[Outcome]:
+    """The outcomes of tasks by `asked` workers, or as many as have room. Raises KvstreamError."""
+    threads = job.model.threads or 1
     with connected(workers.address, threads * asked) as ray:
         gpus = gpus_of(ray, job.model.device, asked)
         need = Need(threads, workers.memory, gpus)
@@ -86,6 +99,6 @@ def _spread(
             tell(Notice(f"Only {number} of {asked} workers have room: each needs {need}."))
         spread = Spread(
             ray, job, need, number, tell=tell, interrupted=interrupted,
-            elsewhere=elsewhere, open_reader=workers.open_reader,
+            elsewhere=workers.address is not None, open_reader=workers.open_reader,
         )  # fmt: skip
-        yield from spread.outcomes(chain([item], items))
+        yield from spread.outcomes(items)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvstream.collection.documents import Document
+from kvstream.input.parts import Stretch
+from kvstream.input.sources import SourceSet
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """A part of a text, which a worker of this machine reads."""
+
+    opening: Callable[[], SourceSet]
+    """Opens the whole text."""
+    folder: str
+    """The working directory that its paths are relative to."""
+    stretch: Stretch
 
 
 @dataclass(frozen=True)
@@ -18,6 +32,8 @@ class Task:
     """The absolute path, for processes with another working directory."""
     sha256: str = ""
     """Of the file's bytes; empty where nobody has to know."""
+    part: PartTask | None = None
+    """Read this part of a text, and no document."""
 
     @property
     def path(self) -> str:

@@ -285,7 +285,7 @@ class SourceSet:
         max_bytes: int | None,
         follow: Follow | None = None,
         opener: Callable[[Path], io.RawIOBase] | None = None,
-        again: Callable[[], SourceSet],
+        again: partial[SourceSet],
     ) -> None:
         self._warnings = warnings
         self._sources = sources
@@ -330,13 +330,17 @@ class SourceSet:
 
     def again(self) -> SourceSet:
         """The same sources, opened anew. Raises SourceError for standard input and open files."""
+        return self.opening()()
+
+    def opening(self) -> partial[SourceSet]:
+        """What opens them anew, which can be pickled. Raises as `again`."""
         for source in self._sources:
             if source.path is None and not isinstance(source.stream, bytes):
                 raise SourceError(
                     f"The sources are read a second time, and {_shown(source.name)} can be read "
                     "only once; write it to a file first, and name that."
                 )
-        return self._again()
+        return self._again
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
         """Count from behind sources that were read before: offsets, indices, names.

@@ -70,6 +70,25 @@ class Beside:
     """Consecutive passages each, in the order of the document."""
 
 
+@dataclass(frozen=True)
+class Shards:
+    """A text that was read in parts."""
+
+    count: int
+    """Parts."""
+    budgets: int
+    """The most memories that were held at a time, each of them of one budget at most."""
+    budget_bytes: int
+    """Of one budget."""
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "count": self.count,
+            "budgets": self.budgets,
+            "bytes": self.budgets * self.budget_bytes,
+        }
+
+
 @dataclass
 class Memory:
     """A reader that has read, the prompt around what it holds, and where that came from."""
@@ -89,6 +108,8 @@ class Memory:
     """Of the file that it came from."""
     beside: Beside | None = None
     """Text for another model that answers, where there is one."""
+    shards: Shards | None = None
+    """How it was read, where that was in parts."""
 
     @property
     def prompt(self) -> Prompt:

@@ -6,7 +6,6 @@ itself and with the questions where they are known, so no head ever holds more t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,9 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
 from kvstream.memory.base import Memory, Trace
+from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, LayerStore
+from kvstream.run.plan import RunPlan
 from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms
 from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
@@ -46,15 +47,7 @@ def check_joinable(first: Memory, second: Memory) -> None:
             "The memories were made for different questions; read the sources again with the same "
             "ones, or with none."
         )
-    method = first.plan.method
-    if not method.evicts or first.plan.shortens:
-        raise UsageError(f"Memories of {name} cannot be joined: it does not choose what to evict.")
-    if method.head_tensors() or first.reader.cache.recurrent:
-        what = "the method" if method.head_tensors() else "the model"
-        raise UsageError(
-            f"Memories of {name} with {first.model} cannot be joined: {what} keeps a state of each "
-            "head as a whole, and two states have no sum."
-        )
+    check_can_be_joined(first.plan, first.reader.model, name)
     if first.beside is not None or second.beside is not None:
         raise UsageError(
             "A memory that a second model answers from cannot be joined; read the sources again "
@@ -64,12 +57,29 @@ def check_joinable(first: Memory, second: Memory) -> None:
         raise UsageError("A memory that has read nothing cannot be joined.")
 
 
-def join(first: Memory, second: Memory, budget: int, *, lines: int | None = None) -> Memory:
+def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
+    """Whether memories of a plan can be joined at all; `name` is that of its method.
+
+    Raises UsageError.
+    """
+    method = plan.method
+    if not method.evicts or plan.shortens:
+        raise UsageError(f"Memories of {name} cannot be joined: it does not choose what to evict.")
+    recurrent = bool(model.new_cache(1, method.tensors(), method.head_tensors()).recurrent)
+    if method.head_tensors() or recurrent:
+        what = "the method" if method.head_tensors() else "the model"
+        raise UsageError(
+            f"Memories of {name} with {model.name} cannot be joined: {what} keeps a state of each "
+            "head as a whole, and two states have no sum."
+        )
+
+
+def join(first: Memory, second: Memory, budget: int, *, one_text: bool = False) -> Memory:
     """One memory of what two hold, `first` in front; both are used up by it.
 
-    `budget` is in entries a head. With `lines` the second one goes on in the last source of the
-    first, behind so many lines. Raises UsageError where they do not belong together, BudgetError
-    where the budget cannot hold the prompt, the questions and something of each.
+    `budget` is in entries a head. `one_text`: both are parts of the same text (`PartOfText`), whose
+    names, offsets and lines they have already. Raises UsageError where they do not belong together,
+    BudgetError where the budget cannot hold the prompt, the questions and something of each.
     """
     check_joinable(first, second)
     sizes = _sizes(first.reader.sizes, second.reader.sizes, budget)
@@ -81,7 +91,7 @@ def join(first: Memory, second: Memory, budget: int, *, lines: int | None = None
         _shrink(memory.reader, share)
     reader = plan.reader(first.reader.model, run, total)
     _fill(reader, first.reader, second.reader)
-    trace = _joined_trace(first.trace, second.trace, lines)
+    trace = _joined_trace(first.trace, second.trace, one_text=one_text)
     return Memory(
         first.model, first.tokenizer, reader, plan, run, trace, first.command,
         load_s=first.load_s, prefill_s=first.prefill_s + second.prefill_s,
@@ -182,73 +192,91 @@ def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: 
     store.used = store.unrotated = end
 
 
-def _joined_trace(first: Trace, second: Trace, lines: int | None) -> Trace:
+def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
     """Where the tokens of both came from, as if the second's sources had followed the first's."""
-    sources = len(first.names) if lines is None else len(first.names) - 1
-    names, bases = list(first.names), list(first.bases)
-    if lines is None:
-        names += second.names
-        bases += [base + first.end for base in second.bases]
+    names, bases, records = second.names, second.bases, second.records
+    if not one_text:
+        names = (*first.names, *names)
+        bases = (*first.bases, *(base + first.end for base in bases))
+        records = (*first.records, *records)
+    sources, bytes_before = (0, 0) if one_text else (len(first.names), first.end)
     origins = TokenOrigins()
     parts = [first.origins.known(), second.origins.known()]
     origins.restore(
         np.concatenate((parts[0][0], parts[1][0] + first.read)),
-        np.concatenate((parts[0][1], parts[1][1] + first.end)),
+        np.concatenate((parts[0][1], parts[1][1] + bytes_before)),
         first.read + second.read,
     )
     passages = None
     if first.passages is not None and second.passages is not None:
-        passages = _joined_passages(first.passages, second.passages, sources, first.end, lines or 0)
+        passages = _joined_passages(first, second, sources, bytes_before)
     words = None
     if first.words is not None and second.words is not None:
         words = WordForms.of_both(first.words, second.words)
     return Trace(
         names, bases, origins, passages, words,
         read=first.read + second.read,
-        end=first.end + second.end,
-        records=(*first.records, *second.records),
+        end=second.end + bytes_before,
+        records=records,
         ended_line=second.ended_line,
     )  # fmt: skip
 
 
-def _joined_passages(
-    first: Passages, second: Passages, sources: int, end: int, lines: int
-) -> Passages:
-    found, reach = first.held()
-    more, more_reach = second.held()
+def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
+    """The passages of both; those of the second move by so many sources and bytes."""
+    assert first.passages is not None
+    assert second.passages is not None
+    found, reach = first.passages.held()
+    more, more_reach = second.passages.held()
 
     def moved(passage: Passage) -> Passage:
-        plain = passage.source == 0
         return replace(
             passage,
             source=passage.source + sources,
-            start=passage.start + end,
-            end=passage.end + end,
-            line_start=passage.line_start + (lines if plain else 0),
-            line_end=passage.line_end + (lines if plain else 0),
+            start=passage.start + bytes_before,
+            end=passage.end + bytes_before,
         )
 
     passages = Passages()
-    passages.restore([*found, *map(moved, more)], [*reach, *(r + end for r in more_reach)])
+    # White space counts for the passage behind it, across parts of one text, but not across texts.
+    least = first.end if bytes_before else found[-1].end if found else 0
+    behind = [max(r + bytes_before, least) for r in more_reach]
+    passages.restore([*found, *map(moved, more)], [*reach, *behind])
     return passages
 
 
-def join_all(memories: Sequence[Memory], budget: int, lines: Sequence[int] | None = None) -> Memory:
-    """Join memories in pairs, neighbours first, until one is left.
+class Joiner:
+    """Joins the parts of one text in pairs, neighbors first, as they come.
 
-    `lines[i]`: all parts are of one source, and so many lines stand before part i.
+    Of N parts it holds one memory for each binary digit of N, and not all of them.
     """
-    row = list(memories)
-    above = list(lines) if lines is not None else None
-    while len(row) > 1:
-        pairs = range(0, len(row) - 1, 2)
-        joined = [
-            join(row[i], row[i + 1], budget,
-                 lines=None if above is None else above[i + 1] - above[i])
-            for i in pairs
-        ]  # fmt: skip
-        odd = row[len(pairs) * 2 :]
-        if above is not None:
-            above = above[::2]
-        row = [*joined, *odd]
-    return row[0]
+
+    def __init__(self, budget: int) -> None:
+        """`budget`: entries a head of every joined memory."""
+        self.budget = budget
+        self.most = 0
+        """The most memories that were held at a time, those that a join makes included."""
+        self._row: list[tuple[int, Memory]] = []  # parts in a memory, and the memory
+
+    def __len__(self) -> int:
+        """Memories held now."""
+        return len(self._row)
+
+    def add(self, memory: Memory) -> None:
+        """The memory of the next part. Raises as `join`."""
+        self._row.append((1, memory))
+        self.most = max(self.most, len(self._row))
+        while len(self._row) > 1 and self._row[-1][0] == self._row[-2][0]:
+            self._join_last()
+
+    def finish(self) -> Memory:
+        """The memory of all parts."""
+        while len(self._row) > 1:
+            self._join_last()
+        return self._row.pop()[1]
+
+    def _join_last(self) -> None:
+        (before, first), (more, second) = self._row[-2:]
+        self.most = max(self.most, len(self._row) + 1)
+        joined = join(first, second, self.budget, one_text=True)
+        self._row[-2:] = [(before + more, joined)]

@@ -179,6 +179,7 @@ def record(memory: Memory) -> dict[str, Any]:
             "select_s": reader.select_seconds,
             "tokens_per_s": memory.tokens_per_s,
         },
+        **({} if memory.shards is None else {"shards": memory.shards.to_json()}),
         "warnings": list(memory.warnings),
     }
 

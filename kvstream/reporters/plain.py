@@ -7,7 +7,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    Event,
+    Notice,
+    PartRead,
+    Result,
+    Started,
+    StepDone,
+)
 from kvstream.reporters.base import Reporter
 from kvstream.reporters.citations import coverage_line, support_line
 from kvstream.reporters.format import duration, in_lines, number, share, size
@@ -121,9 +130,17 @@ class Plain(Teller):
                 self.write(step_line(event))
                 self.wait = min(2 * self.wait, LONGEST_WAIT)
                 self.next_line = self.clock() + self.wait
+        elif isinstance(event, PartRead):
+            self.write(part_line(event))
         super().show(event)
         if isinstance(event, Answered):
             self.cost(event.result)
+
+
+def part_line(event: PartRead) -> str:
+    """One part of a text that is read in parts."""
+    told = f"part {event.number} of {event.count} · {number(event.tokens)} tokens"
+    return f"{told} · {duration(event.seconds)}"
 
 
 def plan_line(event: Started) -> str:
@@ -185,6 +202,7 @@ def summary(result: Result) -> str:
         result.prefill_s + result.answer_s,
         result.tokens_per_s,
         result.lines,
+        result.shards,
     )
 
 
@@ -196,6 +214,7 @@ def cost_line(
     seconds: float,
     speed: float,
     lines: Mapping[str, Any] | None = None,
+    shards: Mapping[str, int] | None = None,
 ) -> str:
     """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
     parts = [
@@ -208,6 +227,12 @@ def cost_line(
     if lines and lines["thinned"]:
         told = f"{number(lines['read'])} of {number(lines['lines'])} lines"
         parts[0] += f" ({told}, {number(lines['thinned'])} thinned)"
+    if shards:
+        parts[0] += f" in {shards['count']} part{'s'[: shards['count'] > 1]}"
+        if shards["count"] > 1:
+            parts.append(
+                f"up to {shards['budgets']} budgets ({size(shards['bytes'])}) while they were read"
+            )
     if seconds:
         parts.append(duration(seconds))
     if speed:  # none where a memory file was opened: it was read at another time

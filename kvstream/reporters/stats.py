@@ -11,6 +11,7 @@ from kvstream.events import (
     AnswerToken,
     Event,
     Notice,
+    PartRead,
     Started,
     StepDone,
 )
@@ -43,6 +44,7 @@ class Stats(Reporter):
             return {"event": "answer_started", "question": question, "number": number}
         names = {
             Started: "started",
+            PartRead: "part_read",
             Notice: "notice",
             AnswerToken: "answer_token",
         }

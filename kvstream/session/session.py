@@ -102,13 +102,17 @@ class Session:
             checkpoint=checkpoint,
             on_the_way=partial(answers, request=request, may_compress=False),
         ).events()
-        if request.reread is None:
-            events = answers(memory, request)
-        else:
-            events = second_pass(self.read_excerpts, memory, request, sources.again)
-        yield from _saved_as(checkpoint, events)
+        yield from _saved_as(checkpoint, self.answers(memory, sources, request))
         if checkpoint is not None and checkpoint.digest is not None:
             checkpoint.remove()
+
+    def answers(
+        self, memory: Memory, sources: RereadableSource, request: Request
+    ) -> Iterator[Event]:
+        """The answers to a request from the memory of its sources. Raises BudgetError."""
+        if request.reread is None:
+            return answers(memory, request)
+        return second_pass(self.read_excerpts, memory, request, sources.again)
 
     def ask_by_words(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Answer from the parts of the sources that have the question's words (BM25), as many as

@@ -85,6 +85,7 @@ class TokenStream:
         self._ready: list[tuple[np.ndarray, np.ndarray]] = []
         self._ready_tokens = 0
         self._encoded_tokens, self._encoded_to = after  # tokens, bytes
+        self._from = 0  # where the bytes of those tokens begin: a part of a text begins within it
         self._begun = after[0] > 0
         self._sized = sources.size_hint() is not None
         self._ended = False
@@ -132,7 +133,8 @@ class TokenStream:
             return self._encoded_tokens
         size = max(self._sources.size_hint() or 0, self._sources.bytes_read)
         left = max(size - self._encoded_to, 0)
-        return self._encoded_tokens + round(left * self._encoded_tokens / max(self._encoded_to, 1))
+        done = max(self._encoded_to - self._from, 1)
+        return self._encoded_tokens + round(left * self._encoded_tokens / done)
 
     def _fill(self, missing: int) -> None:
         """Read on until there is something to encode, and encode it."""
@@ -153,6 +155,8 @@ class TokenStream:
                 break
             if self._on_block is not None:
                 self._on_block(block)
+            if not self._encoded_tokens and not self._waiting:
+                self._from = block.start
             self._waiting.append(block)
             self._waiting_chars += len(block.text)
         if self._waiting:

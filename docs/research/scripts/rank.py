@@ -60,6 +60,8 @@ def main() -> None:
             )  # fmt: skip
             memory.save(path)
     print(f"{len(chosen)} memories, {time.process_time() - began:.0f} s", flush=True)
+    if not options.questions:
+        return
     asked = []
     for part in ("val", "train"):
         asked += [

@@ -13,10 +13,12 @@ from kvstream.cli.shared.options import (
     Each,
     ReadingOptions,
     SectionedCommand,
+    Shards,
     each_options,
     following_options,
     memory_file,
     reading_options,
+    shards_option,
 )
 from kvstream.cli.shared.running import read
 from kvstream.errors import UsageError
@@ -26,6 +28,7 @@ from kvstream.errors import UsageError
 @asking
 @memory_file
 @following_options
+@shards_option
 @each_options
 @reading_options
 @click.pass_context
@@ -37,6 +40,7 @@ def command(
     follow: bool,
     every: Any,
     each: Each | None,
+    shards: Shards | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
@@ -51,6 +55,7 @@ def command(
       zcat huge.log.gz | kvstream ask "Why did the server stop?"
       kvstream ask --memory book.kvs "Who hid the letter?"
       kvstream ask letters/ "Who wrote it?" --each
+      kvstream ask novel.txt "Who hid the letter?" --shards 4 --workers 2
     """
     paths, questions = split_arguments(ctx, arguments, question)
     if each is not None:
@@ -58,10 +63,11 @@ def command(
 
         return read_each(ctx, "ask", paths, questions, options, each)
     if memory is not None:
-        if paths or follow or every is not None or options.checkpoint or len(options.methods) > 1:
+        reads = paths or shards or follow or every is not None or options.checkpoint
+        if reads or len(options.methods) > 1:
             raise click.UsageError(
-                "--memory FILE takes no sources, no --follow, --every or --checkpoint and no "
-                "second method. To read sources into it, use kvstream remember --memory.",
+                "--memory FILE takes no sources, no --follow, --every, --shards or --checkpoint "
+                "and no second method. To read sources into it, use kvstream remember --memory.",
                 ctx,
             )
         from kvstream.cli.shared.recalling import ask
@@ -69,9 +75,9 @@ def command(
         return ask(ctx, memory, questions, options)
     paths = sources_or_usage(ctx, paths)
     if len(options.methods) > 1:
-        if follow or every is not None:
+        if follow or every is not None or shards is not None:
             raise UsageError(
-                "--checkpoint, --follow and --every are for one method, not for several."
+                "--checkpoint, --follow, --every and --shards are for one method, not for several."
             )
         return compare(paths, questions, options, command="ask")
-    return read(paths, questions, options, every=every, follow=follow)
+    return read(paths, questions, options, every=every, follow=follow, shards=shards)

@@ -19,15 +19,18 @@ from kvstream.cli.shared.options import (
     FileType,
     ReadingOptions,
     SectionedCommand,
+    Shards,
     each_options,
     option,
     reading_options,
+    shards_option,
 )
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
     announce,
     check_checkpoint,
+    check_shards,
     open_model,
     open_sources,
     prepared,
@@ -65,6 +68,7 @@ WITHOUT = dict.fromkeys(
     "--memory", type=FileType(), metavar="FILE", envvar=(),
     section="Questions", help="Read more text into the memory of this file.",
 )  # fmt: skip
+@shards_option
 @each_options
 @reading_options
 @click.pass_context
@@ -74,6 +78,7 @@ def command(
     question: tuple[str, ...],
     memory: Path | None,
     each: Each | None,
+    shards: Shards | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts through the model under the budget, and save the memory in a file.
@@ -114,7 +119,10 @@ def command(
     if any(not text.strip() for text in question):
         raise click.UsageError("A question is empty.", ctx)
     paths = sources_or_usage(ctx, sources)
-    remember(ctx, paths, question, memory, target, options)
+    if shards is not None:
+        shards.refuse_with(options, memory=memory)
+        check_shards(paths)
+    remember(ctx, paths, question, memory, target, options, shards)
     return 0
 
 
@@ -125,6 +133,7 @@ def remember(
     base: Path | None,
     target: Path,
     options: ReadingOptions,
+    shards: Shards | None = None,
 ) -> None:
     """Read `paths`, into the memory of `base` if there is one, and write `target`."""
     from kvstream.api.files import check_writable
@@ -143,11 +152,11 @@ def remember(
         sources = open_sources(paths, options, interrupts)
         if base is None:
             check_checkpoint(options, reporter)
-            options = settled(options)
+            options = settled(options, alone=shards is not None)
             announce(reporter, options)
             model = open_model(options)
             asked = {k: v for k, v in options.of_method().items() if k not in WITHOUT}
-            asked |= {"questions": questions}
+            asked |= {"questions": questions, **(shards.asked() if shards else {})}
             if options.dry_run:
                 plan = model.plan(sources, command="remember", **asked)
                 reporter.close()

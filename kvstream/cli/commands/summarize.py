@@ -14,10 +14,12 @@ from kvstream.cli.shared.options import (
     Each,
     ReadingOptions,
     SectionedCommand,
+    Shards,
     each_options,
     following_options,
     model_help,
     reading_options,
+    shards_option,
 )
 from kvstream.cli.shared.running import read
 
@@ -29,6 +31,7 @@ HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
 @following_options
 @logs.as_option
 @logs.width_option
+@shards_option
 @each_options
 @reading_options
 @click.pass_context
@@ -40,6 +43,7 @@ def command(
     kind: str,
     width: int | None,
     each: Each | None,
+    shards: Shards | None,
     options: ReadingOptions,
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarize them.
@@ -71,7 +75,7 @@ def command(
             )
         return read_each(ctx, "summarize", sources, (), options, each)
     paths = sources_or_usage(ctx, sources)
-    if logs.is_log(ctx, paths, kind, text=options.text):
+    if shards is None and logs.is_log(ctx, paths, kind, text=options.text):
         return logs.summarize(
             paths,
             options,
@@ -82,4 +86,4 @@ def command(
         )
     if width is not None:
         raise click.UsageError("--width has an effect only on the page of a log.", ctx)
-    return read(paths, (), options, every=every, follow=follow)
+    return read(paths, (), options, every=every, follow=follow, shards=shards)

@@ -702,7 +702,7 @@ def each_options(command: Command) -> Command:
     def wrapper(each: bool, **values: Any) -> Any:
         context = click.get_current_context()
         found = {name: values.pop(name) for name in _EACH}
-        if not each:
+        if not each and context.params.get("shards") is None:
             for name in _EACH:
                 if typed(context, name):
                     raise click.UsageError(
@@ -719,8 +719,8 @@ def each_options(command: Command) -> Command:
         option(
             "--workers", type=click.IntRange(1, 4096), metavar="N", section="Many documents",
             advanced=True,
-            help="Read N documents in parallel, each in a process with --threads threads (default "
-            "1; extra ray).",
+            help="Read N documents (or --shards) in parallel, each in a process with --threads "
+            "threads (default 1; extra ray).",
         ),
         option(
             "--ray", metavar="ADDRESS", section="Many documents", advanced=True,
@@ -736,6 +736,63 @@ def each_options(command: Command) -> Command:
 
 
 _EACH = ("workers", "ray", "worker_memory")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How one text is read in parts."""
+
+    number: int
+    workers: int | None
+    worker_memory: int | None
+
+    def refuse_with(self, options: ReadingOptions, **given: object) -> None:
+        """Options that go with one reading of the text. Raises UsageError."""
+        given |= {
+            "checkpoint": options.checkpoint,
+            "dry_run": options.dry_run,
+            "skim": options.skim not in (AUTO, NONE),
+        }
+        for name, value in given.items():
+            if value:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} goes with one reading, and --shards reads a text "
+                    "in parts; leave one of them out."
+                )
+
+    def asked(self) -> dict[str, Any]:
+        """Options of `Model.read` and `Model.stream`."""
+        return {
+            "shards": self.number, "workers": self.workers, "worker_memory": self.worker_memory,
+        }  # fmt: skip
+
+
+def shards_option(command: Command) -> Command:
+    """--shards beside `each_options`; the function gets `shards`, None where it was not given."""
+
+    def wrapper(shards: int | None, **values: Any) -> Any:
+        found = None
+        if shards is not None:
+            context = click.get_current_context()
+            for name in ("each", "ray"):
+                if values[name]:
+                    raise click.UsageError(
+                        f"--shards reads one text on this machine; leave it or --{name} out.",
+                        context,
+                    )
+            found = Shards(shards, values["workers"], values["worker_memory"])
+            if found.worker_memory is not None and found.workers is None:
+                raise click.UsageError("--worker-memory has no effect without --workers.", context)
+            values |= {"workers": None, "worker_memory": None}
+        return command(shards=found, **values)
+
+    update_wrapper(wrapper, command)
+    return option(
+        "--shards", type=click.IntRange(1, 4096), metavar="N", section="Many documents",
+        advanced=True, envvar=(),
+        help="Read one long text in N parts, each under the budget, and join their memories; with "
+        "--workers several parts at once.",
+    )(wrapper)  # type: ignore  # fmt: skip
 
 
 @dataclass(frozen=True)

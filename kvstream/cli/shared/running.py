@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
-from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions
+from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, Shards
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
@@ -74,6 +74,7 @@ def read(
     *,
     every: Any = None,
     follow: bool = False,
+    shards: Shards | None = None,
 ) -> int:
     """Read the sources, answer the questions or summarize, report on the way; returns the exit
     code.
@@ -82,10 +83,15 @@ def read(
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
         raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
+    if shards is not None:
+        shards.refuse_with(options, follow=follow, every=every)
+        check_shards(paths)
     early.check(options)
     check_files(options, paths)
     with ExitStack() as stack:
-        output, reporter, interrupts = prepared(stack, plainly(options) if on_the_way else options)
+        spread = shards is not None and shards.workers is not None
+        plain = on_the_way or spread
+        output, reporter, interrupts = prepared(stack, plainly(options) if plain else options)
         interrupts.gentle = follow
         check_reread(options, paths, questions)
         sources = open_sources(
@@ -98,12 +104,12 @@ def read(
         check_checkpoint(options, reporter)
         if not questions:  # a summary is of one model
             options = replace(options, skim=NONE)
-        options = settled(options, alone=on_the_way or not questions)
+        options = settled(options, alone=on_the_way or not questions or shards is not None)
         announce(reporter, options)
         model = open_model(options)
         asked = {
             **options.of_method(), "questions": questions, "every": every,
-            "interrupted": interrupts,
+            "interrupted": interrupts, **(shards.asked() if shards else {}),
         }  # fmt: skip
         if options.dry_run:
             started = model.plan(sources, **asked)
@@ -200,6 +206,17 @@ def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
     tokens = checkpoint_tokens(options.checkpoint)
     if tokens is not None and not options.quiet:
         reporter.tell(f"Going on from {options.checkpoint}, {tokens:,} tokens in.")
+
+
+def check_shards(paths: Sequence[str]) -> None:
+    """Whether the sources can be cut into parts. Raises UsageError."""
+    for path in paths:
+        if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
+            name = "standard input" if path == "-" else path
+            raise UsageError(
+                f"--shards cuts a text whose length is known, and {name} can be read only once; "
+                "write it to a file first, and name that."
+            )
 
 
 def check_reread(

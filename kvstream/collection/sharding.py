@@ -1,0 +1,109 @@
+"""One long text in parts, which workers of this machine read at the same time."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+from kvstream.collection.documents import Document
+from kvstream.collection.job import Job, Part
+from kvstream.collection.running import Workers, read_tasks
+from kvstream.collection.task import PartTask, Task
+from kvstream.errors import KvstreamError
+from kvstream.events import (
+    CollectionStarted,
+    DocumentDone,
+    DocumentStarted,
+    DocumentStep,
+    Event,
+    Notice,
+    PartRead,
+)
+from kvstream.input.sources import SourceSet
+from kvstream.memory.base import Memory, Shards
+from kvstream.memory.joining import Joiner
+from kvstream.memory.saving import look
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.session.sharding import cut, read_part
+from kvstream.settings import ModelSettings
+
+
+def read_shards(
+    session: Session,
+    settings: ModelSettings,
+    sources: SourceSet,
+    request: Request,
+    shards: int,
+    workers: Workers,
+) -> Generator[Event, None, Memory]:
+    """Read the parts of a text on workers; returns their memory, joined by this process.
+
+    The memories of the parts lie in temporary files meanwhile. Raises as
+    `kvstream.session.sharding.cut`, KvstreamError where a part cannot be read or workers cannot be
+    had, and KeyboardInterrupt once the user interrupts: a part of the parts is no answer.
+    """
+    parts, started = cut(session, sources, request, shards)
+    yield started
+    if len(parts) == 1:
+        events = read_part(session, sources.again(), parts[0], request)
+        memory = yield from events
+        memory.shards = Shards(1, 1, memory.reader.cache.capacity_bytes)
+        return memory
+    opening, here = sources.opening(), os.getcwd()
+    alone = replace(request, interrupted=_never, reread=None)
+    number = min(workers.number or len(parts), len(parts))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="kvstream-") as place:
+        job = Job(settings, (Part(request.run.method, alone),), Path(place), memories=True)
+        job = replace(job, model=replace(settings, threads=settings.threads or 1))
+        tasks = {
+            str(part): Task(
+                Document(str(part), 0),
+                Path(place, f"{part.number:0>12}.kvs"),
+                part=PartTask(opening, here, part),
+            )
+            for part in parts
+        }
+        told: list[str] = []
+
+        def tell(event: CollectionStarted | DocumentStarted | DocumentStep | Notice) -> None:
+            if isinstance(event, Notice):
+                told.append(event.message)
+
+        done = 0
+        for outcome in read_tasks(
+            job, iter(tasks.values()), number, workers, tell, request.interrupted
+        ):
+            while told:
+                yield Notice(told.pop(0))
+            if not isinstance(outcome, DocumentDone):
+                failed = KvstreamError(f"{outcome.name} could not be read: {outcome.reason}")
+                failed.exit_code = outcome.exit_code
+                raise failed
+            stretch = tasks[outcome.name].part
+            assert stretch is not None
+            yield PartRead(stretch.stretch.number, len(parts), outcome.tokens, outcome.seconds)
+            done += 1
+        if done < len(parts):
+            raise KeyboardInterrupt
+        joiner = Joiner(started.budget_tokens)
+        for task in tasks.values():
+            assert task.target is not None
+            kind = look(task.target)
+            memory = session.recall(kind, request.run)
+            memory.command = request.command
+            memory.warnings[:0] = kind.content.notes["warnings"]
+            joiner.add(memory)
+        memory = joiner.finish()
+    memory.prefill_s = time.perf_counter() - began
+    memory.shards = Shards(len(parts), max(number, joiner.most), memory.reader.cache.capacity_bytes)
+    return memory
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,157 @@
+"""One long text in parts: where they are cut, and each of them as a source of its own.
+
+A part has the byte offsets, the line numbers and the names of the whole text, so whatever points
+into it points into the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvstream.input.blocks import TextBlock
+from kvstream.input.source import Source, SourceRecord
+
+WINDOW = 1024
+"""Bytes in which one place for a cut is remembered: no part is shorter."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a text; it travels between processes."""
+
+    number: int
+    """From 1."""
+    count: int
+    """Parts of the whole text."""
+    begin: int
+    """Global byte offset of its first character."""
+    end: int | None
+    """Global byte offset behind its last one; None for the last part."""
+    source: int
+    """Index of the source that it begins in."""
+    lines: int
+    """Newlines of this source in front of it; 0 in documents, which have places."""
+
+    def __str__(self) -> str:
+        return f"part {self.number} of {self.count}"
+
+
+def stretches(source: Source, count: int) -> list[Stretch]:
+    """At most `count` parts of about equal size, cut behind a newline where there is one nearby.
+
+    Reads all of `source`, in constant memory but for one place every `WINDOW` bytes. There are
+    fewer parts where the text has fewer such places.
+    """
+    places: list[tuple[int, int, int]] = [(0, 0, 0)]
+    end = lines = at = 0
+    for block in source:
+        if block.source != at:
+            at, lines = block.source, 0
+        offsets = block.offsets()
+        places += _places(block, offsets, places[-1][0] + WINDOW, lines)
+        end = int(offsets[-1])
+        if block.place is None:
+            lines += block.text.count("\n")
+    begins = np.array([begin for begin, _, _ in places])
+    wanted = [round(end * part / count) for part in range(1, count)]
+    nearest = {int(np.abs(begins - byte).argmin()) for byte in wanted}
+    chosen = [places[i] for i in sorted({0, *nearest})]
+    ends: list[int | None] = [begin for begin, _, _ in chosen[1:]]
+    return [
+        Stretch(number, len(chosen), begin, behind, index, above)
+        for number, ((begin, index, above), behind) in enumerate(
+            zip(chosen, [*ends, None], strict=True), 1
+        )
+    ]
+
+
+def _places(
+    block: TextBlock, offsets: np.ndarray, first: int, lines: int
+) -> Iterator[tuple[int, int, int]]:
+    """A place for a cut in every window of a block: (byte, source, newlines before it)."""
+    text, counted = block.text, 0
+    while True:
+        char = int(np.searchsorted(offsets, first))
+        if char >= len(text):
+            return
+        stop = int(np.searchsorted(offsets, first + WINDOW))
+        for mark in ("\n", " "):
+            if 0 <= (found := text.find(mark, char, stop)) < len(text) - 1:
+                char = found + 1
+                break
+        if block.place is None:
+            lines += text.count("\n", counted, char)
+            counted = char
+        begin = int(offsets[char])
+        yield begin, block.source, lines
+        first = begin + WINDOW
+
+
+class PartOfText:
+    """The part of a text that a stretch names. Reads and counts all of the text before it, too."""
+
+    def __init__(self, whole: Source, stretch: Stretch) -> None:
+        self.whole, self.stretch = whole, stretch
+
+    def __iter__(self) -> Iterator[TextBlock]:
+        begin, end = self.stretch.begin, self.stretch.end
+        for block in self.whole:
+            offsets = block.offsets()
+            if end is not None and offsets[0] >= end:
+                return
+            if not block.text or offsets[-1] <= begin:
+                continue
+            first = int(np.searchsorted(offsets[:-1], begin))
+            last = len(block.text)
+            if end is not None:
+                last = int(np.searchsorted(offsets[:-1], end))
+            widths = None if block.widths is None else block.widths[first:last]
+            yield replace(
+                block,
+                text=block.text[first:last],
+                start=int(offsets[first]),
+                widths=widths,
+                left_out=block.left_out + self._lines(block),
+            )
+
+    def _lines(self, block: TextBlock) -> int:
+        inside = block.source == self.stretch.source and block.place is None
+        return self.stretch.lines if inside else 0
+
+    def size_hint(self) -> int | None:
+        """Global byte offset of its end."""
+        return self.whole.size_hint() if self.stretch.end is None else self.stretch.end
+
+    @property
+    def bytes_read(self) -> int:
+        """Global byte offset so far."""
+        read = self.whole.bytes_read
+        return read if self.stretch.end is None else min(read, self.stretch.end)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of each text of the whole."""
+        return self.whole.names
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """Where each text that was begun begins."""
+        return self.whole.bases
+
+    @property
+    def records(self) -> Sequence[SourceRecord]:
+        """Of every text that was begun; complete in the last part."""
+        return self.whole.records
+
+    @property
+    def ended_line(self) -> bool:
+        """As the whole says."""
+        return self.whole.ended_line
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """As the whole says."""
+        return self.whole.warnings

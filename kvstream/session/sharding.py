@@ -1,0 +1,165 @@
+"""One long text in parts: each is read by itself, and their memories are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+
+import torch
+
+from kvstream.engine.reader import Reader
+from kvstream.errors import SourceError, UsageError
+from kvstream.events import Event, Notice, PartRead, Started, StepDone
+from kvstream.input.parts import PartOfText, Stretch, stretches
+from kvstream.input.source import RereadableSource, Source
+from kvstream.memory.base import Memory, Shards
+from kvstream.memory.joining import Joiner, check_can_be_joined
+from kvstream.run.request import Request
+from kvstream.session.reading import Reading
+from kvstream.session.session import Session
+
+
+def check_shards(request: Request, shards: int) -> None:
+    """Raises UsageError for what is of one reading from the beginning to the end."""
+    if shards < 1:
+        raise UsageError(f"shards must be at least 1, not {shards}.")
+    for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
+        if given is not None:
+            raise UsageError(
+                f"{option} goes with one reading, and --shards makes several of one text; leave "
+                "one of them out."
+            )
+
+
+def cut(
+    session: Session, sources: RereadableSource, request: Request, shards: int
+) -> tuple[list[Stretch], Started]:
+    """The parts of a text, and the sizes of the run. One part where all of the text fits.
+
+    Raises UsageError for a method whose memories cannot be joined, SourceError where the text can
+    be read only once or is empty, BudgetError.
+    """
+    check_shards(request, shards)
+    plan = session.settle(request)
+    check_can_be_joined(plan, session.model, request.run.method)
+    started = session.plan(_again(sources), request)
+    return stretches(_again(sources), 1 if started.lossless else shards), started
+
+
+def _again(sources: RereadableSource) -> RereadableSource:
+    try:
+        return sources.again()
+    except SourceError as error:
+        raise SourceError(
+            "--shards cuts a text whose length is known, and this one can be read only once; "
+            "write it to a file first, and name that."
+        ) from error
+
+
+def read_part(
+    session: Session, sources: Source, stretch: Stretch, request: Request
+) -> Generator[Event, None, Memory]:
+    """The events of the reading of one part; returns its memory. Raises SourceError."""
+    # How often a line repeats is known of a whole log alone.
+    request = replace(request, thin="off")
+    memory = yield from Reading(
+        session.model,
+        session.tokenizer,
+        PartOfText(sources, stretch),
+        session.settle(request),
+        request,
+        session.load_s,
+    ).events()
+    return memory
+
+
+def read_shards(
+    session: Session, sources: RereadableSource, request: Request, shards: int
+) -> Generator[Event, None, Memory]:
+    """Read the parts of a text one after the other; returns their joined memory.
+
+    The steps count on from part to part. Raises as `cut`.
+    """
+    parts, started = cut(session, sources, request, shards)
+    yield started
+    joiner = Joiner(started.budget_tokens)
+    before = _Before(started.estimated_tokens or 0)
+    most = 1
+    for stretch in parts:
+        events = read_part(session, sources.again(), stretch, request)
+        memory = yield from before.follow(events)
+        most = max(most, len(joiner) + 1)
+        before.add(memory)
+        yield PartRead(stretch.number, stretch.count, memory.trace.read, memory.prefill_s)
+        joiner.add(memory)
+        if request.interrupted():
+            break
+    memory = joiner.finish()
+    if request.interrupted():
+        memory.warnings = [before.stopped()]
+        yield Notice(memory.warnings[0])
+    memory.shards = Shards(len(parts), max(most, joiner.most), memory.reader.cache.capacity_bytes)
+    return memory
+
+
+@dataclass
+class _Before:
+    """What the parts before the present one have read."""
+
+    expected: int
+    """Tokens of the whole text."""
+    tokens: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    peak: int = 0
+    parts: tuple[torch.Tensor, ...] = ()
+
+    def add(self, memory: Memory) -> None:
+        reader: Reader = memory.reader
+        self.parts = (*self.parts, reader.retained() + self.tokens)
+        self.tokens += memory.trace.read
+        self.steps += reader.steps
+        self.seconds += memory.prefill_s
+        self.peak = max(self.peak, reader.cache.peak.tokens)
+
+    def stopped(self) -> str:
+        return f"Reading was stopped after {self.tokens:,} tokens; what follows is from those."
+
+    def follow(self, events: Generator[Event, None, Memory]) -> Generator[Event, None, Memory]:
+        """The events of the next part as those of the whole text; returns its memory."""
+        while True:
+            try:
+                event = next(events)
+            except StopIteration as stop:
+                memory: Memory = stop.value
+                return memory
+            if isinstance(event, StepDone):
+                yield self._moved(event)
+            elif not isinstance(event, Started):
+                yield event
+
+    def _moved(self, event: StepDone) -> StepDone:
+        return replace(
+            event,
+            step=event.step + self.steps,
+            seen=event.seen + self.tokens,
+            estimated_tokens=max(self.expected, event.seen + self.tokens),
+            peak_tokens=max(event.peak_tokens, self.peak),
+            seconds=event.seconds + self.seconds,
+            coverage=self._coverage(event),
+            retained=lambda: sum(map(len, self.parts)) + event.retained(),
+        )
+
+    def _coverage(self, event: StepDone) -> Callable[[int], list[float]]:
+        seen = event.seen + self.tokens
+
+        def coverage(bins: int) -> list[float]:
+            bins = max(1, min(bins, seen))
+            own = max(1, round(bins * event.seen / seen))
+            if not self.parts or own >= bins:
+                return event.coverage(bins)
+            counts = torch.histc(torch.cat(self.parts).float(), bins - own, 0, self.tokens)
+            width = self.tokens / (bins - own)
+            return [*(min(1.0, float(c) / width) for c in counts), *event.coverage(own)]
+
+        return coverage

@@ -1,0 +1,194 @@
+"""A text in parts: what the joined memory holds, says of itself and points to."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from draining import returned
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.evaluation.synthetic.document import questions
+from kvstream.events import Answered, Event, Notice, PartRead, Started, StepDone
+from kvstream.input.sources import open_sources
+from kvstream.memory import saving
+from kvstream.memory.base import Memory
+from kvstream.memory.joining import Joiner, join
+from kvstream.run.intervals import Intervals
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.session.sharding import cut, read_part, read_shards
+from kvstream.settings import Budget, RunSettings
+
+FACTS = {"facts": 3, "seed": 6}
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2000, **FACTS)
+
+
+def request(budget: int = 320, **more: Any) -> Request:
+    known = tuple(q["question"] for q in questions(**FACTS))
+    return Request(known, RunSettings(Budget(tokens=budget), max_tokens=16), **more)
+
+
+@pytest.fixture(scope="module")
+def read(session: Session, story: Path) -> tuple[list[Event], Memory]:
+    """Three parts: the events and the memory."""
+    events: list[Event] = []
+    reading = read_shards(session, open_sources([str(story)]), request(), 3)
+    while True:
+        try:
+            events.append(next(reading))
+        except StopIteration as stop:
+            return events, stop.value
+
+
+def test_the_events_are_those_of_one_reading(read: tuple[list[Event], Memory]) -> None:
+    events, memory = read
+    assert [type(e) for e in events].count(Started) == 1
+    steps = [e for e in events if isinstance(e, StepDone)]
+    assert [e.step for e in steps] == list(range(1, len(steps) + 1))
+    seen = [e.seen for e in steps]
+    assert seen == sorted(seen)
+    assert seen[-1] == memory.trace.read
+    seconds = [e.seconds for e in steps]
+    assert seconds == sorted(seconds)
+    assert all(e.peak_tokens <= 320 for e in steps)
+    for bins in (1, 7, 40):
+        assert len(steps[-1].coverage(bins)) == bins
+    parts = [e for e in events if isinstance(e, PartRead)]
+    assert [(e.number, e.count) for e in parts] == [(1, 3), (2, 3), (3, 3)]
+    assert sum(e.tokens for e in parts) == memory.trace.read
+
+
+def test_the_memory_keeps_the_bound_and_says_how_it_was_read(
+    read: tuple[list[Event], Memory], session: Session, story: Path
+) -> None:
+    _, memory = read
+    assert memory.reader.cache.peak.tokens <= 320
+    assert memory.trace.end == story.stat().st_size
+    (record,) = memory.trace.records
+    assert record.bytes == story.stat().st_size
+    assert memory.shards is not None
+    assert (memory.shards.count, memory.shards.budgets) == (3, 3)
+    assert memory.shards.to_json()["bytes"] == 3 * memory.reader.cache.capacity_bytes
+
+
+def test_citations_point_into_the_whole_text(
+    read: tuple[list[Event], Memory], session: Session, story: Path
+) -> None:
+    memory, text = read[1], story.read_bytes()
+    assert memory.trace.passages is not None
+    kept = memory.reader.retained().numpy()
+    starts = memory.trace.origins.starts(kept)
+    assert starts.max() > 2 / 3 * len(text)
+    found = memory.trace.passages.score(starts, np.ones(len(starts)))
+    before_the_last_newlines = (starts < len(text.rstrip())).sum()
+    assert sum(p.weight for p in found) == before_the_last_newlines, "a token lies in no passage"
+    for passage in found:
+        assert text[passage.start : passage.end].decode() == passage.text
+        assert passage.line_start == text[: passage.start].count(b"\n") + 1
+    asked = session.answers(memory, open_sources([str(story)]), request())
+    for event in asked:
+        if isinstance(event, Answered):
+            told = event.result.to_json()
+            assert told["shards"]["count"] == 3
+            for cited in told["citations"]:
+                assert cited["text"].encode() in text
+
+
+def test_parts_saved_and_joined_elsewhere_are_the_same_memory(
+    read: tuple[list[Event], Memory], session: Session, story: Path, tmp_path: Path
+) -> None:
+    joiner, parts = Joiner(320), cut(session, open_sources([str(story)]), request(), 3)[0]
+    for part in parts:
+        path = tmp_path / f"{part.number}.kvs"
+        saving.save(returned(read_part(session, open_sources([str(story)]), part, request())), path)
+        joiner.add(session.recall(saving.look(path), request().run))
+    assert saving.digest(joiner.finish()) == saving.digest(read[1])
+
+
+def test_what_fits_is_read_as_one(session: Session, write_story: Callable[..., Path]) -> None:
+    path = write_story(tokens=200, facts=1, seed=1)
+
+    def answers(memory: Memory) -> list[str]:
+        events = session.answers(memory, open_sources([str(path)]), request(400))
+        return [e.result.answer for e in events if isinstance(e, Answered)]
+
+    joined = returned(read_shards(session, open_sources([str(path)]), request(400), 4))
+    plain = returned(session.read(open_sources([str(path)]), request(400)))
+    assert joined.shards.count == 1
+    assert saving.digest(joined) == saving.digest(plain)
+    assert answers(joined) == answers(plain)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_the_joiner_joins_neighbors_in_pairs(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a tree: at each level neighbors, the odd one left for the next level."""
+
+    def level(row: list[Any]) -> list[Any]:
+        pairs = [(row[i], row[i + 1]) for i in range(0, len(row) - 1, 2)]
+        return pairs + row[len(pairs) * 2 :]
+
+    row: list[Any] = list(range(count))
+    while len(row) > 1:
+        row = level(row)
+    monkeypatch.setattr("kvstream.memory.joining.join", lambda a, b, budget, one_text: (a, b))
+    joiner: Any = Joiner(100)
+    for part in range(count):
+        joiner.add(part)
+    assert joiner.finish() == row[0]
+    assert joiner.most <= count.bit_length() + 2
+
+
+def test_an_interrupted_reading_answers_from_what_was_read(session: Session, story: Path) -> None:
+    read: list[int] = []
+    asked = request(interrupted=lambda: len(read) == 1)
+    events = read_shards(session, open_sources([str(story)]), asked, 3)
+    notices = []
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            memory = stop.value
+            break
+        if isinstance(event, PartRead):
+            read.append(event.tokens)
+        if isinstance(event, Notice):
+            notices.append(event.message)
+    assert memory.warnings == [notices[-1]]
+    assert f"stopped after {sum(read):,} tokens" in notices[-1]
+    assert memory.trace.read == sum(read)
+
+
+def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) -> None:
+    def refused(sources: Any, asked: Request, shards: int = 2) -> None:
+        next(read_shards(session, sources, asked, shards))
+
+    for method in ("edgeinfinite", "truncate", "full"):
+        run = RunSettings(Budget(tokens=320), method)
+        with pytest.raises(UsageError, match="cannot be joined"):
+            refused(open_sources([str(story)]), Request(("Who?",), run))
+    with pytest.raises(UsageError, match="--every goes with one reading"):
+        refused(open_sources([str(story)]), request(every=Intervals(tokens=100)))
+    with pytest.raises(UsageError, match="at least 1"):
+        refused(open_sources([str(story)]), request(), 0)
+    with pytest.raises(SourceError, match="can be read only once"):
+        refused(open_sources(["-"], stdin=io.BytesIO(b"A text. " * 1000)), request())
+
+
+def test_parts_of_two_readings_are_joined_alike(session: Session, story: Path) -> None:
+    """The parts know where they are: joined as other texts they would be two sources."""
+    parts = [
+        returned(read_part(session, open_sources([str(story)]), part, request()))
+        for part in cut(session, open_sources([str(story)]), request(), 2)[0]
+    ]
+    joined = join(*parts, 320, one_text=True)
+    assert list(joined.trace.names) == [str(story)]
+    assert list(joined.trace.bases) == [0]
