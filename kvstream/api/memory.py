@@ -250,6 +250,13 @@ class Memory:
         counts = self._engine.trace.line_counts
         return None if counts is None else counts.to_json()
 
+    @property
+    def shards(self) -> dict[str, int] | None:
+        """Of a text that was read in parts: their ``count``, and the most ``budgets`` and ``bytes``
+        that were held at a time."""
+        shards = self._engine.shards
+        return None if shards is None else shards.to_json()
+
     def to_json(self) -> dict[str, Any]:
         """What ``kvstream remember --json`` prints, without the file."""
         from kvstream.memory.saving import record

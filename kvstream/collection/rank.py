@@ -65,7 +65,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
     A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
     """
-    asked = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    asked = list(dict.fromkeys(_words(question)))
     rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
     broken: list[str] = []
     for path in files:
@@ -88,10 +88,14 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     return ranked, broken
 
 
+def _words(text: str) -> list[str]:
+    found: list[str] = _WORD.findall(text.casefold())
+    return found
+
+
 def _counts(seen: Glance, asked: Sequence[str]) -> tuple[list[float], int]:
     """How often each word is in the passages, and how many words they have."""
-    words = Counter(word.casefold() for word in _WORD.findall(seen.text))
-    words.update(word.casefold() for name in seen.names for word in _WORD.findall(name))
+    words = Counter(_words("\n".join((seen.text, *seen.names))))
     counts = []
     for word in asked:
         count = float(words[word])

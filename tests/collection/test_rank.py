@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,22 @@ TOPICS = {
 }
 
 
-@pytest.fixture
-def folder(session: Session, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(session: Session, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("memories")
     run = RunSettings(Budget(tokens=300), "keydiff")
     for name, sentence in TOPICS.items():
-        text = tmp_path / f"{name}.txt"
-        text.write_text(sentence * 60)
+        text = place / f"{name}.txt"
+        text.write_text(sentence * 30)
         memory = returned(session.read(open_sources([str(text)]), Request((), run, "remember")))
-        saving.save(memory, tmp_path / f"{name}.kvs")
-    return tmp_path
+        saving.save(memory, place / f"{name}.kvs")
+    return place
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """The memories of a test alone, which may break them."""
+    return shutil.copytree(made, tmp_path / "memories")
 
 
 def recall(session: Session, path: Path) -> Memory:

@@ -17,16 +17,21 @@ from typing import Any
 
 import pytest
 import standin
+from draining import returned
 
 from kvstream.api.files import inspect
 from kvstream.collection.cluster import Need, NoRoomError, room
 from kvstream.collection.documents import documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.collection.running import Workers, run
+from kvstream.collection.sharding import read_shards
 from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted, Outcome
+from kvstream.input.sources import open_sources
+from kvstream.memory import saving
 from kvstream.run.request import Request
+from kvstream.session import sharding
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -37,6 +42,8 @@ MACHINES = 2
 """Beside the head, which is never lost."""
 HEARTBEAT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
              "health_check_failure_threshold": 3}  # fmt: skip
+NO_SPARE = {"prestart_worker_first_driver": False, "enable_worker_prestart": False}
+"""Ray would start processes before anybody asks for one."""
 
 
 class Machines:
@@ -49,7 +56,8 @@ class Machines:
 
         each = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
         self.cluster = Cluster(
-            initialize_head=True, head_node_args={**each, "_system_config": HEARTBEAT}
+            initialize_head=True,
+            head_node_args={**each, "_system_config": {**HEARTBEAT, **NO_SPARE}},
         )
         del each["include_dashboard"]
         self.each = each
@@ -223,6 +231,23 @@ def test_a_killed_reading_of_pocket_gives_the_memories_of_one_process(
     assert digests(tmp_path / "spread", workers=Workers(1), tell=kill) == alone
     assert len(alone) == 3
     assert len(begun) == 4, "the killed document begins twice"
+
+
+def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
+    machines: Machines, tmp_path: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their paths are relative, and workers run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("".join(generate(tokens=1200, seed=1)))
+    what = job(tmp_path)
+    asked, settings = what.parts[0].request, what.model
+    alone = returned(sharding.read_shards(session, open_sources(["text.txt"]), asked, 2))
+    spread = returned(
+        read_shards(session, settings, open_sources(["text.txt"]), asked, 2, Workers(1))
+    )
+    assert saving.digest(spread) == saving.digest(alone)
+    assert spread.shards is not None
+    assert spread.shards.count == 2
 
 
 def test_documents_travel_to_machines_that_have_not_the_files(

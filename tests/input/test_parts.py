@@ -16,7 +16,8 @@ from kvstream.input.sources import NamedStream, SourceSet, open_sources
 from kvstream.tokenization.passages import Passages
 
 PIECES = (
-    b"a sentence. ", b"Another one.\n", "\u00e9\u8a9e\U0001f600".encode(), b"\n\n", b"x" * 700, b" ",
+    b"a sentence. ", b"Another one.\n", "\u00e9\u8a9e\U0001f600".encode(), b"\n\n",
+    b"x" * 700, b" ",
     b"\xff",
 )  # fmt: skip
 

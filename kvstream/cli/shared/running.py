@@ -275,6 +275,7 @@ def reading_line(memory: Memory) -> str:
         memory.seconds,
         memory.tokens_per_s,
         memory.lines,
+        memory.shards,
     )
 
 
