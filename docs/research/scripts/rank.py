@@ -17,11 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from rank_bm25 import BM25Okapi
 
 import kvstream
-from kvstream.collection.rank import by_words, memory_files, rank
+from kvstream.collection.rank import LOADED, by_words, memory_files, rank
 from kvstream.evaluation.intervals import wilson
 from kvstream.memory.saving import look
 
@@ -40,6 +41,8 @@ def main() -> None:
     parser.add_argument("--stories", type=int, default=200)
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--budget", default="1k")
+    parser.add_argument("--loaded", type=int, default=LOADED, help="memories that are compared")
+    parser.add_argument("--links", type=int, help="rank so many files, links to the memories")
     options = parser.parse_args()
     torch.set_num_threads(1)
     stories = {}
@@ -60,6 +63,9 @@ def main() -> None:
             )  # fmt: skip
             memory.save(path)
     print(f"{len(chosen)} memories, {time.process_time() - began:.0f} s", flush=True)
+    if options.links:
+        many(model, memory_files(options.out), options.out / "links", options.links)
+        return
     if not options.questions:
         return
     asked = []
@@ -88,6 +94,7 @@ def main() -> None:
         ranked, _ = rank(
             question, files,
             lambda path: model.session.recall(look(path), kvstream_settings()),
+            options.loaded,
         )  # fmt: skip
         seconds.append(time.process_time() - began)
         places["memories"].append([r.path for r in ranked].index(file_of[doc_id]))
@@ -102,6 +109,23 @@ def main() -> None:
             print(f"{name:18} first {depth}: {share:.0%} ({low:.0%} to {high:.0%}) of {len(found)}")
     seconds.sort()
     print(f"median {seconds[len(seconds) // 2]:.2f} s of processor time a question")
+
+
+def many(model: kvstream.Model, made: list[Path], folder: Path, count: int) -> None:
+    """The cost of ranking so many files, loading included."""
+    folder.mkdir(exist_ok=True)
+    for number in range(count):
+        path = folder / f"{number}.kvs"
+        if not path.exists():
+            path.hardlink_to(made[number % len(made)])
+    files = memory_files(folder)
+    question, began = "What did the fox say to the wolf?", time.process_time()
+    by_words(question, files)
+    words, before = time.process_time() - began, psutil.Process().memory_info().rss
+    rank(question, files, lambda path: model.session.recall(look(path), kvstream_settings()))
+    whole = time.process_time() - began - words
+    grown = (psutil.Process().memory_info().rss - before) / 2**20
+    print(f"{count} files: words {words:.1f} s, all {whole:.1f} s, {grown:+.0f} MiB")
 
 
 def kvstream_settings() -> Any:
