@@ -13,7 +13,9 @@ def fake_session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     class Session(FakeSession):
         pass
 
-    # There and not where it is opened: modules that are first imported now would keep a fake.
-    # The class itself stays: modules that are first imported now keep what they import.
-    monkeypatch.setattr("kvstream.session.session.Session.open", Session.open)
+    # The class itself stays: modules that are first imported now would keep a fake for good. And
+    # `open` is looked up when it is called, since tests replace it.
+    monkeypatch.setattr(
+        "kvstream.session.session.Session.open", lambda settings: Session.open(settings)
+    )
     return Session

@@ -96,7 +96,7 @@ def test_a_method_without_a_preset_is_refused_before_anything_loads(
     ran = cli(*command.split(), *words, "--method", "snapkv,h2o"[7 * (command != "compare") :],
               "--preset", "paper")  # fmt: skip
     assert ran.code == 2
-    assert "--preset paper has nothing for h2o; it is there for infinipot, cascade" in ran.stderr
+    assert "--preset paper has no settings for h2o, only for infinipot, cascade" in ran.stderr
 
 
 def test_a_benchmark_has_the_presets_too() -> None:
@@ -108,7 +108,7 @@ def test_a_benchmark_has_the_presets_too() -> None:
     assert [c.run.growth for c in found] == ["fixed", "fixed", "linear"]
     assert {c.run.chunk for c in found} == {"fixed"}
     assert found[2].identity()["start"] == "paper"
-    with pytest.raises(UsageError, match="nothing for tova"):
+    with pytest.raises(UsageError, match="no settings for tova"):
         cases(RunSettings(), methods=["tova"], budgets=[None], preset=True)
 
 

@@ -43,6 +43,11 @@ class FakeSession:
     def __init__(self, model: ModelSettings) -> None:
         self.model_name = model.name
 
+    @property
+    def model(self) -> Any:
+        """What reads parts of a text looks at it; this stand-in has none."""
+        raise ModelError("There is no model here.")
+
     @classmethod
     def open(cls, model: ModelSettings) -> FakeSession:
         if model.name == "nobody/nothing":
