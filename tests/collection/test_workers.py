@@ -250,24 +250,31 @@ def test_parts_of_a_text_on_workers_give_the_memory_of_one_process(
     assert spread.shards.count == 2
 
 
+@pytest.fixture
+def auto(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``auto``, which finds these machines, whatever clusters come and go beside them."""
+    monkeypatch.setenv("RAY_ADDRESS", machines.cluster.address)
+    return "auto"
+
+
 def test_documents_travel_to_machines_that_have_not_the_files(
-    machines: Machines, texts: Path, tmp_path: Path
+    auto: str, texts: Path, tmp_path: Path
 ) -> None:
     """Their path leads to another text there: known by its digest, and the bytes are sent."""
-    outcomes = read(job(), texts, reader=standin.Elsewhere, workers=1, address="auto")
+    outcomes = read(job(), texts, reader=standin.Elsewhere, workers=1, address=auto)
     assert answers(outcomes) == expected(texts)
 
 
 def test_workers_know_the_folder_of_the_results(
-    machines: Machines, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    auto: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     into = tmp_path / "results"
-    found = read(job(into, "remember"), texts, workers=1, address="auto")
+    found = read(job(into, "remember"), texts, workers=1, address=auto)
     assert len(found) == len(list(into.iterdir())) == 24
     monkeypatch.setattr("kvstream.collection.spread.Spread._mark", lambda spread: setattr(
         spread, "marker", tmp_path / "nowhere"))  # fmt: skip
     with pytest.raises(KvstreamError, match="does not see the folder"):
-        read(job(tmp_path / "others", "remember"), texts, workers=1, address="auto")
+        read(job(tmp_path / "others", "remember"), texts, workers=1, address=auto)
 
 
 def test_too_little_memory_for_a_worker(machines: Machines) -> None:

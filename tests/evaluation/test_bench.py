@@ -383,7 +383,7 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
         "1",
         "-q",
     )
-    assert "F1" in table.stdout or "recognised" in table.stdout or "choice" in table.stdout
+    assert "F1" in table.stdout or "recognized" in table.stdout or "choice" in table.stdout
 
 
 def test_perplexity_is_compared_text_by_text() -> None:
