@@ -206,7 +206,9 @@ def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
     assert words.index("╭") < words.index("It is 51234.") < words.index("peak 932 of 1,024")
 
 
-@pytest.mark.parametrize("command", [["ask"], ["ask", "--json"], ["compare", "--json"]])
+@pytest.mark.parametrize(
+    "command", [["ask"], ["ask", "--json"], ["compare", "--json", "--method", "infinipot"]]
+)
 def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, command) -> None:
     piped = ["sh", "-c", '"$@" | cat', "sh"]
     shown = on_terminal(*command, book, "Q?", before=piped, FAKE="pause=0.05")
