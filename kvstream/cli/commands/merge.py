@@ -18,6 +18,7 @@ from kvstream.cli.shared.options import (
     reading_options,
 )
 from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.recalling import of_maker
 from kvstream.cli.shared.running import announce, open_model, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
@@ -77,6 +78,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
+    options = of_maker(kinds[0], options)
     options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):
