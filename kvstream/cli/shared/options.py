@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -293,6 +294,7 @@ class SectionedCommand(click.Command):
             for name in param.opts
         }
         end = args.index("--") if "--" in args else len(args)
+        self._refuse_detached(ctx, args[:end])
         args = [bare.get(a, a) for a in args[:end]] + args[end:]
         try:
             rest = super().parse_args(ctx, list(args))
@@ -307,6 +309,20 @@ class SectionedCommand(click.Command):
                 "behind all options.",
                 ctx,
             ) from None
+
+    def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """A value behind such an option with a space, where it would be a source or a question."""
+        values = {
+            name: param.type.choices
+            for param in self.params
+            if isinstance(param, Option) and param.bare and isinstance(param.type, click.Choice)
+            for name in param.opts
+        }
+        for name, word in pairwise(args):
+            if word in values.get(name, ()) and not os.path.exists(word):
+                raise click.UsageError(
+                    f"{name} takes its value after an equals sign: {name}={word}.", ctx
+                )
 
     def _refuse_without_effect(self, ctx: click.Context) -> None:
         for param in self.params:
