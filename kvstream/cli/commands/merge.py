@@ -11,6 +11,7 @@ import click
 from kvstream.cli.commands.remember import summary
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import (
+    OF_ANSWERS_ALONE,
     FileType,
     ReadingOptions,
     SectionedCommand,
@@ -28,8 +29,7 @@ SETTLED = "the memory files fix it."
 ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
 READS = "it reads no text."
 WITHOUT = {
-    **dict.fromkeys(("extract", "passages", "strict", "reread", "temp", "top_p", "top_k",
-                     "repetition_penalty", "max_tokens"), ANSWERS),
+    **dict.fromkeys((*OF_ANSWERS_ALONE, "max_tokens"), ANSWERS),
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
                      "seed", "system", "skim", "skim_by"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),

@@ -18,7 +18,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, AUTOMATIC, PASSAGES, REREADS, SKIMS, method_settings
+from kvstream.api.options import (
+    ANSWER_OPTIONS,
+    AUTO,
+    AUTOMATIC,
+    PASSAGES,
+    REREADS,
+    SHOWN_OPTIONS,
+    SKIMS,
+    method_settings,
+)
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -974,9 +983,9 @@ _LOADING = (
     "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
     "offline", "trust_remote_code", "quiet", "skim_by",
 )  # fmt: skip
-_ANSWERS = (
-    "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "extract", "passages", "strict",
-)  # fmt: skip
+_ANSWERS = (*ANSWER_OPTIONS, *SHOWN_OPTIONS)
+OF_ANSWERS_ALONE = (*SHOWN_OPTIONS, "reread", *(n for n in ANSWER_OPTIONS if n != "max_tokens"))
+"""What a memory does not depend on: --max-tokens says how much room it leaves for an answer."""
 _ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
     "reread", "thin", "checkpoint", "checkpoint_every", *_ANSWERS,
