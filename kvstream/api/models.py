@@ -215,6 +215,14 @@ def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
         return None
 
 
+def is_here(name: str) -> bool:
+    """Whether the files of a model are on this machine; loads nothing."""
+    try:
+        return facts_of(name) is not None
+    except ModelError:  # a store has no such model, or what is offered was not fetched
+        return False
+
+
 def _number_bytes(where: str) -> tuple[int | None, int | None]:
     """Bytes of a number of the weights and of the KV cache, None where they are as in the files."""
     from kvstream.model.placement import device_of

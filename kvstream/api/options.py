@@ -87,6 +87,10 @@ class ShownOptions(TypedDict, total=False):
     """Withhold an answer that rests on little."""
 
 
+ANSWER_OPTIONS = tuple(AnswerOptions.__annotations__)
+SHOWN_OPTIONS = tuple(ShownOptions.__annotations__)
+
+
 class MemoryOptions(AnswerOptions, total=False):
     """How a text is read under a budget."""
 
@@ -145,7 +149,6 @@ _RUN = {
 }  # fmt: skip
 """Options of a run, and what `RunSettings` calls them."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
-_ANSWER = ("max_tokens", "temp", "top_p", "top_k", "repetition_penalty")
 _REQUEST = ("system", "strict", "thin", "interrupted", "command")
 _ELSEWHERE = ("extract", "passages", "reread", "every", "checkpoint", "checkpoint_every")
 _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST, *_ELSEWHERE})
@@ -287,7 +290,7 @@ def options_of(request: Request) -> dict[str, Any]:
 
 def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """What `AnswerOptions` change of a run, by the names of `RunSettings`. Raises UsageError."""
-    values = {_RUN[name]: options[name] for name in _ANSWER if name in options}
+    values = {_RUN[name]: options[name] for name in ANSWER_OPTIONS if name in options}
     if "max_tokens" in values:
         values["max_tokens"] = count_of(values["max_tokens"])
     return values

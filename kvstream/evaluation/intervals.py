@@ -34,7 +34,7 @@ def mean_interval(
     Questions about one document are not independent: the standard error is that of a ratio of
     sums over groups (linearised, as for cluster samples). Where all are 0 or all are 1, no error
     can be estimated from them, and it is Wilson's of as many trials as there are groups. Fewer
-    than two groups of other values: no interval but the mean itself.
+    than two groups of other values: no interval, and all three are the mean.
     """
     if not values:
         return 0.0, 0.0, 0.0

@@ -121,7 +121,8 @@ def trials(
                 "document": item.document, "seed": seed, **surroundings,
                 **({} if layout is None else {"prompts": _digest(layout)}),
             }  # fmt: skip
-            yield Trial(identity, partial(_run, session, case, item, within, seed, layout))
+            run = partial(_run, session, case, item, within, seed, layout)
+            yield Trial(identity, run, partial(rescored, item))
 
 
 def _digest(layout: tuple[Layout, str]) -> str:
@@ -188,6 +189,20 @@ def score(question: Question, answer: str) -> Record:
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in out.items()}
 
 
+def rescored(item: Item, record: Record) -> Record:
+    """A record with its answers scored anew; metrics that came later would else lack in it.
+
+    Choices stay: they have no answer to score. So does what was asked with other words or other
+    references than the data have now.
+    """
+    known = {(q.text, q.answers): q for q in item.questions if not q.options}
+    questions = []
+    for saved in record["questions"]:
+        question = known.get((saved["question"], tuple(saved["answers"])))
+        questions.append(saved if question is None else score(question, saved["answer"]))
+    return {**record, "questions": questions}
+
+
 def _choose(session: Session, text: str, question: Question, run: Any) -> Record:
     """The option that the model finds likeliest after the text, by its mean loss a token."""
     ids = session.tokenizer.encode(text)
@@ -232,7 +247,8 @@ def _row(group: list[Record]) -> Record:
         if scored:
             mean, low, high = mean_interval([s for _, s in scored], [d for d, _ in scored])
             row[name] = round(mean, 4)
-            row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
+            if low < high:  # one document says nothing of others
+                row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
     answerable = [q for _, q in asked if q["answers"] and "abstains" in q]
     unanswerable = [q for _, q in asked if not q["answers"] and "abstains" in q]
     if answerable:

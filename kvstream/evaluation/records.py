@@ -35,6 +35,8 @@ class Trial:
     """All that the outcome depends on; plain JSON. Equal identities are the same trial."""
     run: Callable[[], Record]
     """Measures it; what it returns is recorded beside the identity."""
+    renew: Callable[[Record], Record] = dict
+    """Computes the scores of a record anew from what it keeps: metrics may have come since."""
 
     @property
     def key(self) -> str:
@@ -86,13 +88,13 @@ class Records:
 
 
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
-    """The record of every trial, in order; those already known are not run again."""
+    """The record of every trial, in order; those already known are not run again, but renewed."""
     for trial in trials:
         key = trial.key
         known = records.known.get(key)
         if known is not None:
             records.reused += 1
-            yield known
+            yield trial.renew(known)
             continue
         record = {**trial.identity, **trial.run()}
         records.add(key, record)

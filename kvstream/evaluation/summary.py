@@ -131,7 +131,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
         for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):
             mean, low, high = mean_interval([r[name] for r in group], texts)
             row[name] = round(mean, 4)
-            row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
+            if low < high:  # one text says nothing of others
+                row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
         out.append(row)
     return out
 

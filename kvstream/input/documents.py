@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kvstream.input.zipped import Packed
 
 LIBRARIES = {"pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",)}
+PACKED = ("epub", "docx")
+"""Those in a ZIP file."""
 SAMPLE = 256 * 1024
 """Bytes of HTML at the beginning of a page by which its text is estimated."""
 
@@ -92,7 +94,12 @@ def page_parts(head: Head, name: str) -> Iterator[Part | None]:
 
 
 def estimate(kind: str, path: Path) -> int:
-    """Bytes of text in a document, from its structure and a sample; 0 where that fails."""
+    """Bytes of text in a document, from its structure and a sample; 0 where that fails.
+
+    Raises ValueError for a format that nothing here estimates.
+    """
+    if kind not in ("pdf", "html", *PACKED):
+        raise ValueError(f"nothing here estimates the format {kind!r}")
     try:
         if kind == "pdf":
             from kvstream.input.pdf import estimated_bytes

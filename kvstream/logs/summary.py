@@ -385,13 +385,17 @@ class LogSummary:
         if total.first_time is None:
             total.begin(number, time)
         if time is not None:
-            if shape.high is None or time > shape.high:
+            if shape.low is None or shape.high is None:  # lines without a time came first
+                shape.low = shape.high = time
+            elif time > shape.high:
                 shape.high = time
-            elif time < shape.low:  # type: ignore[operator]
+            elif time < shape.low:
                 shape.low = time
-            if total.high is None or time > total.high:
+            if total.low is None or total.high is None:  # lines without a time came first
+                total.low = total.high = time
+            elif time > total.high:
                 total.high = time
-            elif time < total.low:  # type: ignore[operator]
+            elif time < total.low:
                 total.low = time
         if bucket is not None:
             shape.buckets[bucket] += 1
@@ -416,7 +420,7 @@ class LogSummary:
             series.gap(number, time)
         series.count += 1
         series.last_line, series.last_time = number, time
-        if time is not None and time > (series.high or time - 1):
+        if time is not None and (series.high is None or time > series.high):
             series.high = time
         if bucket is not None:
             series.buckets[bucket] += 1

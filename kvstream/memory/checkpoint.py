@@ -178,12 +178,10 @@ class Checkpoint:
 
 OPTIONS = {
     "run.growth": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
-    "run.chunk_size": "--chunk-size", "run.start": "--start", "run.max_tokens": "--max-tokens",
-    "run.temperature": "--temp", "run.top_p": "--top-p", "run.top_k": "--top-k",
-    "run.seed": "--seed", "method.name": "--method", "method.typed": "--set",
-    "sizes.budget": "--budget", "system": "--system", "questions": "the question",
-    "sizes.question": "the question's length", "model.name": "--model",
-    "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",
+    "run.chunk_size": "--chunk-size", "run.start": "--start", "run.seed": "--seed",
+    "method.name": "--method", "method.typed": "--set", "sizes.budget": "--budget",
+    "system": "--system", "questions": "the question", "sizes.question": "the question's length",
+    "model.name": "--model", "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",
     "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
 }  # fmt: skip
 """What a person calls the settings in a checkpoint."""

@@ -90,7 +90,7 @@ def join(first: Memory, second: Memory, budget: int, *, one_text: bool = False) 
     for memory, share in zip((first, second), _shares(first, second, most), strict=True):
         _shrink(memory.reader, share)
     reader = plan.reader(first.reader.model, run, total)
-    _fill(reader, first.reader, second.reader)
+    _join_into(reader, first.reader, second.reader)
     trace = _joined_trace(first.trace, second.trace, one_text=one_text)
     return Memory(
         first.model, first.tokenizer, reader, plan, run, trace, first.command,
@@ -137,7 +137,7 @@ def _shrink(reader: Reader, share: int) -> None:
     evictor.evict(targets, 0, None)
 
 
-def _fill(reader: Reader, first: Reader, second: Reader) -> None:
+def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
     """Put the entries of both into the empty cache of `reader`, and its schedule behind them."""
     for source in (first, second):
         source.cache.settle()

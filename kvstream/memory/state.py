@@ -74,7 +74,7 @@ def fill(
     if len(numbers["layers"]) != len(cache.stores):
         raise ValueError(f"it has {len(numbers['layers'])} layers, not {len(cache.stores)}")
     for store, layer in zip(cache.stores, numbers["layers"], strict=True):
-        _fill(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors, kv_dtype)
+        _fill_layer(store, layer["used"], layer["raw"], layer["prefix"], tokens, tensors, kv_dtype)
     head = len(reader.head) if reader.begun else 0
     full = [s.used - head for s in reader.compressible]
     fronts = {int((s.origin[0, : s.used] == PROMPT).sum()) for s in reader.compressible}
@@ -105,7 +105,7 @@ def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
     return {f"states.{spec.index}.{name}" for name in carried}
 
 
-def _fill(
+def _fill_layer(
     store: LayerStore,
     used: Any,
     raw: Any,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvstream.errors import BudgetError
+from kvstream.errors import BudgetError, KvstreamError
 from kvstream.methods.base import EntryTensor, HeadTensor, LayerFacts, ModelFacts
 from kvstream.model import hook
 from kvstream.model.attention import HALF, STEP, AttentionRequest
@@ -116,12 +116,19 @@ class BoundedModel:
     ) -> Tensor:
         """Run `ids` behind what is in the cache; returns hidden states [n, d] for `logits`.
 
-        Where the output layer is not plain, the logits [n, V] themselves are returned.
+        Where the output layer is not plain, the logits [n, V] themselves are returned. Raises
+        KvstreamError where layers hold different numbers of rotated entries, and where the pass
+        would exceed the budget.
         """
+        if not cache.aligned:  # an error and no assertion: python -O removes those
+            rotated = sorted({store.rotated for store in cache.stores})
+            raise KvstreamError(
+                f"Layers hold different numbers of rotated entries ({', '.join(map(str, rotated))})"
+                ", and one vector of positions serves them all."
+            )
         cache.request = request or AttentionRequest()
         if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered
             cache.momentary.due(len(ids) * (cache.used + len(ids)))
-        assert cache.aligned, "layers hold different numbers of rotated entries"
         start = cache.next_position
         positions = torch.arange(start, start + len(ids), device=self.device)[None]
         inputs = torch.tensor([list(ids)], dtype=torch.long, device=self.device)

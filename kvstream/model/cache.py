@@ -454,9 +454,16 @@ class BoundedCache(Cache):
             yield ends
 
     def drop_newest(self, count: int) -> None:
-        """Remove the newest `count` entries, which must be rotated (a catalyst, an answer)."""
+        """Remove the newest `count` entries (a catalyst, an answer).
+
+        Raises KvstreamError if some are not rotated: those are memory.
+        """
+        rotated = min(store.rotated for store in self.stores)
+        if count > rotated:
+            raise KvstreamError(
+                f"{count} entries were to be removed, but only {rotated} are newer than memory."
+            )
         for store in self.stores:
-            assert store.rotated >= count
             store.used -= count
 
     def cut(self, ends: Sequence[int]) -> None:

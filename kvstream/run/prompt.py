@@ -2,8 +2,8 @@
 
 The template is rendered once with unguessable words in the place of the document, the question and
 the system text, and cut at the document's.  A document is encoded apart, as plain text, and the
-tokenizer breaks control sequences in it apart (`text.control`): nothing in it closes its turn or
-opens another.  The same holds for what the user typed.
+tokenizer breaks control sequences in it apart (tokenization/control.py): nothing in it closes its
+turn or opens another.  The same holds for what the user typed.
 """
 
 from __future__ import annotations

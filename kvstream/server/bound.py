@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from kvstream.errors import KvstreamError
 from kvstream.server.catalog import Entry
 from kvstream.server.errors import ApiError
 
@@ -47,8 +48,15 @@ class Bound:
         return self.working + size <= self.most
 
     def take(self, size: int, entry: Entry | None = None) -> Memory | None:
-        """Count `size` bytes as working; a memory of `entry` that waits is handed out."""
-        assert self.fits(size)
+        """Count `size` bytes as working; a memory of `entry` that waits is handed out.
+
+        Raises KvstreamError where they do not fit: ask `fits` first.
+        """
+        if not self.fits(size):
+            raise KvstreamError(
+                f"{size:,} bytes were to be taken beside {self.working:,} at work, over the bound "
+                f"of {self.most:,}."
+            )
         found = next((key for key in self._waiting if key[0] == entry), None)
         memory = None if found is None else self._waiting.pop(found)
         while self.held + size > self.most:

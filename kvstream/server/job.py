@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvstream.api.options import ANSWER_OPTIONS
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, Event, Result
 from kvstream.server.catalog import Entry
@@ -149,7 +150,7 @@ class Answering:
 
     @property
     def _answers(self) -> dict[str, Any]:
-        names = ("max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "strict")
+        names = (*ANSWER_OPTIONS, "strict")
         return {name: self.options[name] for name in names if name in self.options}
 
     def _go_on(self, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:

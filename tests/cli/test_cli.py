@@ -112,6 +112,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["remember", "BOOK", "-o", "b.kvs", "--reread"], "it does not answer"),
         (["chat", "BOOK", "--checkpoint", "c"], "kvstream remember --checkpoint, then chat"),
         (["chat", "BOOK", "--reread"], "kvstream ask --reread"),
+        (["ask", "BOOK", "Q?", "--reread", "both"], "after an equals sign: --reread=both"),
         (["ask", "BOOK", "Q?", "--top-p", "0.5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--top-k", "5"], "no effect at temperature 0"),
         (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),

@@ -270,3 +270,36 @@ def test_options_of_sources_are_refused_with_a_memory(cli, tmp_path, command, op
     ran = cli(command, "--memory", str(tmp_path / "m.kvs"), *option, *question)
     assert ran.code == 2
     assert f"{option[0]} sets how kvstream reads sources" in ran.stderr
+
+
+def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
+    """`ask`, `merge` and the others load it where it is, unless another one is named."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from kvstream.store import pocket
+
+    folder = tmp_path / "tiny"
+    config = LlamaConfig(
+        vocab_size=8192, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((pocket.path() / name).read_bytes())
+    text = tmp_path / "a.txt"
+    text.write_text("The mill is old. " * 20)
+    files = [str(tmp_path / name) for name in ("a.kvs", "b.kvs")]
+    few = ("--budget", "200", "-n", "4")
+    ran = cli("remember", str(text), "-o", files[0], "-m", str(folder), *few)
+    assert ran.code == 0, ran.stderr
+    Path(files[1]).write_bytes(Path(files[0]).read_bytes())
+    both = str(tmp_path / "both.kvs")
+    assert (ran := cli("merge", *files, "-o", both)).code == 0, ran.stderr
+    assert (ran := cli("ask", "--memory", both, "Who?", "-n", "2")).code == 0, ran.stderr
+    for other in (("-m", "pocket"), ("--trust-remote-code",)):
+        ran = cli("merge", *files, "-o", both, *other)
+        assert ran.code == 4, ran.stderr
+        assert "give the model that made it with -m" in ran.stderr
+    folder.rename(tmp_path / "elsewhere")
+    assert (ran := cli("merge", *files, "-o", both)).code == 4, ran.stderr
+    assert f"was made by {folder}" in ran.stderr

@@ -17,7 +17,7 @@ from make_documents import chapter, docx, drawn, epub, nested_forms, pdf
 
 from kvstream.errors import SourceError
 from kvstream.input import limits
-from kvstream.input.documents import parts_of
+from kvstream.input.documents import LIBRARIES, estimate, parts_of
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.tokenization.loading import load_tokenizer
 from kvstream.tokenization.passages import Passages
@@ -295,3 +295,13 @@ def test_answers_cite_the_page(cli, tmp_path: Path) -> None:
     assert cited
     pages = len(pages_of(lines))
     assert all(1 <= c["page"] <= pages and c["line_start"] is None for c in cited)
+
+
+def test_a_format_without_an_estimate_is_told(tmp_path: Path) -> None:
+    """A broken document has the estimate 0; a format that somebody forgot to add has none."""
+    path = tmp_path / "broken"
+    path.write_bytes(b"")
+    for kind in LIBRARIES:
+        assert estimate(kind, path) == 0
+    with pytest.raises(ValueError, match="'rtf'"):
+        estimate("rtf", path)

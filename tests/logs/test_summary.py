@@ -6,6 +6,8 @@ import random
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.page import FEWEST, page, page_of_screen, record
@@ -224,6 +226,29 @@ def test_odd_lines_are_counted_and_shown(lines: list[str]) -> None:
     text = page(log)
     assert "\0" not in text
     assert "\x1b" not in text
+    record(log)
+
+
+TIMES = st.one_of(st.none(), st.floats(-3e9, 3e9).map(round), st.integers(0, 5))
+
+
+@given(st.lists(st.tuples(TIMES, st.sampled_from(["INFO a: open 1", "WARN b: shut"]))))
+def test_times_are_counted_wherever_lines_have_none(lines: list[tuple[int | None, str]]) -> None:
+    """A line without a time has that of the line before; the first lines may have none at all."""
+    log = read([text if seconds is None else at(seconds, text) for seconds, text in lines])
+    spans: dict[str, list[float]] = {}
+    now = None
+    for seconds, text in lines:
+        now = now if seconds is None else 1_714_521_600 + seconds
+        if now is not None:
+            spans.setdefault(text, []).append(now)
+    every = [t for times in spans.values() for t in times]
+    assert (log.total.low, log.total.high) == (min(every, default=None), max(every, default=None))
+    for shape in log.shapes:
+        times = spans.get(next(t for _, t in lines if shape.example.endswith(t)), [])
+        assert (shape.low, shape.high) == (min(times, default=None), max(times, default=None))
+    assert balanced(log)
+    page(log)
     record(log)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.server.bound import Bound
 from kvstream.server.cache import ConversationCache
 from kvstream.server.catalog import Entry
@@ -206,6 +206,14 @@ def test_the_bound_holds_whatever_comes(steps) -> None:
 def test_a_memory_that_never_fits_is_refused() -> None:
     with pytest.raises(ApiError, match="101"):
         Bound(100).check(101)
+
+
+def test_bytes_over_the_bound_are_never_taken() -> None:
+    bound = Bound(100)
+    bound.take(60)
+    with pytest.raises(KvstreamError, match="41 bytes were to be taken beside 60"):
+        bound.take(41)
+    assert bound.held == 60
 
 
 def test_the_cache_never_outgrows_its_size(tmp_path) -> None:

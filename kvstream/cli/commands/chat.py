@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from kvstream.api.options import SHOWN_OPTIONS
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
@@ -42,8 +43,6 @@ Type one question per line. The model also sees as many earlier questions and an
 /help   show this text
 /quit   leave; so do /exit, quit, exit and Ctrl-D
 Ctrl-C stops an answer."""
-SHOWN = ("extract", "passages", "strict")
-"""Options of answers, not of the reading."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
     "report": "a page shows one run. Use kvstream ask --memory FILE --report.",
@@ -110,7 +109,7 @@ def command(
             options = settled(options)
             announce(reporter, options)
             model = open_model(options)
-            asked = {k: v for k, v in options.of_method().items() if k not in SHOWN}
+            asked = {k: v for k, v in options.of_method().items() if k not in SHOWN_OPTIONS}
             with reading(interrupts):
                 talk = model.read(opened, progress=reporter.show, interrupted=interrupts, **asked)
             interrupts.reading = False

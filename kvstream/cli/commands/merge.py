@@ -11,6 +11,7 @@ import click
 from kvstream.cli.commands.remember import summary
 from kvstream.cli.shared import early
 from kvstream.cli.shared.options import (
+    OF_ANSWERS_ALONE,
     FileType,
     ReadingOptions,
     SectionedCommand,
@@ -18,6 +19,7 @@ from kvstream.cli.shared.options import (
     reading_options,
 )
 from kvstream.cli.shared.output import refuse_clashes
+from kvstream.cli.shared.recalling import of_maker
 from kvstream.cli.shared.running import announce, open_model, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
@@ -27,8 +29,7 @@ SETTLED = "the memory files fix it."
 ANSWERS = "it does not answer. Use the option with kvstream ask --memory FILE."
 READS = "it reads no text."
 WITHOUT = {
-    **dict.fromkeys(("extract", "passages", "strict", "reread", "temp", "top_p", "top_k",
-                     "repetition_penalty", "max_tokens"), ANSWERS),
+    **dict.fromkeys((*OF_ANSWERS_ALONE, "max_tokens"), ANSWERS),
     **dict.fromkeys(("method", "set", "preset", "schedule", "chunk", "keep", "start", "chunk_size",
                      "seed", "system", "skim", "skim_by"), SETTLED),
     **dict.fromkeys(("text", "max_unpacked", "thin", "checkpoint", "checkpoint_every", "dry_run"),
@@ -77,6 +78,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
+    options = of_maker(kinds[0], options)
     options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):

@@ -14,6 +14,7 @@ import click
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.options import (
+    OF_ANSWERS_ALONE,
     ONE_METHOD,
     Each,
     FileType,
@@ -52,10 +53,7 @@ EXPECT = (
     "Name questions with -Q if you know them: more answers are then right."
 )
 """Said where parts of the text were evicted before anybody asked."""
-WITHOUT = dict.fromkeys(
-    ("extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty"),
-    ANSWERS,
-)
+WITHOUT = dict.fromkeys(OF_ANSWERS_ALONE, ANSWERS)
 
 
 @click.command("remember", cls=SectionedCommand, without=WITHOUT, helps={"method": ONE_METHOD})

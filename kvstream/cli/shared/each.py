@@ -14,7 +14,7 @@ import click
 from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.options import BM25, need_bm25, require
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.options import Each, ReadingOptions, typed
+from kvstream.cli.shared.options import OF_ANSWERS_ALONE, Each, ReadingOptions, typed
 from kvstream.cli.shared.running import (
     DEMONSTRATION,
     POCKET,
@@ -137,7 +137,8 @@ def _outcomes(
     if command == "summarize":
         return summarize_each(list(paths), **found)
     if command == "remember":
-        found = {name: v for name, v in found.items() if name not in _NOT_OF_MEMORIES}
+        # The config file may have them for other commands.
+        found = {name: v for name, v in found.items() if name not in OF_ANSWERS_ALONE}
         return remember_each(list(paths), questions=questions, **found)
     return ask_each(list(paths), questions=questions, **found)
 
@@ -182,7 +183,3 @@ def _reporter(options: ReadingOptions) -> Collected:
 
 
 _STDOUT = Path("-")
-_NOT_OF_MEMORIES = (
-    "extract", "passages", "strict", "reread", "temp", "top_p", "top_k", "repetition_penalty",
-)  # fmt: skip
-"""Options of answers, which the config file may have for other commands."""

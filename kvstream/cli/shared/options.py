@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO, AUTOMATIC, PASSAGES, REREADS, SKIMS, method_settings
+from kvstream.api.options import (
+    ANSWER_OPTIONS,
+    AUTO,
+    AUTOMATIC,
+    PASSAGES,
+    REREADS,
+    SHOWN_OPTIONS,
+    SKIMS,
+    method_settings,
+)
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import (
@@ -293,6 +303,7 @@ class SectionedCommand(click.Command):
             for name in param.opts
         }
         end = args.index("--") if "--" in args else len(args)
+        self._refuse_detached(ctx, args[:end])
         args = [bare.get(a, a) for a in args[:end]] + args[end:]
         try:
             rest = super().parse_args(ctx, list(args))
@@ -307,6 +318,20 @@ class SectionedCommand(click.Command):
                 "behind all options.",
                 ctx,
             ) from None
+
+    def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """A value behind such an option with a space, where it would be a source or a question."""
+        values = {
+            name: param.type.choices
+            for param in self.params
+            if isinstance(param, Option) and param.bare and isinstance(param.type, click.Choice)
+            for name in param.opts
+        }
+        for name, word in pairwise(args):
+            if word in values.get(name, ()) and not os.path.exists(word):
+                raise click.UsageError(
+                    f"{name} takes its value after an equals sign: {name}={word}.", ctx
+                )
 
     def _refuse_without_effect(self, ctx: click.Context) -> None:
         for param in self.params:
@@ -958,9 +983,9 @@ _LOADING = (
     "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
     "offline", "trust_remote_code", "quiet", "skim_by",
 )  # fmt: skip
-_ANSWERS = (
-    "max_tokens", "temp", "top_p", "top_k", "repetition_penalty", "extract", "passages", "strict",
-)  # fmt: skip
+_ANSWERS = (*ANSWER_OPTIONS, *SHOWN_OPTIONS)
+OF_ANSWERS_ALONE = (*SHOWN_OPTIONS, "reread", *(n for n in ANSWER_OPTIONS if n != "max_tokens"))
+"""What a memory does not depend on: --max-tokens says how much room it leaves for an answer."""
 _ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
     "reread", "thin", "checkpoint", "checkpoint_every", *_ANSWERS,

@@ -136,13 +136,25 @@ def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
     elif skim != NONE and (answering is None or skim != made):
         by = f"{made} for {answering}" if answering else f"{made} alone"
         raise UsageError(f"{file.path} was read by {by}; leave --skim {skim} out.")
-    model, known = options.model, options.model_given
-    if not known and skim != NONE and answering is not None:
-        model, known = answering, True
-    elif not known and made in (POCKET, READER):
-        model, known = made, True
-    options = replace(options, model=model, model_given=known, skim=skim)
-    return settled(options, alone=True)
+    options = replace(options, skim=skim)
+    if not options.model_given and skim != NONE and answering is not None:
+        options = replace(options, model=answering, model_given=True)
+    return settled(of_maker(file, options), alone=True)
+
+
+def of_maker(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
+    """The same options with the model that made a file, if it is here and nobody named another.
+
+    With --trust-remote-code only kvstream's own: a file must not choose whose code runs.
+    """
+    from kvstream.api.models import is_here
+
+    made = str(file.model["name"])
+    trusting = options.loading["trust_remote_code"]
+    own = made in (POCKET, READER)  # loading reader says how it is fetched
+    if options.model_given or not (own or (not trusting and is_here(made))):
+        return options
+    return replace(options, model=made, model_given=True)
 
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:

@@ -100,7 +100,9 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
     for key, name in (("rouge_1", "ROUGE-1"), ("rouge_2", "ROUGE-2"), ("rouge_l", "ROUGE-L")):
         yield from pages.bars(
             f"{name}, with 95% intervals", rows, lambda r: report.case_label(r, rows),
-            lambda r, key=key: (r[key], *r[f"{key}_interval"]),  # type: ignore[misc]
+            lambda r, key=key: (  # type: ignore[misc]
+                r[key], *(r.get(f"{key}_interval") or (None, None))
+            ),
         )  # fmt: skip
 
 
@@ -112,8 +114,9 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
 
     def both(key: str) -> Callable[[Any], str]:
         def pick(row: Any) -> str:
-            low, high = row[f"{key}_interval"]
-            return f"{100 * row[key]:.1f} ({100 * low:.1f}-{100 * high:.1f})"
+            interval = row.get(f"{key}_interval")
+            around = f" ({100 * interval[0]:.1f}-{100 * interval[1]:.1f})" if interval else ""
+            return f"{100 * row[key]:.1f}{around}"
 
         return pick
 
