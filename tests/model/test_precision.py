@@ -303,6 +303,17 @@ def test_the_probe_meets_the_layers_before_int8(
     assert any(isinstance(m, int8.Int8Linear) for m in model.model.modules())
 
 
+def test_a_clock_of_coarse_steps_finds_no_time_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = 0.0
+
+    def run() -> None:
+        nonlocal spent
+        spent += 0.001
+
+    monkeypatch.setattr(int8.time, "process_time", lambda: int(spent / 0.004) * 0.004)
+    assert 0.0005 < int8._seconds(run) < 0.002
+
+
 def test_int8_falls_back_where_it_is_slow_or_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
