@@ -7,7 +7,8 @@ See docs/research/prompts.md.
 Every wording answers the same questions, in turns: people's questions about passages of up to 250
 tokens (SQuAD's and FairytaleQA's training part), and the one IP address in eight lines of a log.
 Memory holds each text whole; answers are greedy. Printed: F1 and "contains the right answer", with
-95% intervals. The same command goes on with the file of --save.
+95% intervals. The same command goes on with the file of --save, and compares the answers with those
+of other models and number types in it.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=24, help="of each kind")
     parser.add_argument("--max-tokens", type=int, default=24)
     parser.add_argument("--quantize", choices=("int8",))
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--kv-dtype", default="auto")
     parser.add_argument("--save", type=Path, required=True)
     asked = parser.parse_args()
     done = {}
@@ -108,7 +111,17 @@ def main() -> None:
         rows = map(json.loads, asked.save.read_text("utf-8").splitlines())
         done = {(r["model"], r["wording"], r["question"], r["text"]): r for r in rows}
     model = asked.model + (f" {asked.quantize}" if asked.quantize else "")
-    session = Session.open(ModelSettings(asked.model, quantize=asked.quantize, threads=1))
+    for kind in (asked.dtype, asked.kv_dtype):
+        model += f" {kind}" if kind != "auto" else ""
+    session = Session.open(
+        ModelSettings(
+            asked.model,
+            quantize=asked.quantize,
+            dtype=asked.dtype,
+            kv_dtype=asked.kv_dtype,
+            threads=1,
+        )
+    )
     run = RunSettings(Budget(tokens=1024), max_tokens=asked.max_tokens)
     names = asked.wordings.split(",")
     of = {"prose": prose, "logs": logs}
@@ -128,6 +141,11 @@ def main() -> None:
                         file.write(json.dumps(done[key]) + "\n")
                 rows.append(done[key])
         told(kind, rows, names)
+    others = {r["model"] for r in done.values()} - {model}
+    for other in sorted(others):
+        pairs = [(r, done.get((other, *key[1:]))) for key, r in done.items() if key[0] == model]
+        both = [(ours["said"], theirs["said"]) for ours, theirs in pairs if theirs]
+        print(f"{model}: {sum(a == b for a, b in both)} of {len(both)} answers are {other}'s")
 
 
 def told(kind: str, rows: list[dict], names: list[str]) -> None:
