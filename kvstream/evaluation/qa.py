@@ -99,10 +99,13 @@ def require(items: Sequence[Item]) -> None:
 
 
 def wants_phrases(items: Sequence[Item]) -> bool:
-    """Whether most questions have an answer of at most PHRASE words, so that a short one is due."""
-    asked = [q for item in items for q in item.questions if q.answers and not q.options]
-    short = sum(min(len(a.split()) for a in q.answers) <= PHRASE for q in asked)
-    return 2 * short > len(asked)
+    """Whether all questions have answers, most of them of at most PHRASE words.
+
+    Who may have to refuse is not asked for a phrase: it takes the refusals away.
+    """
+    asked = [q for item in items for q in item.questions if not q.options]
+    short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
+    return all(q.answers for q in asked) and 2 * short > len(asked)
 
 
 def as_longbench(case: Case, item: Item) -> Case:

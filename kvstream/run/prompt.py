@@ -188,7 +188,7 @@ CURRENT = Wording(
     "Question: {}\nAnswer briefly from the document. If it does not say, write: not in the text.",
     "Summarize the document above: what it is about, what happens or is said, and how it ends. "
     "Use only what the document says.",
-    "Question: {}\nAnswer with a short phrase from the document, or write: not in the text.",
+    "Question: {}\nAnswer with a short phrase copied from the document.",
 )
 """Tags set the document off: without them SmolLM2 answers with sentences of the prompt
 (docs/research/prompts.md)."""
@@ -200,7 +200,7 @@ OF_0_1 = Wording(
     "If the answer is not in the text, say so.",
     "Summarize the text above: what it is about, what happens or is said, and how it ends. "
     "Use only what stands in the text.",
-    "Question: {}\n\nAnswer from the text above with a short phrase. If it is not there, say so.",
+    "Question: {}\n\nAnswer with a short phrase copied from the text above.",
 )
 """That of memory files and checkpoints that 0.1 made."""
 WORDINGS = (CURRENT, OF_0_1)

@@ -288,7 +288,8 @@ def test_short_answers_are_asked_for_where_most_are_short() -> None:
 
     assert qa.wants_phrases([item("a long answer of seven whole words", "red"), item("blue")])
     assert not qa.wants_phrases([item("an answer of six whole words"), item("red")])
-    assert not qa.wants_phrases([item()])
+    assert not qa.wants_phrases([item("red"), item("blue"), item()])  # one must be refused
+    assert not qa.wants_phrases([])
 
 
 def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:

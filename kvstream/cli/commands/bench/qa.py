@@ -56,7 +56,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     "--brief/--no-brief",
     default=None,
     section="Measurement",
-    help="Ask for short phrases. [default: where most answers have at most 5 words]",
+    help="Ask for short phrases. [default: if all questions have answers, most of at most 5 words]",
 )
 @option(
     "--prompts",
