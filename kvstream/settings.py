@@ -133,6 +133,8 @@ class RunSettings:
     """Sample among this many tokens; 0: all."""
     repetition_penalty: float = 1.0
     """Logits of tokens that the answer has already are divided by this; 1 changes nothing."""
+    brief: bool = False
+    """Ask a chat model for a short phrase. Memory does not depend on it."""
     seed: int = 0
     """Seed of sampling and of methods that draw."""
 

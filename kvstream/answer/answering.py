@@ -133,14 +133,14 @@ def question_tail(
 
     Raises BudgetError where the question alone does not.
     """
-    sizes, prompt = memory.reader.sizes, memory.prompt
+    sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
     room = sizes.budget - memory.reader.cache.used
     longest = min(memory.run.max_tokens, sizes.answer)
     for first in range(len(earlier)):
-        tail = prompt.tail(question, earlier[first:])
+        tail = prompt.tail(question, earlier[first:], brief=brief)
         if len(tail) + longest <= room:
             return tail
-    tail = prompt.tail(question)
+    tail = prompt.tail(question, brief=brief)
     if len(tail) >= room:
         raise BudgetError(
             f"The question takes {len(tail)} entries, and memory leaves {room} of "

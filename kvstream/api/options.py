@@ -73,6 +73,8 @@ class AnswerOptions(TypedDict, total=False):
     """Sample from this many likeliest tokens; 0: from all."""
     repetition_penalty: float
     """Divide the logits of tokens that the answer has already by this."""
+    brief: bool
+    """Ask a model with a chat template for a short phrase."""
 
 
 class ShownOptions(TypedDict, total=False):
@@ -146,6 +148,7 @@ _RUN = {
     "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
     "chunk_size": "chunk_size", "max_tokens": "max_tokens", "temp": "temperature",
     "top_p": "top_p", "top_k": "top_k", "repetition_penalty": "repetition_penalty", "seed": "seed",
+    "brief": "brief",
 }  # fmt: skip
 """Options of a run, and what `RunSettings` calls them."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")

@@ -134,7 +134,7 @@ def gain(memory: Memory, question: str, without: dict[tuple[int, ...], float]) -
 
     `without` keeps the likelihood without a memory, by prompt, from call to call.
     """
-    ids = memory.prompt.tail(question)
+    ids = memory.prompt.tail(question, brief=memory.run.brief)
     head = tuple(memory.prompt.head)
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)

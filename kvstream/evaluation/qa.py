@@ -29,6 +29,8 @@ MEANS = (
     "longbench",
 )
 """Scores of a question that are averaged, where it has them."""
+PHRASE = 5
+"""Words of an answer that `--brief` asks for."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,16 @@ def require(items: Sequence[Item]) -> None:
         metrics.require_rouge()
 
 
+def wants_phrases(items: Sequence[Item]) -> bool:
+    """Whether all questions have answers, most of them of at most PHRASE words.
+
+    Who may have to refuse is not asked for a phrase: it takes the refusals away.
+    """
+    asked = [q for item in items for q in item.questions if not q.options]
+    short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
+    return all(q.answers for q in asked) and 2 * short > len(asked)
+
+
 def as_longbench(case: Case, item: Item) -> Case:
     """The same case with answers as long as LongBench lets those of the item's task be."""
     task = longbench.TASKS[item.questions[0].task]
@@ -119,6 +131,7 @@ def trials(
             identity: Record = {
                 "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
+                **({"brief": True} if case.run.brief else {}),
                 **({} if layout is None else {"prompts": _digest(layout)}),
             }  # fmt: skip
             run = partial(_run, session, case, item, within, seed, layout)

@@ -183,11 +183,11 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
 
     Raises ModelError for --quantize int8 where it does not apply, UnsupportedModelError.
     """
-    if chosen.int8:
-        int8.quantize(model, settings.name)
     if chosen.widen:
         widen(model)
     bounded = bound(model, settings.name).storing(chosen.kv)
+    if chosen.int8:  # after the probe, whose small tolerances 8 bits would exceed
+        int8.quantize(model, settings.name)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.dtype)
     bounded.precision = told(bounded.dtype, bounded.kv_dtype, chosen.why)
     return bounded

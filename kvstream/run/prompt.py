@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kvstream.tokenization.tokenizer import Tokenizer
@@ -47,15 +47,20 @@ class Prompt:
     _parts: _Parts = field(repr=False)
     _tokenizer: Tokenizer = field(repr=False)
 
-    def tail(self, question: str, earlier: Sequence[tuple[str, str]] = ()) -> list[int]:
+    def tail(
+        self, question: str, earlier: Sequence[tuple[str, str]] = (), *, brief: bool = False
+    ) -> list[int]:
         """Behind the document: the question, the end of the turn, the beginning of the answer.
+
+        A `brief` one asks a chat model for a short phrase and is never longer than the other.
 
         A summary needs no question; one that is given says what it should be about. Questions and
         answers that came ``earlier`` stand before it as plain text: a model has seen such pages,
         and no template is asked for more turns than it knows.
         """
         told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
-        asked = told + self._parts.phrase(question)
+        phrase = self._parts.brief_phrase if brief else None
+        asked = told + (phrase or self._parts.phrase)(question)
         pieces = self._parts.behind.split(self._parts.question)
         texts = [(pieces[0], False)]
         for piece in pieces[1:]:
@@ -93,6 +98,8 @@ class _Parts:
     question: str
     """Stands in ``behind`` where the question goes."""
     phrase: Callable[[str], str]
+    brief_phrase: Callable[[str], str] | None = None
+    """The same for a short answer; None: answers are short already."""
     system: str = ""
     """Stands in ``before`` where the system text goes."""
 
@@ -150,18 +157,28 @@ class Wording:
     question: str
     """Next to the answer; ``{}`` is the question."""
     summary: str
+    brief: str
+    """In place of `question` for a short answer; it takes no more tokens."""
 
     def phrase(self, task: Task) -> Callable[[str], str]:
         """The words in which a question, or what a summary is about, is put."""
 
         def ask(question: str) -> str:
-            return self.question.replace("{}", question.strip())
+            return _put(self.question, question)
 
         def summarize(question: str) -> str:
             about = question.strip()
             return self.summary + (f" Pay attention to this above all: {about}" if about else "")
 
         return summarize if task == "summarize" else ask
+
+    def brief_phrase(self, question: str) -> str:
+        """The words in which a question is put that wants a short answer."""
+        return _put(self.brief, question)
+
+
+def _put(words: str, question: str) -> str:
+    return words.replace("{}", question.strip())
 
 
 CURRENT = Wording(
@@ -171,6 +188,7 @@ CURRENT = Wording(
     "Question: {}\nAnswer briefly from the document. If it does not say, write: not in the text.",
     "Summarize the document above: what it is about, what happens or is said, and how it ends. "
     "Use only what the document says.",
+    "Question: {}\nAnswer with a short phrase copied from the document.",
 )
 """Tags set the document off: without them SmolLM2 answers with sentences of the prompt
 (docs/research/prompts.md)."""
@@ -182,6 +200,7 @@ OF_0_1 = Wording(
     "If the answer is not in the text, say so.",
     "Summarize the text above: what it is about, what happens or is said, and how it ends. "
     "Use only what stands in the text.",
+    "Question: {}\n\nAnswer with a short phrase copied from the text above.",
 )
 """That of memory files and checkpoints that 0.1 made."""
 WORDINGS = (CURRENT, OF_0_1)
@@ -242,13 +261,12 @@ def _chat_parts(
     bare = _rendered(tokenizer, system, "", "\n", _completion_phrase(task))
     if bare is not None and _completes(bare):
         return bare
-    return _rendered(
-        tokenizer,
-        system,
-        wording.summary_opening if task == "summarize" else wording.opening,
-        wording.closing,
-        wording.phrase(task),
-    )
+    summarizes = task == "summarize"
+    opening = wording.summary_opening if summarizes else wording.opening
+    parts = _rendered(tokenizer, system, opening, wording.closing, wording.phrase(task))
+    if parts is None or summarizes:
+        return parts
+    return replace(parts, brief_phrase=wording.brief_phrase)
 
 
 def _rendered(
@@ -272,7 +290,8 @@ def _rendered(
             continue
         head, tail = text.split(document)
         if question in tail and (not system or role in head):
-            return _Parts(head, _thought(tokenizer, tail), question, phrase, role if system else "")
+            own = role if system else ""
+            return _Parts(head, _thought(tokenizer, tail), question, phrase, system=own)
     return None
 
 

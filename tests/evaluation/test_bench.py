@@ -282,6 +282,16 @@ def test_where_and_limit_choose_records(tmp_path: Path) -> None:
         qa.choose([str(path)], [], None, 0)
 
 
+def test_short_answers_are_asked_for_where_most_are_short() -> None:
+    def item(*answers: str) -> qa.Item:
+        return qa.Item("i", "d", "c", (qa.Question("q", answers),), {})
+
+    assert qa.wants_phrases([item("a long answer of seven whole words", "red"), item("blue")])
+    assert not qa.wants_phrases([item("an answer of six whole words"), item("red")])
+    assert not qa.wants_phrases([item("red"), item("blue"), item()])  # one must be refused
+    assert not qa.wants_phrases([])
+
+
 def test_answers_refusals_and_unanswerable_questions_in_one_row() -> None:
     def record(document: str, *questions: dict[str, Any]) -> dict[str, Any]:
         base = dict.fromkeys(CASE_KEYS)

@@ -16,7 +16,7 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import ModelError, UsageError
 from kvstream.methods.names import BUILT_IN
 from kvstream.methods.registry import make
-from kvstream.model import int8, placement, precision, widening
+from kvstream.model import int8, loading, placement, precision, widening
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import LayerStore
 from kvstream.model.loading import load
@@ -285,6 +285,33 @@ def test_int8_is_near_float32_and_small(folder: Path, int8_works: None) -> None:
     assert float((ours - right).norm() / right.norm()) < 0.1
     assert small.fingerprint != exact.fingerprint
     read(small)
+
+
+def test_the_probe_meets_the_layers_before_int8(
+    folder: Path, int8_works: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tolerances are those of float32; SmolLM2 in 8 bits was refused for its positions."""
+    met = []
+
+    def spy(model: Any, name: str) -> BoundedModel:
+        met.append(any(isinstance(m, int8.Int8Linear) for m in model.modules()))
+        return bound(model, name)
+
+    monkeypatch.setattr(loading, "bound", spy)
+    model = load(settings(folder, quantize="int8"))
+    assert met == [False]
+    assert any(isinstance(m, int8.Int8Linear) for m in model.model.modules())
+
+
+def test_a_clock_of_coarse_steps_finds_no_time_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = 0.0
+
+    def run() -> None:
+        nonlocal spent
+        spent += 0.001
+
+    monkeypatch.setattr(int8.time, "process_time", lambda: int(spent / 0.004) * 0.004)
+    assert 0.0005 < int8._seconds(run) < 0.002
 
 
 def test_int8_falls_back_where_it_is_slow_or_wrong(

@@ -10,7 +10,7 @@ import pytest
 import tokenizers as hf
 from tokenizers import decoders, models, pre_tokenizers
 
-from kvstream.run.prompt import OF_0_1, build_prompt
+from kvstream.run.prompt import OF_0_1, WORDINGS, Wording, build_prompt
 from kvstream.tokenization.huggingface import HubTokenizer
 from kvstream.tokenization.loading import load_tokenizer
 
@@ -105,6 +105,27 @@ def test_chat_template_is_cut_at_the_document() -> None:
     assert list(prompt.stop_ids) == end
     assert prompt.style == "chat"
     assert prompt.tail("Other?") != prompt.tail("Who came?")
+
+
+@pytest.mark.parametrize("wording", WORDINGS)
+def test_a_brief_question_fits_where_the_other_does(wording: Wording) -> None:
+    tokenizer = tokenizer_with(CHATML)
+    prompt = build_prompt(tokenizer, wording=wording)
+    brief, usual = prompt.tail("Who came?", brief=True), prompt.tail("Who came?")
+    assert "Who came?" in shown(tokenizer, brief)
+    assert "short phrase" in shown(tokenizer, brief)
+    assert len(brief) <= len(usual)
+    assert prompt.head == build_prompt(tokenizer, wording=wording).head
+    earlier = [("Who?", "Ann.")]
+    assert "Answer: Ann." in shown(tokenizer, prompt.tail("Who came?", earlier, brief=True))
+
+
+def test_where_answers_are_short_a_brief_question_is_the_usual_one() -> None:
+    for prompt in (
+        build_prompt(load_tokenizer("pocket")),
+        build_prompt(tokenizer_with(CHATML), task="summarize"),
+    ):
+        assert prompt.tail("Who came?", brief=True) == prompt.tail("Who came?")
 
 
 def test_memory_files_of_0_1_have_their_prompt() -> None:

@@ -15,12 +15,14 @@ differences. The row "-" is what the model says with nothing read.  With --choic
 answer of a needle stands among N of its kind, and it is told how often the model finds it the
 likeliest of them (1/N is chance), with Wilson's 95% interval.
 
-A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE behind it.
+A case is METHOD or METHOD:SETTING=VALUE+SETTING=VALUE, and @SCHEDULE behind it. With --save FILE
+the same command goes on where it was stopped; the cases may then be more than before.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 from dataclasses import dataclass
@@ -140,6 +142,7 @@ def options(about: str) -> argparse.ArgumentParser:
     parser.add_argument("--heldout", action="store_true")
     parser.add_argument("--words", action="store_true", help="random words around, no text")
     parser.add_argument("--model", default="pocket")
+    parser.add_argument("--quantize", choices=("int8",))
     parser.add_argument("--budget", type=int, default=1024)
     parser.add_argument("--keep", type=int)
     parser.add_argument("--start", type=int)
@@ -152,7 +155,7 @@ def options(about: str) -> argparse.ArgumentParser:
 def opened(asked: argparse.Namespace) -> tuple[Session, Filler]:
     """The model on one thread, and the texts around what is planted."""
     torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name=asked.model, threads=1))
+    session = Session.open(ModelSettings(name=asked.model, quantize=asked.quantize, threads=1))
     texts = [
         t for t in asked.text if not asked.heldout or is_heldout(Path(t).name.partition(".")[0])
     ]
@@ -164,18 +167,35 @@ def main() -> None:
     parser.add_argument("--kind", choices=("passkey", "fact", "passage"), default="passage")
     parser.add_argument("--repeat", type=int, default=1, help="times that a needle is said")
     parser.add_argument("--choices", type=int, default=1, help="answers to choose from")
+    parser.add_argument("--save", type=Path, help="a file of what was measured, to go on from")
     asked = parser.parse_args()
     session, filler = opened(asked)
     cases = {text: case_of(text, asked) for text in asked.cases}
     depths = [float(d) for d in asked.depths.split(",")]
+    # What every case shares; the cases themselves may become more.
+    settled = [
+        asked.model, asked.quantize, asked.kind, asked.tokens, asked.budget, asked.keep,
+        asked.schedule, asked.chunk, asked.chunk_size, asked.choices, asked.depths,
+    ]  # fmt: skip
+    saved = {}
+    if asked.save and asked.save.exists():
+        rows = map(json.loads, asked.save.read_text().splitlines())
+        saved = {json.dumps(key): value for key, value in rows}
     found: dict[tuple[str, str], list[float]] = {}
     chosen: dict[tuple[str, str], list[bool]] = {}
     for trial in range(asked.trials):
         doc = document(
             session, filler, asked.kind, asked.tokens, depths, asked.repeat, asked.choices, trial
         )
-        nothing = losses(session, doc, next(iter(cases.values())), read=False)
-        told = {"-": nothing, **{text: losses(session, doc, run) for text, run in cases.items()}}
+        told = {}
+        for text, run in {"-": next(iter(cases.values())), **cases}.items():
+            key = [trial, text, *settled]
+            told[text] = saved.get(json.dumps(key))
+            if told[text] is None:
+                told[text] = losses(session, doc, run, read=text != "-")
+                if asked.save:
+                    with asked.save.open("a") as file:
+                        file.write(json.dumps([key, told[text]]) + "\n")
         for text, pairs in told.items():
             labelled = zip(asked.depths.split(","), pairs, strict=True)
             for depth, (value, likeliest) in labelled:

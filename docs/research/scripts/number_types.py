@@ -1,19 +1,25 @@
-"""What number types cost: perplexity and processor time of one text, all kept, in several of them.
+"""What number types cost: perplexity and processor time of texts, all kept, in several of them.
 
-    python docs/research/scripts/number_types.py FILE -m smollm2 --tokens 1k --layers 30
+    python docs/research/scripts/number_types.py ../shared/data/books/*.gz --heldout --texts 8 \\
+        -m smollm2 --tokens 512 --kinds float32,int8
 
-Tokens go through the model in chunks, then some are written one by one. Each type has its ratio to
-float32: speed of reading and of writing, and perplexity with a 95% interval over tokens in pairs.
+Tokens of each text go through the model in chunks, then some are written one by one. Each type has
+its ratio to the first one: speed of reading and of writing, and perplexity with a 95% interval over
+texts in pairs (over tokens if there is one text).
 """
 
 import argparse
+import gzip
 import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.model import int8
 from kvstream.model.loading import folder, in_precision
 from kvstream.model.precision import Precision
@@ -32,9 +38,11 @@ KINDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("text", type=Path)
+    parser.add_argument("files", nargs="+", type=Path, help="texts, gzipped or not")
+    parser.add_argument("--heldout", action="store_true", help="texts pocket was not trained on")
+    parser.add_argument("--texts", type=int, default=8, help="how many of them, evenly spaced")
     parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--tokens", default="1k")
+    parser.add_argument("--tokens", default="1k", help="of each text")
     parser.add_argument("--chunk", default="256")
     parser.add_argument("--write", type=int, default=8)
     parser.add_argument("--kinds", default=",".join(KINDS))
@@ -44,45 +52,65 @@ def main() -> None:
     settings = ModelSettings(args.model, device="cpu")
     where = folder(settings)
     count, chunk = parse_count(args.tokens), parse_count(args.chunk)
-    text = args.text.read_text("utf-8", "replace")[args.skip :][: 8 * count]
-    ids = [int(i) for i in load_tokenizer(where).encode(text)[: count + 1]]
-    print(f"8-bit products: {int8.problem() or 'work'}", flush=True)
+    tokenizer = load_tokenizer(where)
+    files = [f for f in args.files if not args.heldout or is_heldout(f.name.partition(".")[0])]
+    files = files[:: max(1, len(files) // args.texts)][: args.texts]
+    texts = [
+        [int(i) for i in tokenizer.encode(read(f)[args.skip :][: 8 * count])[: count + 1]]
+        for f in files
+    ]
+    print(f"8-bit products: {int8.problem() or 'work'}; {len(texts)} texts", flush=True)
     first = None
     for kind in args.kinds.split(","):
-        found = measured(where, settings, KINDS[kind], ids, chunk, args.write)
+        found = measured(where, settings, KINDS[kind], texts, chunk, args.write)
         first = first or found
-        losses, read, wrote, size = found
-        rises = losses - first[0]
-        mean, error = float(rises.mean()), float(rises.std()) / math.sqrt(len(rises))
-        low, middle, high = (math.expm1(mean + x * error) for x in (-1.96, 0, 1.96))
+        losses, reading, writing, size = found
+        pairs = zip(losses, first[0], strict=True)
+        rises = [float((ours - theirs).mean()) for ours, theirs in pairs]
+        if len(texts) == 1:
+            rises = (losses[0] - first[0][0]).tolist()
+        middle, low, high = (math.expm1(x) for x in mean_interval(rises))
+        perplexity = math.exp(statistics.fmean(float(x.mean()) for x in losses))
         print(
-            f"{kind:12} perplexity {math.exp(losses.mean()):.2f} ({middle:+.2%}, {low:+.2%} to "
-            f"{high:+.2%}), reading {len(ids) / read:.0f} tokens/s ({first[1] / read:.2f}), "
-            f"writing {args.write / wrote:.1f} ({first[2] / wrote:.2f}), "
+            f"{kind:12} perplexity {perplexity:.2f} ({middle:+.2%}, {low:+.2%} to {high:+.2%}), "
+            f"reading {sum(map(len, texts)) / reading:.0f} tokens/s ({first[1] / reading:.2f}), "
+            f"writing {args.write / writing:.1f} ({first[2] / writing:.2f}), "
             f"weights {size / 1e6:.0f} MB",
             flush=True,
         )
 
 
+def read(file: Path) -> str:
+    opener = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "rt", encoding="utf-8", errors="replace") as text:
+        return text.read()
+
+
 def measured(
-    where: str, settings: ModelSettings, precision: Precision, ids: list[int], chunk: int, more: int
-) -> tuple[torch.Tensor, float, float, int]:
-    """Losses [n] in nats, seconds of the processor for reading and writing, bytes of weights."""
+    where: str, settings: ModelSettings, precision: Precision, texts: list[list[int]], chunk: int,
+    more: int,
+) -> tuple[list[torch.Tensor], float, float, int]:  # fmt: skip
+    """Losses [n] in nats of each text, seconds of the processor for reading all texts and for
+    writing, bytes of weights."""
     from transformers import AutoModelForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(where, dtype=precision.load).requires_grad_(False)
     model = in_precision(loaded, settings, precision)
-    cache = model.new_cache(min(model.trained_length, len(ids) + more + 1))
+    longest = max(map(len, texts))
     losses, spent = [], 0.0
-    for at in range(0, len(ids) - 1, chunk):
-        part = ids[at : min(at + chunk, len(ids) - 1)]
-        targets = torch.tensor(ids[at + 1 : at + 1 + len(part)])
-        hidden: list[torch.Tensor] = []
-        spent += seconds(lambda p=part, h=hidden: h.append(model.forward(p, cache)))
-        losses.append(model.loss(hidden[0], targets).double())
-    wrote = seconds(lambda: [model.logits(model.forward([i], cache)) for i in ids[:more]])
+    for ids in texts:
+        cache, found = model.new_cache(min(model.trained_length, longest + more + 1)), []
+        for at in range(0, len(ids) - 1, chunk):
+            part = ids[at : min(at + chunk, len(ids) - 1)]
+            targets = torch.tensor(ids[at + 1 : at + 1 + len(part)])
+            hidden: list[torch.Tensor] = []
+            spent += seconds(lambda p=part, h=hidden, c=cache: h.append(model.forward(p, c)))
+            found.append(model.loss(hidden[0], targets).double())
+        losses.append(torch.cat(found))
+    some = texts[-1][:more]
+    wrote = seconds(lambda: [model.logits(model.forward([i], cache)) for i in some])
     weights = {p.data_ptr(): p.nbytes for p in model.model.parameters()}
-    return torch.cat(losses), spent, wrote, sum(weights.values())
+    return losses, spent, wrote, sum(weights.values())
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -119,6 +119,7 @@ def whole_request(request: Request, question: str, budget: int) -> Request:
         top_p=run.top_p,
         top_k=run.top_k,
         repetition_penalty=run.repetition_penalty,
+        brief=run.brief,
         seed=run.seed,
     )
     return Request((question,), whole, request.command, request.system)

@@ -24,9 +24,10 @@ from kvstream.cli.shared.options import (
 from kvstream.cli.shared.running import read
 
 HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
+WORDY = {"brief": "a summary is no short phrase. Limit it with --max-tokens."}
 
 
-@click.command("summarize", cls=SectionedCommand, without=ONE_MODEL, helps=HELPS)
+@click.command("summarize", cls=SectionedCommand, without={**ONE_MODEL, **WORDY}, helps=HELPS)
 @sources_argument
 @following_options
 @logs.as_option

@@ -602,6 +602,10 @@ answer_options = stack(
         help="Print the passages that memory retains best, instead of a written answer.",
     ),
     option(
+        "--brief", is_flag=True, section="Answer", advanced=True,
+        help="Ask for a short phrase. Models without a chat template answer briefly anyway.",
+    ),
+    option(
         "--strict", is_flag=True, section="Answer",
         help="Withhold weakly supported answers (exit code 6).",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
     is_flag=True,
     section="Measurement",
     help="Also ask every question about another document, which does not answer it.",
+)
+@option(
+    "--brief/--no-brief",
+    default=None,
+    section="Measurement",
+    help="Ask for short phrases. [default: if all questions have answers, most of at most 5 words]",
 )
 @option(
     "--prompts",
@@ -113,6 +120,8 @@ def _run(page: Any, **values: Any) -> int:
     if values["elsewhere"]:
         items += qa.elsewhere(items, values["seed"])
     qa.require(items)
+    brief = qa.wants_phrases(items) if values["brief"] is None else values["brief"]
+    cases = [replace(case, run=replace(case.run, brief=brief)) for case in cases]
     prompts = None
     if values["prompts"]:
         prompts = longbench.Prompts.read(values["prompts"])

@@ -1,0 +1,66 @@
+"""What one token costs in linear layers whose weights come from memory: float32 and 8-bit ways.
+
+See docs/research/performance.md.
+
+    python docs/research/scripts/int8_decoding.py
+
+Each way runs through enough layers of a shape that no cache holds their weights. Printed are
+microseconds of processor time for a layer, of the fastest of five rounds.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from kvstream.model.int8 import Int8Linear, quantized
+
+SHAPES = ((576, 576), (576, 192), (576, 1536), (1536, 576), (576, 49152))
+"""(width, outputs) of SmolLM2-135M; the last one is its output layer."""
+NUMBERS = 60_000_000
+"""Weights that are run through, together."""
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        for width, outputs in SHAPES:
+            layers = [
+                nn.Linear(width, outputs, bias=False)
+                for _ in range(max(1, NUMBERS // (width * outputs)))
+            ]
+            ways: dict[str, list] = {
+                "float32": list(layers),
+                "8-bit product": [Int8Linear(layer) for layer in layers],
+                "weights widened": [Int8Linear(layer, packs=True) for layer in layers],
+            }
+            ways["no columns apart"] = [plain(layer) for layer in ways["8-bit product"]]
+            x = torch.randn(1, width)
+            told = (f"{name} {cost(runs, x):.0f}" for name, runs in ways.items())
+            print(f"{width} x {outputs}: {', '.join(told)}", flush=True)
+
+
+def plain(layer: Int8Linear) -> Callable[[Tensor], Tensor]:
+    """The 8-bit product of all columns."""
+
+    def run(x: Tensor) -> Tensor:
+        rows, scale = quantized(x)
+        return torch._int_mm(rows, layer.weight.t()).float().mul_(scale).mul_(layer.scale)
+
+    return run
+
+
+def cost(layers: list, x: Tensor) -> float:
+    """Microseconds of the processor for one layer."""
+    found = []
+    for _ in range(5):
+        started = time.process_time()
+        for layer in layers:
+            layer(x)
+        found.append(time.process_time() - started)
+    return 1e6 * min(found) / len(layers)
+
+
+if __name__ == "__main__":
+    main()
