@@ -15,7 +15,7 @@ from adapters import tiny_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.answer.reread.excerpts import excerpts_of
+from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
@@ -33,6 +33,7 @@ from kvstream.session.session import Session
 from kvstream.session.skimming import LEAST, PART, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
+from kvstream.tokenization.passages import Passage
 
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]
@@ -268,6 +269,22 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
         check_joinable(recalled._engine, recalled._engine)
     alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
     assert alone.result.skim is None
+
+
+def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: Path) -> None:
+    from kvstream.memory.saving import _beside, memory_state
+
+    first = Passage(0, 0, 5, 1, 1, "It is", place=3)
+    last = Passage(0, 6, 12, 1, 1, "night.", place=3, page_end=4)
+    [told] = Excerpts([Excerpt((first, last))], ["a.pdf"], [0]).to_json()
+    assert (told["page"], told["page_end"], told["line_end"]) == (3, 4, None)
+    memory = Model(session, Skimming(session, session)).read(story, budget=320, max_tokens=8)
+    assert memory._engine.beside is not None
+    memory._engine.beside = replace(memory._engine.beside, excerpts=[(first, last)])
+    state, tensors = memory_state(memory._engine)
+    found = _beside(json.loads(json.dumps(state)), tensors)
+    assert found is not None
+    assert found.excerpts == [(first, last)]
 
 
 def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path) -> None:

@@ -16,10 +16,10 @@ from kvstream.api.options import BM25, need_bm25, require
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.options import OF_ANSWERS_ALONE, Each, ReadingOptions, typed
 from kvstream.cli.shared.running import (
-    DEMONSTRATION,
     POCKET,
     WITHHELD,
     can_be_live,
+    demonstration,
     quiet_libraries,
 )
 from kvstream.errors import UsageError
@@ -72,7 +72,7 @@ def read_each(
         interrupts = stack.enter_context(Interrupts(reporter.tell))
         interrupts.then = "finishing the documents that are being read"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(DEMONSTRATION)
+            reporter.tell(demonstration())
         outcomes = _outcomes(
             command, paths, questions, options, each, baseline,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},

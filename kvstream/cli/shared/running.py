@@ -187,11 +187,16 @@ def announce(reporter: Reporter, options: ReadingOptions) -> None:
                 f"{options.model} reads all of it."
             )
         elif options.model == POCKET:
-            from kvstream.api.models import reader_is_ready, reader_is_shipped
-
-            fetch = reader_is_shipped() and not reader_is_ready()
-            reporter.tell(DEMONSTRATION + (FETCH if fetch else OTHERS))
+            reporter.tell(demonstration())
     reporter.loading(options.model if skim is None else f"{options.model} and {skim}")
+
+
+def demonstration() -> str:
+    """What pocket is, and how to get better answers."""
+    from kvstream.api.models import reader_is_ready, reader_is_shipped
+
+    fetch = reader_is_shipped() and not reader_is_ready()
+    return DEMONSTRATION + (FETCH if fetch else OTHERS)
 
 
 def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
