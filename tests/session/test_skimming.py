@@ -421,6 +421,15 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert "name two models" in same.stderr
     useless = cli("ask", path, "Q?", "--skim", "none", "--skim-by", "words")
     assert useless.code == 2
+    follows = cli("ask", path, "Q?", "--skim", "pocket", "--follow")
+    assert follows.code == 2
+    assert "--follow is for one model" in follows.stderr
+    several = cli("ask", "--each", path, "-Q", "Q?", "--skim-by", "words")
+    assert several.code == 2
+    assert "--skim-by is for one text" in several.stderr
+    alone = cli("ask", "--each", path, "-Q", "Q?", "--skim", "none", "-n", "2", "--budget", "500")
+    assert alone.code == 0, alone.stderr
+    assert "choose another with -m" in alone.stderr
 
 
 def test_memory_files_and_chats_of_two_models(

@@ -154,6 +154,4 @@ def _extent(excerpt: Excerpt) -> Passage:
     """A passage with the lines or pages of all of an excerpt."""
     first, last = excerpt.passages[0], excerpt.passages[-1]
     page = last.page_end or last.place
-    return replace(
-        first, line_end=last.line_end, page_end=page if isinstance(page, int) else None
-    )
+    return replace(first, line_end=last.line_end, page_end=page if isinstance(page, int) else None)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from kvstream.api.options import refuse_beside_skimming
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, Shards
@@ -102,6 +103,8 @@ def read(
             due=(lambda: False) if every is None else every.time_is_up,
         )
         check_checkpoint(options, reporter)
+        if options.skim not in (AUTO, NONE):
+            refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
         if not questions:  # a summary is of one model
             options = replace(options, skim=NONE)
         options = settled(options, alone=on_the_way or not questions or shards is not None)
