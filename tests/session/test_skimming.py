@@ -413,6 +413,9 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"
     assert models("ask", path, "Q?", "--extract")[0] == "pocket"
     assert models("summarize", path, "--as", "prose")[0] == "pocket"
+    name, said = models("summarize", path, "--as", "prose", "-m", "reader")
+    assert name == "smollm2"
+    assert "smollm2, the model below it, summarizes" in said
     refused = cli("summarize", path, "--skim", "pocket")
     assert refused.code == 2
     assert "one model reads here" in refused.stderr

@@ -299,9 +299,13 @@ def collect(asked: argparse.Namespace) -> None:
                       file=sys.stderr, flush=True)  # fmt: skip
 
 
-def half(record: dict[str, Any]) -> int:
-    """0: to fit on, 1: to measure on. All of a document is in one half."""
-    return hashlib.sha256(record["document"].encode()).digest()[0] % 2
+def half(record: dict[str, Any], parts: int = 2) -> int:
+    """0: to fit on, 1: to measure on. All of a document is in one half, or in one of `parts`."""
+    return hashlib.sha256(record["document"].encode()).digest()[0] % parts
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
 def area(scores: np.ndarray, right: np.ndarray) -> float:
@@ -390,13 +394,27 @@ def fit(asked: argparse.Namespace) -> None:
     if asked.choose:
         chosen = forward(x[train], right[train], names, asked.choose)
     columns = [names.index(n) for n in chosen]
-    weights, bias = regression(x[train][:, columns], right[train])
-    probability = 1 / (1 + np.exp(-(x[:, columns] @ weights + bias)))
+    if asked.folds:
+        # Every answer is measured by what was fitted on other documents; all of them are shipped.
+        fold = np.array([half(r, asked.folds) for r in claims])
+        test, probability, warned = fold >= 0, np.zeros(len(claims)), fold < 0
+        for number in range(asked.folds):
+            weights, bias = regression(x[fold != number][:, columns], right[fold != number])
+            found = sigmoid(x[:, columns] @ weights + bias)
+            limit = float(np.quantile(found[(fold != number) & right], asked.warned))
+            probability = np.where(fold == number, found, probability)
+            warned = np.where(fold == number, found < limit, warned)
+        weights, bias = regression(x[:, columns], right)
+        threshold = float(np.quantile(sigmoid(x[:, columns] @ weights + bias)[right], asked.warned))
+    else:
+        weights, bias = regression(x[train][:, columns], right[train])
+        probability = sigmoid(x[:, columns] @ weights + bias)
+        threshold = float(np.quantile(probability[train & right], asked.warned))
+        warned = probability < threshold
     print(f"together ({', '.join(chosen)}): {area(probability[test], right[test]):.3f}")
-    threshold = float(np.quantile(probability[train & right], asked.warned))
     told = {}
     for label, part in (("all", np.ones(len(claims), dtype=bool)), *kinds(claims)):
-        told[label] = counts(probability < threshold, part & test, right)
+        told[label] = counts(warned, part & test, right)
         print(f"  {label:26}", rates(told[label]))
     for share in (0.05, 0.1, 0.2, 0.3):
         limit = np.quantile(probability[train & right], share)
@@ -489,6 +507,7 @@ if __name__ == "__main__":
     two = commands.add_parser("fit")
     two.add_argument("files", nargs="+")
     two.add_argument("--choose", type=int, help="choose so many signals, instead of SHIPPED")
+    two.add_argument("--folds", type=int, help="fit on all documents, measure on parts left out")
     two.add_argument("--warned", type=float, default=0.15)
     two.add_argument("--write")
     two.set_defaults(act=fit)

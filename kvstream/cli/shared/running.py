@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
 from kvstream.api.options import refuse_beside_skimming
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 POCKET = "pocket"
 READER = "reader"
+BASE = "smollm2"
+"""What `reader` is without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
 OTHERS = "choose another with -m, such as -m reader."
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
@@ -170,6 +174,15 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
         )
     loading = {**options.loading, "skim": None if skim == NONE else skim}
     return replace(options, model=model, model_given=True, skim=skim, loading=loading)
+
+
+def summarizing(options: ReadingOptions) -> ReadingOptions:
+    """The same options for a summary: the adapter of `reader` answers in a few words."""
+    if options.model != READER:
+        return options
+    if not options.quiet:
+        click.echo(f"{READER} answers questions; {BASE}, the model below it, summarizes.", err=True)
+    return replace(options, model=BASE)
 
 
 def _on_cpu(device: str) -> bool:
