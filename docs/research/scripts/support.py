@@ -276,8 +276,11 @@ def collect(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     session = Session.open(ModelSettings(name=asked.model))
     data, file = Path(asked.data), Path(asked.file)
-    cases = [*paragraphs(data, asked.seed), *novels(data, session, asked.seed)]
-    cases = [c for c in cases if c.kind.startswith(tuple(asked.kinds.split(",")))]
+    kinds = tuple(asked.kinds.split(","))
+    cases = [c for c in paragraphs(data, asked.seed) if c.kind.startswith(kinds)]
+    if any(kind.startswith(kinds) for kind in ("rule", "planted")):
+        made = novels(data, session, asked.seed)
+        cases += [c for c in made if c.kind.startswith(kinds)]
     random.Random(asked.seed).shuffle(cases)
     cases = cases[: asked.limit]
     done = file.read_text("utf-8").splitlines() if file.is_file() else []
@@ -329,11 +332,15 @@ def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np
 
 
 def read(files: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Answers, also those of skim.py from passages that both ways found."""
+    """Answers, each once, also those of skim.py from passages that both ways found."""
+    seen: set[tuple[str, str]] = set()
     for file in files:
         for record in map(json.loads, Path(file).read_text("utf-8").splitlines()):
             if "rows" not in record:
-                yield record
+                key = record["kind"], record["question"]
+                if key not in seen:
+                    yield record
+                seen.add(key)
                 continue
             row = record["rows"]["both"]
             if not row.get("signals"):
