@@ -240,6 +240,8 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
     text: str
     place: Count | str | None = None
     """Page or chapter of a document."""
+    page_end: Count | None = None
+    """The page of the last character, where it is another one."""
 
 
 def kept(data: bytes) -> list[KeptRow]:

@@ -479,6 +479,7 @@ def _packed_kept(beside: Beside) -> Tensor:
     rows = [
         [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
         + ([] if p.place is None else [p.place])
+        + ([] if p.page_end is None else [p.page_end])
         for number, excerpt in enumerate(beside.excerpts)
         for p in excerpt
     ]
@@ -504,7 +505,7 @@ def _beside(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside |
         end = row.end
         found = Passage(
             row.source, row.start, row.end, row.line_start, row.line_end, row.text,
-            place=row.place,
+            place=row.place, page_end=row.page_end,
         )  # fmt: skip
         excerpts.setdefault(row.excerpt, []).append(found)
     return Beside(

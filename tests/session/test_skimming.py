@@ -15,7 +15,7 @@ from adapters import tiny_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.answer.reread.excerpts import excerpts_of
+from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
@@ -33,6 +33,7 @@ from kvstream.session.session import Session
 from kvstream.session.skimming import LEAST, PART, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
+from kvstream.tokenization.passages import Passage
 
 SEED, FACTS = 3, 6
 FACT = make_facts(FACTS, SEED)[5]
@@ -270,6 +271,22 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     assert alone.result.skim is None
 
 
+def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: Path) -> None:
+    from kvstream.memory.saving import _beside, memory_state
+
+    first = Passage(0, 0, 5, 1, 1, "It is", place=3)
+    last = Passage(0, 6, 12, 1, 1, "night.", place=3, page_end=4)
+    [told] = Excerpts([Excerpt((first, last))], ["a.pdf"], [0]).to_json()
+    assert (told["page"], told["page_end"], told["line_end"]) == (3, 4, None)
+    memory = Model(session, Skimming(session, session)).read(story, budget=320, max_tokens=8)
+    assert memory._engine.beside is not None
+    memory._engine.beside = replace(memory._engine.beside, excerpts=[(first, last)])
+    state, tensors = memory_state(memory._engine)
+    found = _beside(json.loads(json.dumps(state)), tensors)
+    assert found is not None
+    assert found.excerpts == [(first, last)]
+
+
 def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path) -> None:
     model = Model(session, Skimming(session, session))
     memory = model.read(story, questions=["Where is the zinc box?"], budget=320, max_tokens=8)
@@ -396,6 +413,9 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert models("ask", path, "Q?", "-m", "smollm2", "--skim", "pocket")[0] == "pocket for smollm2"
     assert models("ask", path, "Q?", "--extract")[0] == "pocket"
     assert models("summarize", path, "--as", "prose")[0] == "pocket"
+    name, said = models("summarize", path, "--as", "prose", "-m", "reader")
+    assert name == "smollm2"
+    assert "smollm2, the model below it, summarizes" in said
     refused = cli("summarize", path, "--skim", "pocket")
     assert refused.code == 2
     assert "one model reads here" in refused.stderr
@@ -404,6 +424,15 @@ def test_who_answers_is_decided_by_what_is_asked(
     assert "name two models" in same.stderr
     useless = cli("ask", path, "Q?", "--skim", "none", "--skim-by", "words")
     assert useless.code == 2
+    follows = cli("ask", path, "Q?", "--skim", "pocket", "--follow")
+    assert follows.code == 2
+    assert "--follow is for one model" in follows.stderr
+    several = cli("ask", "--each", path, "-Q", "Q?", "--skim-by", "words")
+    assert several.code == 2
+    assert "--skim-by is for one text" in several.stderr
+    alone = cli("ask", "--each", path, "-Q", "Q?", "--skim", "none", "-n", "2", "--budget", "500")
+    assert alone.code == 0, alone.stderr
+    assert "choose another with -m" in alone.stderr
 
 
 def test_memory_files_and_chats_of_two_models(

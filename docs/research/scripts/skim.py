@@ -28,10 +28,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from support import Refusing, shipped_signals
 
 from kvstream.answer.answering import answered
 from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
@@ -110,6 +112,18 @@ def _inside(context: HumanContext) -> Iterator[tuple[str, str]]:
     return ((q, a) for q, a in context.questions if a != REFUSAL and a in context.text)
 
 
+@dataclass(frozen=True)
+class Said:
+    """An answer from excerpts."""
+
+    answer: str
+    read: int = 0
+    odds: float | None = None
+    """Of a refusal."""
+    signals: dict[str, float] = field(default_factory=dict)
+    """Those of support.py."""
+
+
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     began = time.process_time()
     return work(), time.process_time() - began
@@ -144,11 +158,14 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
     return {by: Skimmed(kept[by], request, memory) for by in BY}, first, basis
 
 
-def read(excerpts: Excerpts, question: str) -> str:
+def read(excerpts: Excerpts, question: str) -> Said:
     """The answering model's answer from excerpts."""
     whole = pair.whole(Request((question,), run), question)
     memory = pair.reader.read_excerpts(excerpts, whole, None)
-    return answered(memory, question)[0].answer
+    with Refusing(pair.reader.tokenizer) as refusing:
+        result, basis = answered(memory, question)
+    found = shipped_signals(basis, result) if result.answer else {}
+    return Said(result.answer, result.read, refusing.odds, found)
 
 
 def bm25(path: str, question: str) -> Excerpts:
@@ -188,10 +205,12 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
         "overlap": round(len(shared) / max(len(matter(question)), 1), 3), "rows": {},
     }  # fmt: skip
 
-    def tell(row: str, said: str, seconds: float, found: bool | None = None) -> None:
+    def tell(row: str, said: str | Said, seconds: float, found: bool | None = None) -> None:
+        said = Said(said) if isinstance(said, str) else said
         record["rows"][row] = {
-            "f1": round(metrics.f1(said, answer), 4), "said": said, "found": found,
-            "cpu_s": round(seconds, 2),
+            "f1": round(metrics.f1(said.answer, answer), 4), "said": said.answer, "found": found,
+            "cpu_s": round(seconds, 2), "read": said.read, "odds": said.odds,
+            "signals": said.signals,
         }  # fmt: skip
 
     with document(text) as path:
@@ -201,7 +220,7 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
                 tell("pocket", first.answer, read_s)
             chosen = {by: pair.chosen(ways[by], question, basis) for by in BY}
             ways["memory"].memory.release()
-            known: dict[str, tuple[str, float]] = {}
+            known: dict[str, tuple[Said, float]] = {}
             for by in (by for by in BY if by in rows):
                 key = json.dumps(chosen[by].to_json())
                 if key not in known:

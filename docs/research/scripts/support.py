@@ -3,12 +3,18 @@ r"""Which signals tell a right answer from a wrong one, and how well (docs/resea
     python docs/research/scripts/support.py collect answers.jsonl --data ../shared/data
     python docs/research/scripts/support.py fit answers.jsonl \
         --write kvstream/store/pocket/support.json
+    python docs/research/scripts/support.py -m reader collect answers.jsonl \
+        --kinds alone,elsewhere,unanswerable --limit 240 --shipped
+    python docs/research/scripts/support.py refusals answers.jsonl
 
 `collect` asks questions of texts that the model was not trained on and writes each answer with its
 signals and whether it is right: paragraphs alone, paragraphs among others, facts and keys planted
 in novels and not, and questions made by rule from novels; about a third has no answer in the text.
 A refusal is left out, since it claims nothing. `fit` halves the documents, fits a logistic
-regression on one half, and tells on the other how well each signal and all of them separate.
+regression on one half, and tells on the other how well each signal and all of them separate. With
+--shipped `collect` takes only the signals that ship, which costs no pass of the model, and goes on
+behind what the file holds. `fit` also takes files of skim.py: its row `both`. `refusals` tells what
+a limit on the log-odds of a refusal would change.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvstream.answer import answering
 from kvstream.answer.answering import answered, question_tail
 from kvstream.answer.citations import Basis, attended
 from kvstream.answer.support import SIGNALS, matter, signals
@@ -43,6 +50,7 @@ from kvstream.evaluation.qa import choose, elsewhere
 from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.evaluation.synthetic.questions import from_sentence
 from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.events import Result
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
@@ -132,18 +140,24 @@ def novels(data: Path, session: Session, seed: int) -> Iterator[Case]:
             yield Case("planted", stem, text, tuple(asked))
 
 
-def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str, Any]]:
+def answers(
+    session: Session, case: Case, run: RunSettings, shipped: bool
+) -> Iterator[dict[str, Any]]:
     """Each answer with its signals."""
     asked = [q.text for q in case.questions]
     with document(case.text) as path:
         reading = session.read(open_sources([path], text=True), Request(tuple(asked), run))
         memory = drained(reading)
     for question in case.questions:
-        result, basis = answered(memory, question.text)
-        right = bool(question.answers) and (
-            best(f1, result.answer, question.answers) >= GOOD
-            or any(contains(result.answer, a) for a in question.answers)
-        )
+        with Refusing(session.tokenizer) as refusing:
+            result, basis = answered(memory, question.text)
+        otherwise = None
+        if abstains(result.answer):
+            with Refusing(session.tokenizer, banned=True):
+                otherwise = answered(memory, question.text)[0].answer
+        found: dict[str, float] = {}
+        if result.answer:
+            found = shipped_signals(basis, result) if shipped else candidates(memory, basis, result)
         yield {
             "kind": case.kind,
             "document": case.document,
@@ -151,12 +165,57 @@ def answers(session: Session, case: Case, run: RunSettings) -> Iterator[dict[str
             "question": question.text,
             "expected": list(question.answers),
             "answer": result.answer,
+            "otherwise": otherwise,
+            "odds": refusing.odds,
             "stopped": result.stopped,
             "refused": abstains(result.answer),
-            "right": right,
+            "right": is_right(result.answer, question.answers),
             "coverage": result.coverage["share"],
-            "signals": candidates(memory, basis, result) if result.answer else {},
+            "signals": found,
         }
+
+
+def is_right(answer: str, accepted: Sequence[str]) -> bool:
+    return bool(accepted) and (
+        best(f1, answer, accepted) >= GOOD or any(contains(answer, a) for a in accepted)
+    )
+
+
+class Refusing:
+    """Notes how likely an answer begins as a refusal does; if `banned`, it begins otherwise.
+
+    The log-odds are those of the first token of a refusal against the best other one.
+    """
+
+    def __init__(self, tokenizer: Any, *, banned: bool = False) -> None:
+        refusals = (tokenizer.encode(start + REFUSAL) for start in ("", " "))
+        self.first = sorted({ids[0] for ids in refusals})
+        self.banned, self.odds = banned, None
+
+    def __enter__(self) -> Refusing:
+        self.usual = answering.make_sampler
+        answering.make_sampler = self.sampler
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        answering.make_sampler = self.usual
+
+    def sampler(self, run: RunSettings) -> Any:
+        choose = self.usual(run)
+
+        def first(logits: torch.Tensor) -> int:
+            if self.odds is None:
+                others = logits.clone()
+                others[self.first] = -torch.inf
+                self.odds = round(float(logits[self.first].max() - others.max()), 4)
+                return choose(others if self.banned else logits)
+            return choose(logits)
+
+        return first
+
+
+def shipped_signals(basis: Basis, result: Result) -> dict[str, float]:
+    return {**signals(basis, result.question, result.answer), "focus": basis.focus}
 
 
 def candidates(memory: Memory, basis: Basis, result: Result) -> dict[str, float]:
@@ -216,26 +275,40 @@ def drained(events: Any) -> Memory:
 def collect(asked: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     session = Session.open(ModelSettings(name=asked.model))
-    data = Path(asked.data)
-    cases = [*paragraphs(data, asked.seed), *novels(data, session, asked.seed)]
+    data, file = Path(asked.data), Path(asked.file)
+    kinds = tuple(asked.kinds.split(","))
+    cases = [c for c in paragraphs(data, asked.seed) if c.kind.startswith(kinds)]
+    if any(kind.startswith(kinds) for kind in ("rule", "planted")):
+        made = novels(data, session, asked.seed)
+        cases += [c for c in made if c.kind.startswith(kinds)]
     random.Random(asked.seed).shuffle(cases)
-    began, count = time.monotonic(), 0
+    cases = cases[: asked.limit]
+    done = file.read_text("utf-8").splitlines() if file.is_file() else []
+    first = json.loads(done[-1])["text"] + 1 if done else 0
+    count = len(done)
+    began = time.process_time()
     run = RunSettings(Budget(tokens=asked.budget), max_tokens=32)
-    with open(asked.file, "w", encoding="utf-8") as file:
-        for number, case in enumerate(cases[: asked.limit]):
-            for record in answers(session, case, run):
-                count += 1
-                file.write(json.dumps(record) + "\n")
+    with file.open("a", encoding="utf-8") as out:
+        for number, case in enumerate(cases[first:], first):
+            spent = time.process_time() - began
+            if spent > 60 * asked.minutes:
+                break
+            found = list(answers(session, case, run, asked.shipped))
+            count += len(found)
+            out.writelines(json.dumps({**record, "text": number}) + "\n" for record in found)
+            out.flush()
             if number % 20 == 0:
-                file.flush()
-                spent = time.monotonic() - began
                 print(f"{number} of {len(cases)} texts, {count} answers, {spent:.0f} s",
                       file=sys.stderr, flush=True)  # fmt: skip
 
 
-def half(record: dict[str, Any]) -> int:
-    """0: to fit on, 1: to measure on. All of a document is in one half."""
-    return hashlib.sha256(record["document"].encode()).digest()[0] % 2
+def half(record: dict[str, Any], parts: int = 2) -> int:
+    """0: to fit on, 1: to measure on. All of a document is in one half, or in one of `parts`."""
+    return hashlib.sha256(record["document"].encode()).digest()[0] % parts
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
 def area(scores: np.ndarray, right: np.ndarray) -> float:
@@ -258,10 +331,58 @@ def regression(x: np.ndarray, right: np.ndarray, ridge: float = 1.0) -> tuple[np
     return raw, float(weights[-1] - raw @ mean)
 
 
+def read(files: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Answers, each once, also those of skim.py from passages that both ways found."""
+    seen: set[tuple[str, str]] = set()
+    for file in files:
+        for record in map(json.loads, Path(file).read_text("utf-8").splitlines()):
+            if "rows" not in record:
+                key = record["kind"], record["question"]
+                if key not in seen:
+                    yield record
+                seen.add(key)
+                continue
+            row = record["rows"]["both"]
+            if not row.get("signals"):
+                continue
+            yield {
+                "kind": "skimmed", "document": record["document"], "odds": row["odds"],
+                "expected": [record["answer"]], "refused": abstains(row["said"]),
+                "right": is_right(row["said"], [record["answer"]]), "signals": row["signals"],
+            }  # fmt: skip
+
+
+def refusals(asked: argparse.Namespace) -> None:
+    """What would change if an answer became a refusal at other log-odds than the model's 0."""
+    every = [r for r in read(asked.files) if r["odds"] is not None and r["kind"] != "skimmed"]
+    absent = [r for r in every if not r["expected"]]
+    present = [r for r in every if r["expected"]]
+    print(f"{len(present)} questions with an answer in the text, {len(absent)} without")
+    for kind in sorted({r["kind"] for r in absent}):
+        own = np.array([r["odds"] for r in absent if r["kind"] == kind])
+        there = np.array([r["odds"] for r in present])
+        both = np.r_[own, there], np.r_[np.ones(len(own), bool), np.zeros(len(there), bool)]
+        print(f"\n{kind} ({len(own)}) against all with an answer: area {area(*both):.2f}")
+        print("limit  recognized  refused with an answer  F1 of those with an answer")
+        for limit in (-3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0):
+            score = [best(f1, at_limit(r, limit), r["expected"]) for r in present]
+            print(f"{limit:5}  {rate(own >= limit):>10}  {rate(there >= limit):>22}  "
+                  f"{100 * np.mean(score):.1f}")  # fmt: skip
+
+
+def at_limit(record: dict[str, Any], limit: float) -> str:
+    """What would be said if answers with log-odds from `limit` on were refused, and no others."""
+    if record["odds"] >= limit:
+        return REFUSAL
+    return record["otherwise"] if record["refused"] else record["answer"]
+
+
+def rate(which: np.ndarray) -> str:
+    return f"{which.sum()} of {len(which)}"
+
+
 def fit(asked: argparse.Namespace) -> None:
-    records = [
-        json.loads(line) for f in asked.files for line in Path(f).read_text("utf-8").splitlines()
-    ]
+    records = list(read(asked.files))
     refused = [r for r in records if r["refused"]]
     claims = [r for r in records if not r["refused"] and r["signals"]]
     right = np.array([r["right"] for r in claims])
@@ -280,13 +401,27 @@ def fit(asked: argparse.Namespace) -> None:
     if asked.choose:
         chosen = forward(x[train], right[train], names, asked.choose)
     columns = [names.index(n) for n in chosen]
-    weights, bias = regression(x[train][:, columns], right[train])
-    probability = 1 / (1 + np.exp(-(x[:, columns] @ weights + bias)))
+    if asked.folds:
+        # Every answer is measured by what was fitted on other documents; all of them are shipped.
+        fold = np.array([half(r, asked.folds) for r in claims])
+        test, probability, warned = fold >= 0, np.zeros(len(claims)), fold < 0
+        for number in range(asked.folds):
+            weights, bias = regression(x[fold != number][:, columns], right[fold != number])
+            found = sigmoid(x[:, columns] @ weights + bias)
+            limit = float(np.quantile(found[(fold != number) & right], asked.warned))
+            probability = np.where(fold == number, found, probability)
+            warned = np.where(fold == number, found < limit, warned)
+        weights, bias = regression(x[:, columns], right)
+        threshold = float(np.quantile(sigmoid(x[:, columns] @ weights + bias)[right], asked.warned))
+    else:
+        weights, bias = regression(x[train][:, columns], right[train])
+        probability = sigmoid(x[:, columns] @ weights + bias)
+        threshold = float(np.quantile(probability[train & right], asked.warned))
+        warned = probability < threshold
     print(f"together ({', '.join(chosen)}): {area(probability[test], right[test]):.3f}")
-    threshold = float(np.quantile(probability[train & right], asked.warned))
     told = {}
     for label, part in (("all", np.ones(len(claims), dtype=bool)), *kinds(claims)):
-        told[label] = counts(probability < threshold, part & test, right)
+        told[label] = counts(warned, part & test, right)
         print(f"  {label:26}", rates(told[label]))
     for share in (0.05, 0.1, 0.2, 0.3):
         limit = np.quantile(probability[train & right], share)
@@ -371,13 +506,20 @@ if __name__ == "__main__":
     one.add_argument("--data", default="../shared/data")
     one.add_argument("--budget", type=int, default=1024)
     one.add_argument("--seed", type=int, default=1)
-    one.add_argument("--limit", type=int)
+    one.add_argument("--limit", type=int, help="texts")
+    one.add_argument("--kinds", default="", help="of texts, by how their names begin")
+    one.add_argument("--minutes", type=float, default=10**6, help="of processor time")
+    one.add_argument("--shipped", action="store_true")
     one.set_defaults(act=collect)
     two = commands.add_parser("fit")
     two.add_argument("files", nargs="+")
     two.add_argument("--choose", type=int, help="choose so many signals, instead of SHIPPED")
+    two.add_argument("--folds", type=int, help="fit on all documents, measure on parts left out")
     two.add_argument("--warned", type=float, default=0.15)
     two.add_argument("--write")
     two.set_defaults(act=fit)
+    three = commands.add_parser("refusals")
+    three.add_argument("files", nargs="+")
+    three.set_defaults(act=refusals)
     options = parser.parse_args()
     options.act(options)

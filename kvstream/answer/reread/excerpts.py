@@ -144,7 +144,14 @@ class Excerpts:
                 "source": self.names[excerpt.passages[0].source],
                 "byte_start": excerpt.start - self.bases[excerpt.passages[0].source],
                 "byte_end": excerpt.end - self.bases[excerpt.passages[0].source],
-                **replace(excerpt.passages[0], line_end=excerpt.passages[-1].line_end).where(),
+                **_extent(excerpt).where(),
             }
             for excerpt in self._chosen
         ]
+
+
+def _extent(excerpt: Excerpt) -> Passage:
+    """A passage with the lines or pages of all of an excerpt."""
+    first, last = excerpt.passages[0], excerpt.passages[-1]
+    page = last.page_end or last.place
+    return replace(first, line_end=last.line_end, page_end=page if isinstance(page, int) else None)

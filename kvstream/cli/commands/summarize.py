@@ -21,7 +21,7 @@ from kvstream.cli.shared.options import (
     reading_options,
     shards_option,
 )
-from kvstream.cli.shared.running import read
+from kvstream.cli.shared.running import read, summarizing
 
 HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
 WORDY = {"brief": "a summary is no short phrase. Limit it with --max-tokens."}
@@ -67,6 +67,7 @@ def command(
     """
     if len(options.methods) > 1:
         raise click.UsageError("A summary is made by one method; --method names several.", ctx)
+    options = summarizing(options)
     if each is not None:
         from kvstream.cli.shared.each import read_each
 

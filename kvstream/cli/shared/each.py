@@ -14,12 +14,12 @@ import click
 from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.options import BM25, need_bm25, require
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.options import OF_ANSWERS_ALONE, Each, ReadingOptions, typed
+from kvstream.cli.shared.options import NONE, OF_ANSWERS_ALONE, Each, ReadingOptions, typed
 from kvstream.cli.shared.running import (
-    DEMONSTRATION,
     POCKET,
     WITHHELD,
     can_be_live,
+    demonstration,
     quiet_libraries,
 )
 from kvstream.errors import UsageError
@@ -33,6 +33,7 @@ SOME_FAILED = 7
 INTERRUPTED = 130
 ALONE = {
     "skim": "--skim is for one text",
+    "skim_by": "--skim-by is for one text",
     "memory": "--memory asks one memory",
     "follow": "--follow waits for more of one text",
     "report": "--report shows one text",
@@ -56,7 +57,7 @@ def read_each(
 ) -> int:
     """Read every document separately and report progress; returns the exit code."""
     for name, why in ALONE.items():
-        if name in ctx.params and typed(ctx, name):
+        if name in ctx.params and typed(ctx, name) and ctx.params[name] != NONE:
             raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
     if not paths:
         raise click.UsageError("Nothing to read: name a directory or files for --each.", ctx)
@@ -72,7 +73,7 @@ def read_each(
         interrupts = stack.enter_context(Interrupts(reporter.tell))
         interrupts.then = "finishing the documents that are being read"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(DEMONSTRATION)
+            reporter.tell(demonstration())
         outcomes = _outcomes(
             command, paths, questions, options, each, baseline,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+
+from kvstream.api.options import refuse_beside_skimming
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, Shards
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 POCKET = "pocket"
 READER = "reader"
+BASE = "smollm2"
+"""What `reader` is without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
 OTHERS = "choose another with -m, such as -m reader."
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
@@ -102,6 +107,8 @@ def read(
             due=(lambda: False) if every is None else every.time_is_up,
         )
         check_checkpoint(options, reporter)
+        if options.skim not in (AUTO, NONE):
+            refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
         if not questions:  # a summary is of one model
             options = replace(options, skim=NONE)
         options = settled(options, alone=on_the_way or not questions or shards is not None)
@@ -169,6 +176,15 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     return replace(options, model=model, model_given=True, skim=skim, loading=loading)
 
 
+def summarizing(options: ReadingOptions) -> ReadingOptions:
+    """The same options for a summary: the adapter of `reader` answers in a few words."""
+    if options.model != READER:
+        return options
+    if not options.quiet:
+        click.echo(f"{READER} answers questions; {BASE}, the model below it, summarizes.", err=True)
+    return replace(options, model=BASE)
+
+
 def _on_cpu(device: str) -> bool:
     if device != "auto":
         return device == "cpu"
@@ -187,11 +203,16 @@ def announce(reporter: Reporter, options: ReadingOptions) -> None:
                 f"{options.model} reads all of it."
             )
         elif options.model == POCKET:
-            from kvstream.api.models import reader_is_ready, reader_is_shipped
-
-            fetch = reader_is_shipped() and not reader_is_ready()
-            reporter.tell(DEMONSTRATION + (FETCH if fetch else OTHERS))
+            reporter.tell(demonstration())
     reporter.loading(options.model if skim is None else f"{options.model} and {skim}")
+
+
+def demonstration() -> str:
+    """What pocket is, and how to get better answers."""
+    from kvstream.api.models import reader_is_ready, reader_is_shipped
+
+    fetch = reader_is_shipped() and not reader_is_ready()
+    return DEMONSTRATION + (FETCH if fetch else OTHERS)
 
 
 def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:

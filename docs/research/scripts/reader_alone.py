@@ -1,0 +1,143 @@
+"""One model reads a long text alone: paragraphs with people's questions, facts and keys in novels.
+
+    python docs/research/scripts/reader_alone.py --tokens 32768 --texts 4 --out build/alone.jsonl
+
+Each text of held-out books has paragraphs of held-out documents, made-up facts and keys at drawn
+depths. All questions are known before the one reading. Of each paragraph the same model is also
+asked alone: the share of that F1 is what memory kept. With --skim MODEL another model reads the
+text. It stops after --minutes of processor time and goes on behind what --out holds. See
+docs/research/reader.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvstream.evaluation import metrics
+from kvstream.evaluation.filler import Filler, insert
+from kvstream.evaluation.harness import ask, document
+from kvstream.evaluation.intervals import mean_interval, wilson
+from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.document import make_facts
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.session.skimming import Skimming
+from kvstream.settings import Budget, ModelSettings, RunSettings
+
+SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
+
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+parser.add_argument("--model", default="reader")
+parser.add_argument("--skim")
+parser.add_argument("--tokens", type=int, default=32768)
+parser.add_argument("--budget", type=int, default=1024)
+parser.add_argument("--texts", type=int, default=4)
+parser.add_argument("--paragraphs", type=int, default=3, help="in each text; one of each set")
+parser.add_argument("--facts", type=int, default=2)
+parser.add_argument("--keys", type=int, default=2)
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--minutes", type=float, default=10**6)
+parser.add_argument("--out", type=Path)
+given = parser.parse_args()
+torch.set_num_threads(1)
+session = Session.open(ModelSettings(name=given.model))
+pair = None
+if given.skim:
+    pair = Skimming(session, Session.open(ModelSettings(name=given.skim)))
+run = RunSettings(Budget(tokens=given.budget), max_tokens=32)
+
+
+def cases() -> Any:
+    """(text, [(kind, question, answer, paragraph or None)])."""
+    corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
+    filler = Filler("\n\n".join(corpus.books), "books", given.seed)
+    sets = [[c for c in corpus.human(name) if list(_inside(c))] for name in SETS]
+    for number in range(given.texts):
+        asked, planted = [], []
+        for index in range(given.paragraphs):
+            context = rng.choice(sets[index % len(sets)])
+            question, answer = rng.choice(list(_inside(context)))
+            asked.append((SETS[index % len(sets)], question, answer, context.text))
+            planted.append((rng.random(), context.text))
+        made = make_facts(200, given.seed * 1000 + number)
+        keys = [f for f in made if f.kind == "passkey"][: given.keys]
+        facts = [f for f in made if f.kind != "passkey"][: given.facts]
+        for kind, chosen in (("key", keys), ("fact", facts)):
+            for fact in chosen:
+                asked.append((kind, fact.question, fact.answers[0], None))
+                planted.append((rng.random(), fact.sentence))
+        text = filler.cut(session.tokenizer, given.tokens, rng)
+        yield insert(text, session.tokenizer, planted), asked
+
+
+def _inside(context: Any) -> Any:
+    return ((q, a) for q, a in context.questions if a != REFUSAL and a in context.text)
+
+
+def results(text: str, questions: list[str]) -> list[str]:
+    if pair is None:
+        return [r.answer for r in ask(session, text, questions, run)]
+    with document(text) as path:
+        events = pair.ask(open_sources([path], text=True), Request(tuple(questions), run))
+        return [e.result.answer for e in events if isinstance(e, Answered)]
+
+
+def trial(text: str, asked: list[tuple[str, str, str, str | None]]) -> list[dict[str, Any]]:
+    began = time.process_time()
+    said = results(text, [question for _, question, _, _ in asked])
+    seconds = time.process_time() - began
+    rows = []
+    for (kind, question, answer, paragraph), found in zip(asked, said, strict=True):
+        row = {"kind": kind, "question": question, "answer": answer, "said": found,
+               "f1": metrics.f1(found, answer), "right": metrics.contains(found, answer),
+               "cpu_s": round(seconds, 1)}  # fmt: skip
+        if paragraph is not None:
+            whole = RunSettings(Budget(tokens=2048), max_tokens=32)
+            row["alone"] = ask(session, paragraph, [question], whole)[0].answer
+            row["alone_f1"] = metrics.f1(row["alone"], answer)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    done: list[list[dict[str, Any]]] = []
+    if given.out is not None and given.out.is_file():
+        done = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()]
+    for number, (text, asked) in enumerate(cases()):
+        if number < len(done):
+            continue
+        if time.process_time() > 60 * given.minutes:
+            break
+        done.append(trial(text, asked))
+        if given.out is not None:
+            with given.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+    rows = [row for text in done for row in text]
+    for kind in ("key", "fact"):
+        own = [r["right"] for r in rows if r["kind"] == kind]
+        if own:
+            low, high = wilson(sum(own), len(own))
+            print(f"{kind}: {sum(own)} of {len(own)} ({low:.0%} to {high:.0%})")
+    people = [r for r in rows if "alone" in r]
+    for name in ("f1", "alone_f1"):
+        if len(people) > 1:
+            mean, low, high = (100 * v for v in mean_interval([r[name] for r in people]))
+            print(f"{name}: {mean:.1f} ({low:.1f} to {high:.1f}), {len(people)} questions")
+    seconds = [text[0]["cpu_s"] for text in done]
+    print(f"{len(done)} texts of {given.tokens:,} tokens, {sum(seconds):.0f} s of processor time")
+
+
+main()
