@@ -68,9 +68,11 @@ def answer(
     and answers, as far as they fit. Raises BudgetError where the question alone does not fit.
     """
     tail = question_tail(memory, question, earlier)
+    # Those of this answer are not of memory: a later answer and a saved file must not repeat them.
+    warnings: list[str] = []
     if broken := memory.prompt.broken(question):
-        memory.warnings.append(broken_apart("question", broken))
-        yield Notice(memory.warnings[-1])
+        warnings.append(broken_apart("question", broken))
+        yield Notice(warnings[-1])
     held = memory.reader.retained().numpy()
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
@@ -86,20 +88,21 @@ def answer(
             yield AnswerToken("" if strict else piece, memory.reader.cache.used)
         said, written, stopped = repetition.tokens, len(repetition.tokens), memory.reader.stopped
         if stopped == "budget":
-            memory.warnings.append(
+            warnings.append(
                 f"The answer stopped after {written} tokens, where the budget was full."
             )
-            yield Notice(memory.warnings[-1])
+            yield Notice(warnings[-1])
         elif kept := repetition.kept:
             stopped, said = "repetition", said[:kept]
-            memory.warnings.append(
+            warnings.append(
                 f"The answer began to repeat itself: it was stopped after {written} tokens, "
                 f"and the last {written - kept}, which say the same again, were cut. "
                 "--repetition-penalty 1.2 makes repetition less likely."
             )
-            yield Notice(memory.warnings[-1])
+            yield Notice(warnings[-1])
         basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis)
+    result = replace(result, warnings=(*result.warnings, *warnings))
     # A summary rests on everything, and an extract is the text itself.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):

@@ -84,7 +84,7 @@ class Memory:
             place = self.file.path if self.file is not None else "This memory"
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
         self._asked += 1
-        run, warnings = engine.run, list(engine.warnings)
+        run = engine.run
         engine.command = options.get("command", "ask")
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
@@ -113,7 +113,7 @@ class Memory:
                     event = Answered(replace(event.result, memory=self.file.to_json()))
                 yield event
         finally:
-            engine.run, engine.warnings[:] = run, warnings
+            engine.run = run
 
     def read(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,11 @@ from kvstream.version import __version__
 
 STEM = 60
 """Characters of a document's name in that of its result."""
+NOT_OF_RESULTS = (
+    "run", "layout",  # written out below
+    "every", "checkpoint", "checkpoint_every", "interrupted",
+)  # fmt: skip
+"""Fields of a request that are not put into the name of a result as they are."""
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
@@ -80,15 +85,14 @@ class Job:
                     "method": part.method,
                     "by_words": part.by_words,
                     "run": asdict(request.run),
+                    "layout": request.layout and asdict(request.layout),
                     **{
-                        name: getattr(request, name)
-                        for name in (
-                            "questions", "command", "system", "extract", "passages", "strict",
-                            "reread",
-                        )
+                        field.name: getattr(request, field.name)
+                        for field in fields(request)
+                        if field.name not in NOT_OF_RESULTS
                     },
                 }
-            )  # fmt: skip
+            )
         whole = {
             "version": __version__,
             "model": model,

@@ -171,6 +171,26 @@ def test_a_looping_answer_ends_and_is_cut(
     assert streamed.strip() == result.answer
 
 
+def test_a_warning_of_one_answer_is_not_one_of_the_next(
+    session: Session, note: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = iter(["The old man is tired." + 40 * SENTENCE, "It rained."])
+
+    def answer(self: Reader, *args: Any, **more: Any) -> Any:
+        says(monkeypatch, session, next(said))
+        try:
+            yield from Reader.answer(self, *args, **more)
+        finally:
+            monkeypatch.setattr(Reader, "answer", answer)
+
+    monkeypatch.setattr(Reader, "answer", answer)
+    request = Request((QUESTION, "What did it do all night?"), RunSettings())
+    events = list(session.ask(open_sources([str(note)]), request))
+    first, second = (e.result for e in events if isinstance(e, Answered))
+    assert any("repeat itself" in w for w in first.warnings)
+    assert not any("repeat itself" in w for w in second.warnings)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_only_looks_like_a_loop_is_written_whole(
     session: Session, note: Path, monkeypatch: pytest.MonkeyPatch, times: int

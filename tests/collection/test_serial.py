@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from kvstream.collection.documents import documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted
+from kvstream.run.prompt import Layout
 from kvstream.run.request import Request
 from kvstream.session.session import Session
-from kvstream.settings import ModelSettings
+from kvstream.settings import ModelSettings, RunSettings
 
 WHO = "Who hid the letter?"
 PEOPLE = ("Ada", "Berta", "Clara")
@@ -212,3 +214,21 @@ def test_names_of_results_are_names_everywhere(tmp_path: Path) -> None:
     name = job.target(document, "0" * 64).name
     assert len(name.encode()) < 100
     assert name == name.translate({ord(c): "-" for c in "?*[]/:\\"})
+
+
+def test_every_option_of_a_result_is_in_its_name() -> None:
+    """Or a run with another option would take the old result for its own."""
+
+    def settings(request: Request) -> str:
+        return Job(ModelSettings(), (Part("infinipot", request),)).settings
+
+    others = {
+        "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),
+        "extract": True, "passages": 3, "strict": True, "reread": "words", "thin": "auto",
+        "run": RunSettings(max_tokens=7),
+    }  # fmt: skip
+    plain = Request((WHO,))
+    found = {settings(replace(plain, **{name: value})) for name, value in others.items()}
+    assert len(found | {settings(plain)}) == 1 + len(others)
+    untold = {"every", "checkpoint", "checkpoint_every", "interrupted"}
+    assert {field.name for field in fields(Request)} == set(others) | untold
