@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_bench import rows_of
 
 from kvstream.cli.commands.bench.suite import SUITES as NAMED
 from kvstream.errors import UsageError
@@ -19,7 +20,6 @@ from kvstream.evaluation.suites.task import Sample, Task, score
 from kvstream.evaluation.sweep import Case
 from kvstream.settings import RunSettings
 from kvstream.tokenization.loading import load_tokenizer
-from tests.evaluation.test_bench import rows_of
 
 TASKS = [(suite, task) for suite, tasks in SUITES.items() for task in tasks]
 TINY = ("--tokens", "512", "--budget", "256", "--trials", "1", "--threads", "1", "-q")
