@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.store.reader import ADAPTER
 from kvstream.tokenization.loading import load_tokenizer
 from kvstream.training.reader_rows import ReaderRows, Row, visible
 
@@ -45,13 +47,17 @@ class ReaderRecipe:
     """Tokens an update."""
     lengths: str = "400:50,600:35,1000:12,1800:3"
     """Row lengths with their shares of the rows."""
+    paragraphs: float = 0.0
+    """Share of rows that are whole passages with all that people asked about them."""
+    start: str = ""
+    """Folder of the packed adapter that a new run starts from; a fresh one without it."""
     seed: int = 0
     checkpoint_minutes: float = 5.0
     device: str = "cpu"
 
 
 def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
-    """The base model in bfloat16 with a fresh adapter in float32."""
+    """The base model in bfloat16 with an adapter in float32: a fresh one, or that of the recipe."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -68,7 +74,19 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
         task_type="CAUSAL_LM",
     )
     model = get_peft_model(base, config, autocast_adapter_dtype=True)
+    if recipe.start:
+        _start_from(model, load_file(Path(recipe.start) / ADAPTER))
     return model.to(recipe.device)
+
+
+def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
+    """Copy the weights of a packed adapter into the adapter of ``model``."""
+    weights = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    for name, weight in weights.items():
+        layer, _, side = name.removeprefix("base_model.model.").partition(".lora_")
+        weight.data.copy_(packed.pop(f"{layer}.{side[0]}"))
+    if packed:
+        raise ValueError(f"the adapter has weights that the model lacks: {sorted(packed)[:3]}")
 
 
 def loss_of(model: Any, row: Row, device: str) -> Tensor:
@@ -106,7 +124,7 @@ class Training:
             self._take_up()
         seed = recipe.seed + 7919 * int(self.totals["steps"])
         self.rng = random.Random(seed)
-        self.rows = ReaderRows(Corpus(data), seed, load_tokenizer(str(folder)))
+        self.rows = ReaderRows(Corpus(data), seed, load_tokenizer(str(folder)), recipe.paragraphs)
         self.lengths = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]
 
     def _take_up(self) -> None:

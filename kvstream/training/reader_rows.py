@@ -8,11 +8,13 @@ where it stands in use, and the document is computed once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import DocumentPart
 from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker
@@ -80,14 +82,28 @@ def visible(segments: Tensor) -> Tensor:
 
 
 class ReaderRows(RowMaker):
-    """Makes rows for the tokenizer and the chat template of a model."""
+    """Makes rows for the tokenizer and the chat template of a model.
 
-    def __init__(self, corpus: Corpus, seed: int, tokenizer: Tokenizer) -> None:
+    Args:
+        corpus: the texts.
+        seed: of every choice.
+        tokenizer: of the model.
+        paragraphs: share of rows that are whole passages with all that people asked about them.
+    """
+
+    def __init__(
+        self, corpus: Corpus, seed: int, tokenizer: Tokenizer, paragraphs: float = 0.0
+    ) -> None:
         super().__init__(corpus, seed, READER)
-        self.tokenizer = tokenizer
+        self.tokenizer, self.paragraphs = tokenizer, paragraphs
         self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
         self.stop = _end_of_turn(tokenizer)
         self._tail = self.wordings[0][1]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """Questions of each passage: its weight when one is drawn."""
+        return [len(p.questions) for p in self.documents.corpus.passages]
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, continuing=True)
@@ -104,9 +120,38 @@ class ReaderRows(RowMaker):
     def reading(self, length: int) -> Row:
         """A row of about ``length`` tokens, documents and questions together."""
         while True:
-            made = self._made(length)
+            whole = self.rng.random() < self.paragraphs
+            made = self._paragraphs(length) if whole else self._made(length)
             if made is not None:
                 return made
+
+    def _paragraphs(self, length: int) -> Row | None:
+        """Whole passages with all their questions: at most as many refusals as answers.
+
+        The unanswerable questions are those that people wrote to mislead, so they decide what a
+        model learns about reading the passage.  Such rows have three to four times as many
+        questions per token as the others.
+        """
+        rng = self.rng
+        head, self._tail = self.wordings[rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
+        document: list[int] = []
+        answered: list[QuestionAnswer] = []
+        refused: list[QuestionAnswer] = []
+        size = 0
+        while size < 0.8 * length:
+            passage = rng.choices(self.documents.corpus.passages, self._counts)[0]
+            text = self.encode("\n\n" * bool(document) + passage.text.strip())
+            answers = [qa for qa in passage.questions if qa[1] != REFUSAL]
+            refusals = [qa for qa in passage.questions if qa[1] == REFUSAL]
+            document, size = document + text, size + len(text)
+            answered, refused = answered + answers, refused + refusals
+            size += 60 * (len(answers) + min(len(answers), len(refusals)))
+        asked = rng.sample(answered, min(len(answered), 16))
+        asked += rng.sample(refused, min(len(refused), max(1, len(asked))))
+        if len(document) > 1.5 * length:
+            return None
+        rng.shuffle(asked)
+        return Row([*head, *document], [self._asked(qa) for qa in asked])
 
     def _made(self, length: int) -> Row | None:
         rng = self.rng

@@ -9,7 +9,8 @@ import pytest
 import torch
 from user_cache import CACHE
 
-from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
+from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.run.prompt import build_prompt
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.reader_rows import ReaderRows, Row, visible
@@ -47,6 +48,59 @@ def test_the_loss_is_that_of_each_question_alone() -> None:
     torch.testing.assert_close(together, torch.cat(alone), rtol=0.02, atol=0.02)
     together.sum().backward()
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_a_run_starts_from_a_packed_adapter(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="needs the extra training")
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from kvstream.training.reader import _start_from
+
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1,
+    )  # fmt: skip
+    lora = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = peft.get_peft_model(LlamaForCausalLM(config), lora)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    packed = {
+        n.removeprefix("base_model.model.").replace(".lora_", ".").replace(".default.weight", ""):
+        torch.randn_like(p) for n, p in before.items() if "lora_" in n
+    }  # fmt: skip
+    save_file(packed, tmp_path / "adapter.safetensors")
+    _start_from(model, dict(packed))
+    for name, weight in model.named_parameters():
+        layer, _, side = name.removeprefix("base_model.model.").partition(".lora_")
+        expected = packed[f"{layer}.{side[0]}"] if side else before[name]
+        torch.testing.assert_close(weight.detach(), expected, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="the model lacks"):
+        _start_from(model, {**packed, "model.layers.9.mlp.A": torch.zeros(1)})
+
+
+class _Passages:
+    """A corpus with nothing but one passage."""
+
+    def __init__(self, passage: HumanContext) -> None:
+        self.passages = [passage]
+
+
+def test_a_row_of_whole_passages_asks_as_many_refusals_as_answers_at_most(tmp_path: Path) -> None:
+    from kvstream.model.gguf import converted
+    from kvstream.tokenization.loading import load_tokenizer
+
+    folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
+    tokenizer = load_tokenizer(str(folder))
+    text = "Ada hid the letter. Ben found it in May."
+    answered = [("Who hid it?", "Ada"), ("Who found it?", "Ben")]
+    refused = [(f"Who burned {i} letters?", REFUSAL) for i in range(9)]
+    passage = HumanContext(text, "d", "squad", answered + refused)
+    rows = ReaderRows(_Passages(passage), 0, tokenizer, paragraphs=1.0)  # type: ignore[arg-type]
+    row = rows.reading(100)
+    answers = [tokenizer.decode(answer[:-1]) for _, answer in row.asked]
+    assert tokenizer.decode(row.document).count(text) >= 1
+    assert {"Ada", "Ben"} <= set(answers)
+    assert 0 < answers.count(REFUSAL) <= len(answers) / 2
 
 
 QUESTIONS = ("Who hid the letter?", "  When did they leave? ", "Was it 1,024 or “more”?")
