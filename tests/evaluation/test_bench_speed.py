@@ -388,6 +388,10 @@ def CommonParams():
 class Server:
     def __init__(self, params):
         self.params, self.cached, self.read = params, [], 0
+        import gguf
+        fields = gguf.GGUFReader(params.model.path).fields
+        # As the real server, which reads no prompt longer than the model was trained for.
+        params.n_ctx = min(params.n_ctx, fields["llama.context_length"].contents())
 
     def handle_completions(self, asked):
         if asked["prompt"][:1] == [666]:
@@ -448,6 +452,23 @@ def test_another_type_of_gguf_holds_the_same_numbers(tmp_path: Path) -> None:
         assert (old.name, list(old.shape)) == (new.name, list(new.shape))
         numbers = (gguf.dequantize(t.data, t.tensor_type) for t in (old, new))
         assert torch.allclose(*(torch.tensor(n) for n in numbers), rtol=1e-3, atol=1e-6)
+
+
+def test_a_copy_claims_more_positions_and_nothing_else(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    from kvstream.evaluation.speed.llamacpp_worker import copy
+
+    source, target = tmp_path / "model.gguf", tmp_path / "other.gguf"
+    gguf_files.write(source)
+    before = source.read_bytes()
+    copy(str(source), str(target), 1 << 20)
+    assert source.read_bytes() == before
+    after = target.read_bytes()
+    assert len(after) == len(before)
+    changed = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    assert changed[-1] - changed[0] < 4  # one number of four bytes
+    claimed = gguf.GGUFReader(target).fields["llama.context_length"].contents()
+    assert claimed == 1 << 20
 
 
 def test_llamacpp_needs_the_gguf_file() -> None:

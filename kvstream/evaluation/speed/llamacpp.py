@@ -34,6 +34,8 @@ OTHER_TYPES = ("Q8_0", "F16")
 FIRST_UBATCH, OTHER_UBATCHES = 512, (128, 2048)
 TUNE = 512
 """Tokens of the text that settings are compared on."""
+TRAINED = 1 << 20
+"""Positions that the copies claim: llama.cpp's server refuses longer prompts than a file claims."""
 SPARE = 64
 """Entries beside text, question and answer."""
 
@@ -95,12 +97,15 @@ class Llamacpp:
     def tune(self, ids: Sequence[int]) -> None:
         """Find the fastest setting. Raises KvstreamError with what the process said."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        settings = [Setting(str(self._source), "as given")]
+        source = str(folder / "as-given.gguf")
+        settings = [Setting(source, "as given")]
         process = Process(LLAMACPP, self._python)
         try:
+            copied = {"source": str(self._source), "target": source, "trained": TRAINED}
+            process.ask(copy=copied)
             for kind in OTHER_TYPES:
                 path = str(folder / f"{kind}.gguf")
-                process.ask(write={"source": str(self._source), "target": path, "kind": kind})
+                process.ask(write={"source": source, "target": path, "kind": kind})
                 settings.append(Setting(path, kind))
             every = [replace(s, flash=flash) for s in settings for flash in (True, False)]
             speeds = {setting: self._speed(process, setting, ids) for setting in every}

@@ -1,13 +1,15 @@
 """Runs llama.cpp in its own Python (package xllamacpp), controlled by lines of JSON.
 
 This file knows nothing of kvstream, since that is not installed there. It answers every line of
-standard input with one line on standard output: ``{"write": ...}`` makes a GGUF file of another
-type, ``{"model": ...}`` loads one, ``{"read": ...}`` reads ids and reports the cost.
+standard input with one line on standard output: ``{"copy": ...}`` copies a GGUF file,
+``{"write": ...}`` makes one of another type, ``{"model": ...}`` loads one, and ``{"read": ...}``
+reads ids and reports the cost.
 """
 # mypy: ignore-errors
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -23,7 +25,10 @@ def main():
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            if "write" in asked:
+            if "copy" in asked:
+                copy(**asked["copy"])
+                reply = {}
+            elif "write" in asked:
                 write(**asked["write"])
                 reply = {}
             elif "model" in asked:
@@ -36,6 +41,21 @@ def main():
             reply = {"error": f"{type(error).__name__}: {error}"[:500], "memory": False}
         answers.write(json.dumps(reply) + "\n")
         answers.flush()
+
+
+def copy(source, target, trained):
+    """The GGUF file `source`, said to be trained for `trained` positions.
+
+    The server reads no prompt that is longer than what the file says.
+    """
+    import gguf
+
+    shutil.copyfile(source, target)
+    reader = gguf.GGUFReader(target, "r+")
+    architecture = reader.fields["general.architecture"].contents()
+    field = reader.fields[f"{architecture}.context_length"]
+    field.parts[field.data[0]][0] = trained
+    reader.data.flush()
 
 
 def write(source, target, kind):
