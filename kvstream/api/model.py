@@ -193,7 +193,11 @@ class Model:
         progress: Progress = None,
         **options: Unpack[AskOptions],
     ) -> Answer:
-        """Read texts under the budget and summarize; pocket gives an extract."""
+        """Read texts under the budget and summarize; pocket gives an extract.
+
+        `reader` is trained to answer in a few words: load `smollm2`, its base, for summaries, as
+        the command line does.
+        """
         return answers(watched(self.stream(source, text=text, **options), progress))[-1]
 
     def stream(
