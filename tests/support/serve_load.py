@@ -3,7 +3,8 @@
 Starts ``kvstream serve`` as a program and asks it as several clients at once: memory files, texts
 that are read through memory, conversations, streams, and clients that leave. Prints one JSON
 object: requests sent, answered and lost, the time to the first token in a quiet moment, the bound
-of bytes and its peak, and the memory of the process over time.
+of bytes and its peak, the memory of the process over time, and how long the server took to end
+(``exit_code`` is null if it had not ended after a minute).
 """
 
 from __future__ import annotations
@@ -199,14 +200,20 @@ def measure(
             found_load = under_load(url, process.pid, clients, requests, minutes, lines)
         finally:
             process.terminate()
-        code = process.wait(60)
+        asked_to_end = time.monotonic()
+        try:
+            code: int | None = process.wait(60)
+        except subprocess.TimeoutExpired:  # what was measured is worth more than a good end
+            process.kill()
+            code = None
+        ended_s = time.monotonic() - asked_to_end
     found_first = {
         "cold_ms": round(1000 * first[0]), "median_ms": round(1000 * statistics.median(first[1:])),
         "most_ms": round(1000 * max(first[1:])), "n": len(first) - 1,
     } if first else None  # fmt: skip
     return {
         "budget": budget, "parallel": parallel, "first_token": found_first, **found_load,
-        "exit_code": code, "load_average": os.getloadavg()[0],
+        "exit_code": code, "ended_s": round(ended_s, 1), "load_average": os.getloadavg()[0],
     }  # fmt: skip
 
 
