@@ -42,6 +42,11 @@ def parse_count(text: str) -> int:
     return value
 
 
+def count_of(count: int | str) -> int:
+    """A number of tokens: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
+    return count if isinstance(count, int) else parse_count(count)
+
+
 @dataclass(frozen=True)
 class Budget:
     """The most that the KV cache may hold: in tokens (entries a head) or in bytes, not both."""
@@ -52,6 +57,13 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.bytes is None):
             raise UsageError("A budget is a number of tokens or a number of bytes.")
+
+    @classmethod
+    def of(cls, budget: int | str | Budget | None) -> Budget | None:
+        """A budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``. Raises UsageError."""
+        if budget is None or isinstance(budget, Budget):
+            return budget
+        return cls.parse(str(budget))
 
     @classmethod
     def parse(cls, text: str) -> Budget:

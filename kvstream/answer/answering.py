@@ -101,8 +101,7 @@ def answer(
             )
             yield Notice(warnings[-1])
         basis = _basis(memory, tail, said)
-    result = _result(memory, question, text, written, stopped, held, began, basis)
-    result = replace(result, warnings=(*result.warnings, *warnings))
+    result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
     # A summary rests on everything, and an extract is the text itself.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):
@@ -233,7 +232,9 @@ def _result(
     held: np.ndarray,
     began: float,
     basis: Basis,
+    warnings: Sequence[str],
 ) -> Result:
+    """`held`: ordinals of the tokens in memory; `warnings`: those of this answer alone."""
     counts = memory.trace.line_counts
     reader, read, retained = memory.reader, memory.trace.read, len(held)
     peak = reader.cache.peak
@@ -267,7 +268,7 @@ def _result(
         citations=tuple(as_json(p, memory.trace.names, memory.trace.bases) for p in basis.cited),
         support=basis.to_json() if generated else None,
         coverage=coverage(held, read),
-        warnings=tuple(memory.warnings),
+        warnings=(*memory.warnings, *warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
     )

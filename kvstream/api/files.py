@@ -145,10 +145,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
     """How many tokens a checkpoint is in; None where there is no file yet.
 
-    Raises UsageError where the file is a memory and no checkpoint, SourceError where it is
-    neither, KvstreamError where it cannot be written.
+    Its header says so; the reading that goes on from it checks the whole file. Raises UsageError
+    where the file is a memory and no checkpoint, SourceError where it is neither, KvstreamError
+    where it cannot be written.
     """
-    from kvstream.memory.checkpoint import Checkpoint
+    from kvstream.memory.checkpoint import tokens_of
 
-    found = Checkpoint(Path(path))
-    return None if found.kind is None else found.tokens
+    return tokens_of(Path(path))

@@ -19,7 +19,6 @@ from kvstream.api.options import (
     answer_settings,
     method_settings,
     model_settings,
-    of_auto,
     refuse_beside_skimming,
     request_of,
     run_settings,
@@ -372,7 +371,7 @@ class Model:
 
         Raises BudgetError where the budget holds not one entry, UsageError.
         """
-        return self.session.kv_bytes(run_settings(of_auto(options, known=True)))
+        return self.session.kv_bytes(run_settings(options, known=True))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
         asked = {name: value for name, value in options.items() if name not in _SOURCE}

@@ -12,11 +12,11 @@ from kvstream.errors import UsageError
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import SETTINGS, chosen
-from kvstream.run.intervals import Intervals
+from kvstream.run.intervals import Intervals as Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
 from kvstream.run.request import PASSAGES as PASSAGES
 from kvstream.run.request import Request as Request
-from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, parse_count
+from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, count_of
 
 REREADS = ("citations", "words", "both")
 """What `reread` may be; True means the first."""
@@ -223,7 +223,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),
-        run=run_settings(of_auto(options, known=known)),
+        run=run_settings(options, known=known),
         command=command,
         system=options.get("system"),
         extract=extract,
@@ -231,28 +231,26 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
         strict=options.get("strict", False),
         reread=reread,
         thin=thin,
-        every=None if every is None else interval(every),
+        every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
         interrupted=options.get("interrupted") or _never,
     )
 
 
-def of_auto(options: Mapping[str, Any], *, known: bool) -> dict[str, Any]:
-    """The same options with a method in place of ``auto``, which is also what no method means."""
-    if options.get("method", AUTO) != AUTO:
-        return dict(options)
-    given = options.get("set") or {}
-    owners = {str(path).partition(".")[0].strip() for path in given}
-    method = chosen(known=known, owners=owners, preset=bool(options.get("preset")))
-    own = {f"{method}.{name}": value for name, value in SETTINGS.get(method, {}).items()}
-    return {**options, "method": method, "set": {**({} if owners else own), **given}}
+def run_settings(options: Mapping[str, Any], *, known: bool) -> RunSettings:
+    """The settings of a run, with those of its method checked. Raises UsageError.
 
-
-def run_settings(options: Mapping[str, Any]) -> RunSettings:
-    """The settings of a run, with those of its method checked. Raises UsageError."""
-    method = options.get("method", RunSettings.method)
-    settings = method_settings(options.get("set") or {}, (method,))[method]
+    `known`: what is asked is known before the reading, by which ``auto`` chooses the method. No
+    method means ``auto``, too.
+    """
+    method, given = options.get("method", AUTO), options.get("set") or {}
+    own: Mapping[str, str] = {}
+    if method == AUTO:
+        owners = {str(path).partition(".")[0].strip() for path in given}
+        method = chosen(known=known, owners=owners, preset=bool(options.get("preset")))
+        own = {} if owners else SETTINGS.get(method, {})
+    settings = {**own, **method_settings(given, (method,))[method]}
     values = {_RUN[name]: options[name] for name in _RUN if name in options}
     if method == BM25:
         if settings:
@@ -271,7 +269,7 @@ def run_settings(options: Mapping[str, Any]) -> RunSettings:
         if values.get(name) is not None and values[name] != PAPER:
             values[name] = count_of(values[name])
     return RunSettings(
-        budget=budget_of(options.get("budget")), method=method, method_settings=settings, **values
+        budget=Budget.of(options.get("budget")), method=method, method_settings=settings, **values
     )
 
 
@@ -297,23 +295,6 @@ def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     if "max_tokens" in values:
         values["max_tokens"] = count_of(values["max_tokens"])
     return values
-
-
-def budget_of(budget: int | str | Budget | None) -> Budget | None:
-    """A budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``. Raises UsageError."""
-    if budget is None or isinstance(budget, Budget):
-        return budget
-    return Budget.parse(str(budget))
-
-
-def count_of(count: int | str) -> int:
-    """A number of tokens: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
-    return count if isinstance(count, int) else parse_count(count)
-
-
-def interval(every: int | str | Intervals) -> Intervals:
-    """When to answer during a reading: ``4096``, ``"10k"``, ``"30s"``. Raises UsageError."""
-    return every if isinstance(every, Intervals) else Intervals.parse(str(every))
 
 
 def method_settings(

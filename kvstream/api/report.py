@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvstream.api.charts import Series, charts_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.format import duration, number, share, size
-from kvstream.reporters.html.page import Chart, Document, Page, Run
+from kvstream.reporters.html.page import Document, Page, Run
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -28,39 +29,6 @@ TOKENS = 300_000
 """Kept tokens in it, at most."""
 SMALLEST = 64
 """A page that is too large is made again with half of the text and tokens, down to this part."""
-POINTS = 400
-"""Steps in a chart, at most; of longer runs every second, fourth, ... one."""
-
-
-@dataclass
-class _Series:
-    """Sizes over a reading; holds a bounded number of steps."""
-
-    stride: int = 1
-    rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    last: StepDone | None = None
-
-    def add(self, step: StepDone) -> None:
-        self.last = step
-        if (step.step - 1) % self.stride:
-            return
-        self.rows.append(_row(step))
-        if len(self.rows) > POINTS:
-            self.stride *= 2
-            self.rows = self.rows[::2]
-
-    def end(self) -> None:
-        """The last step counts, whatever its number; called while its memory is there."""
-        if self.last is not None and (not self.rows or self.rows[-1][0] != self.last.seen):
-            self.rows.append(_row(self.last))
-        self.last = None
-
-
-def _row(step: StepDone) -> tuple[int, int, int, int, int, int]:
-    held = max(step.memory, default=0)
-    return (
-        step.seen, held, step.chunk, step.in_flight_tokens, step.budget_tokens, step.retained()
-    )  # fmt: skip
 
 
 @dataclass
@@ -69,7 +37,7 @@ class _Reading:
 
     name: str
     started: Started | None = None
-    series: _Series = field(default_factory=_Series)
+    series: Series = field(default_factory=Series)
     kept: Kept | None = None
     results: list[Result] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -207,7 +175,7 @@ class Report:
             made=f"{__version__} · {time.strftime('%Y-%m-%d %H:%M')}",
             runs=runs,
             document=document,
-            charts=self._charts(),
+            charts=charts_of([(r.name, r.series) for r in readings]),
             settings=[*self._settled(), *((k, str(v)) for k, v in self.settings.items())],
             times=times,
             warnings=list(notices),
@@ -238,46 +206,6 @@ class Report:
             ("question and answer", f"{number(started.reserved_tokens)} entries are kept free"),
             ("schedule", f"memory {started.schedule}, chunks {started.chunk}"),
         ]  # fmt: skip
-
-    def _charts(self) -> list[Chart]:
-        drawn = [r for r in self._readings if len(r.series.rows) > 1]
-        if not drawn:
-            return []
-        charts = []
-        if len(drawn) == 1:
-            seen, held, chunk, flight, budget, kept = zip(*drawn[0].series.rows, strict=True)
-            lines = [("memory", held), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
-            charts.append(
-                Chart(
-                    "Memory and chunk", "tokens read", "entries a head", seen, lines,
-                    note="In flight: memory, chunk and catalyst together, which never exceed the "
-                    "budget.",
-                )
-            )  # fmt: skip
-            charts.append(
-                Chart("Kept tokens", "tokens read", "tokens", seen, [("kept", kept)],
-                      note="Different tokens that at least one head holds.")
-            )  # fmt: skip
-            return charts
-        for title, column, label in (
-            ("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head"),
-        ):  # fmt: skip
-            x = sorted({row[0] for r in drawn for row in r.series.rows})
-            values = []
-            for r in drawn:
-                known = {row[0]: row[column] for row in r.series.rows}
-                values.append((r.name, _filled(x, known)))
-            charts.append(Chart(title, "tokens read", label, x, values))
-        return charts
-
-
-def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
-    """Values at all of `x`; between two that are known they lie on a line."""
-    import numpy as np
-
-    places = sorted(known)
-    found = np.interp(x, places, [known[place] for place in places], left=np.nan, right=np.nan)
-    return [None if value != value else round(float(value), 1) for value in found]
 
 
 def _facts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from kvstream.memory.saving import (
     check_model,
     look,
     memory_state,
+    position_of,
     restored,
     save,
 )  # fmt: skip
@@ -76,13 +77,9 @@ class Checkpoint:
         file.check_writable(path)
         self.path, self.every, self.base = path, every, base
         self.kind: Kind | None = look(path) if path.exists() else None
-        position = None if self.kind is None else self.kind.position
-        if self.kind is not None and position is None:
-            raise UsageError(
-                f"{path} is a memory file, not a checkpoint; name another file, or read on from it "
-                f"with `kvstream remember --memory {path} SOURCE`."
-            )
-        self.position: Position | None = position
+        self.position: Position | None = None
+        if self.kind is not None:
+            self.position = _position(path, self.kind.content.notes)
         self.digest: str | None = None
         """Of the complete memory, once it is."""
         self._saved = 0
@@ -174,6 +171,25 @@ class Checkpoint:
         digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
         self._saved = feed.count
+
+
+def tokens_of(path: Path) -> int | None:
+    """How many tokens a checkpoint is in, from its header alone; None where there is no file yet.
+
+    Raises as `Checkpoint`, which reads the whole file and checks its digest.
+    """
+    file.check_writable(path)
+    return _position(path, file.read_notes(path)).tokens if path.exists() else None
+
+
+def _position(path: Path, notes: Mapping[str, Any]) -> Position:
+    found = position_of(notes)
+    if found is None:
+        raise UsageError(
+            f"{path} is a memory file, not a checkpoint; name another file, or read on from it "
+            f"with `kvstream remember --memory {path} SOURCE`."
+        )
+    return found
 
 
 OPTIONS = {

@@ -30,6 +30,8 @@ ASIDE = "evidence."
 """Tensors whose names begin so were measured of the memory and are no part of it."""
 FORMAT = 1
 """Raised when a file can no longer be read by what was written before."""
+LARGEST_HEADER = 100_000_000
+"""Bytes; the limit of the safetensors format."""
 LARGEST = 2.0**40
 """Numbers of a memory are smaller: squares of them, and sums of those, are finite in float32."""
 REMEDY = (
@@ -134,18 +136,53 @@ def read(path: Path) -> Content:
         size = int.from_bytes(data[:8], "little")
         metadata = header.metadata_of(data[8 : 8 + size])
     except (SafetensorError, ValueError, RuntimeError, OverflowError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"{path} is not a memory file, or only a part of one ({error}). {REMEDY}"
-        ) from error
+        raise _no_memory(path, error) from error
     del data
-    if not {"state", "notes", "memory", "file"} <= set(metadata):
-        raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream. {REMEDY}")
+    _check_memory(path, metadata)
     if any(tensor.dtype not in DTYPES for tensor in tensors.values()):
         raise unusable(path, "it holds numbers of a kind that no memory has")
     digest = _digest(metadata["state"], tensors, aside=False)
     seal = _digest(digest + metadata["notes"], tensors, aside=True)
     if (digest, seal) != (metadata["memory"], metadata["file"]):
         raise unusable(path, "its content does not match its digest")
+    state, notes = _texts(path, metadata)
+    try:
+        for name, tensor in tensors.items():
+            _check_numbers(name, tensor)
+    except ValueError as error:
+        raise unusable(path, str(error)) from error
+    return Content(state, notes, tensors, digest)
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """The notes of a memory file, from its header alone: no digest is checked. Raises SourceError.
+
+    Enough to refuse a file early that is of another kind; who uses its numbers calls `read`.
+    """
+    if path.exists() and not path.is_file():
+        raise SourceError(f"{path} is not a file; name a memory file.")
+    try:
+        with path.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if not 0 < size <= LARGEST_HEADER:
+                raise ValueError("it is no safetensors file")
+            metadata = header.metadata_of(opened.read(size))
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise _no_memory(path, error) from error
+    _check_memory(path, metadata)
+    return _texts(path, metadata)[1]
+
+
+def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
+    """Raises SourceError for a safetensors file of another program."""
+    if not {"state", "notes", "memory", "file"} <= set(metadata):
+        raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream. {REMEDY}")
+
+
+def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and notes, checked against their schema. Raises SourceError."""
     try:
         written = header.format_of(metadata["state"])
         if written != FORMAT:
@@ -155,12 +192,13 @@ def read(path: Path) -> Content:
             )
         header.checked(metadata["state"], header.State, "state")
         header.checked(metadata["notes"], header.Notes, "notes")
-        for name, tensor in tensors.items():
-            _check_numbers(name, tensor)
     except ValueError as error:
         raise unusable(path, str(error)) from error
-    state, notes = json.loads(metadata["state"]), json.loads(metadata["notes"])
-    return Content(state, notes, tensors, digest)
+    return json.loads(metadata["state"]), json.loads(metadata["notes"])
+
+
+def _no_memory(path: Path, error: Exception) -> SourceError:
+    return SourceError(f"{path} is not a memory file, or only a part of one ({error}). {REMEDY}")
 
 
 def unusable(path: Path, why: str) -> SourceError:

@@ -16,9 +16,6 @@ from kvstream.memory import file, header
 from kvstream.memory.saving import LARGEST_TEXT
 from kvstream.tokenization.loading import WordForms
 
-LARGEST_HEADER = 100_000_000
-"""Bytes; the limit of the safetensors format."""
-
 
 @dataclass(frozen=True)
 class Glance:
@@ -44,7 +41,7 @@ def glance(path: Path) -> Glance:
 
 def _glance(path: Path, opened: BinaryIO) -> Glance:
     size = int.from_bytes(opened.read(8), "little")
-    if not 0 < size <= LARGEST_HEADER:
+    if not 0 < size <= file.LARGEST_HEADER:
         raise ValueError("it is no safetensors file")
     head = opened.read(size)
     table, state = json.loads(head), json.loads(header.metadata_of(head)["state"])

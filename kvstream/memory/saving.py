@@ -93,8 +93,7 @@ class Kind:
     @property
     def position(self) -> Position | None:
         """Where the reading was, if this is a checkpoint."""
-        found = self.content.notes.get("position")
-        return None if found is None else Position(**found)
+        return position_of(self.content.notes)
 
     def to_json(self) -> dict[str, Any]:
         """The object ``memory`` of ``--json`` for the memory that was asked."""
@@ -123,6 +122,12 @@ class Kind:
             f"Memory of {trace['read']:,} tokens of {several} source{'s'[: several > 1]}, "
             f"made {made}{'; the reading had not ended' if begun else ''}"
         )
+
+
+def position_of(notes: Mapping[str, Any]) -> Position | None:
+    """Where a reading was, by the notes of its checkpoint; None for another memory file."""
+    found = notes.get("position")
+    return None if found is None else Position(**found)
 
 
 def look(path: Path) -> Kind:

@@ -29,6 +29,11 @@ class Intervals:
         self._next = None if seconds is None else clock() + seconds
 
     @classmethod
+    def of(cls, every: int | str | Intervals | None) -> Intervals | None:
+        """When to answer: ``4096``, ``"10k"``, ``"30s"``. Raises UsageError."""
+        return every if every is None or isinstance(every, Intervals) else cls.parse(str(every))
+
+    @classmethod
     def parse(cls, text: str) -> Intervals:
         """``4096``, ``10k``, ``1M`` are tokens; ``30s``, ``5min``, ``1h`` seconds. UsageError."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)

@@ -24,6 +24,7 @@ from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
 from kvstream.settings import INT8, ModelSettings, RunSettings
+from kvstream.store.hub import offline
 from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, load_tokenizer
 
 
@@ -37,13 +38,14 @@ class Session:
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
-        tokenizer = load_tokenizer(
-            settings.name if settings.name == POCKET else folder(settings),
-            revision=settings.revision,
-            offline=settings.offline,
-            trust_remote_code=settings.trust_remote_code,
-        )
-        model = load(settings)
+        with offline(settings.offline):
+            tokenizer = load_tokenizer(
+                settings.name if settings.name == POCKET else folder(settings),
+                revision=settings.revision,
+                offline=settings.offline,
+                trust_remote_code=settings.trust_remote_code,
+            )
+            model = load(settings)
         rows = model.model.get_input_embeddings().weight.shape[0]
         # Special tokens beyond it are common and do no harm: no text gives their ids.
         most = tokenizer.highest + 1

@@ -11,8 +11,10 @@ import pytest
 
 import kvstream
 from kvstream.api.model import Model
-from kvstream.memory.kept.document import MARGIN, NEAR, document_of
+from kvstream.memory.kept.cutting import MARGIN
+from kvstream.memory.kept.document import document_of
 from kvstream.memory.kept.positions import Kept
+from kvstream.memory.kept.tokens import NEAR
 from kvstream.reporters.html.page import Document, Fold, Text
 from kvstream.tokenization.loading import TokenStream
 

@@ -19,7 +19,7 @@ from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
-from kvstream.memory.checkpoint import Checkpoint
+from kvstream.memory.checkpoint import Checkpoint, tokens_of
 from kvstream.run.request import CHECKPOINT_EVERY, Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -169,6 +169,30 @@ def test_another_run_is_refused(session: Session, story: Path, tmp_path: Path) -
     saving.save(read(session, sources(story, None), RUN), saved)
     with pytest.raises(UsageError, match="not a checkpoint"):
         Checkpoint(saved)
+
+
+def test_the_header_alone_says_how_far_a_checkpoint_is(
+    session: Session, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, cut = tmp_path / "c.kvs", tmp_path / "cut.kvs"
+    assert tokens_of(saved) is None
+    stopped_after(session, sources(story, None), RUN, saved, 2)
+    whole = Checkpoint(saved).tokens
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "read", lambda path: pytest.fail("the reading hashes it, once"))
+        assert tokens_of(saved) == whole > 0
+    data = saved.read_bytes()
+    cut.write_bytes(data[:-100])
+    assert tokens_of(cut) == whole
+    with pytest.raises(SourceError, match="not a memory file, or only a part"):
+        Checkpoint(cut)
+    for wrong in (b"", data[:50], b"no such file at all", b"\xff" * 100):
+        cut.write_bytes(wrong)
+        with pytest.raises(SourceError, match="not a memory file, or only a part"):
+            tokens_of(cut)
+    saving.save(read(session, sources(story, None), RUN), saved)
+    with pytest.raises(UsageError, match="not a checkpoint"):
+        tokens_of(saved)
 
 
 def test_an_unfinished_reading_can_be_asked(session: Session, story: Path, tmp_path: Path) -> None:

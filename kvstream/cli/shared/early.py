@@ -13,11 +13,11 @@ def check(options: ReadingOptions, *, by_words: bool = False) -> None:
 
     `by_words`: BM25 is needed, whatever the options say.
     """
-    from kvstream.api.options import of_auto, run_settings
+    from kvstream.api.options import run_settings
 
     if by_words or options.reread in ("words", "both"):
         need_bm25()
     if options.report is not None:
         require("jinja2", "report", "--report")
     for method in options.methods:
-        run_settings(of_auto(options.of_method(method), known=True))
+        run_settings(options.of_method(method), known=True)

@@ -145,10 +145,10 @@ class EveryType(click.ParamType):
     name = "interval"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from kvstream.api.options import interval
+        from kvstream.api.options import Intervals
 
         try:
-            return interval(value)
+            return Intervals.of(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
 

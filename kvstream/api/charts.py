@@ -1,0 +1,88 @@
+"""The sizes of a reading over its steps, and the charts of one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvstream.events import StepDone
+from kvstream.reporters.html.page import Chart
+
+Row = tuple[int, int, int, int, int, int]
+"""After a step: tokens read; entries of memory, of the chunk, in flight and of the budget; kept
+tokens."""
+POINTS = 400
+"""Steps in a chart, at most; of longer runs every second, fourth, ... one."""
+
+
+@dataclass
+class Series:
+    """Sizes over a reading; holds a bounded number of steps."""
+
+    stride: int = 1
+    rows: list[Row] = field(default_factory=list)
+    last: StepDone | None = None
+
+    def add(self, step: StepDone) -> None:
+        self.last = step
+        if (step.step - 1) % self.stride:
+            return
+        self.rows.append(_row(step))
+        if len(self.rows) > POINTS:
+            self.stride *= 2
+            self.rows = self.rows[::2]
+
+    def end(self) -> None:
+        """The last step counts, whatever its number; called while its memory is there."""
+        if self.last is not None and (not self.rows or self.rows[-1][0] != self.last.seen):
+            self.rows.append(_row(self.last))
+        self.last = None
+
+
+def _row(step: StepDone) -> Row:
+    held = max(step.memory, default=0)
+    return (
+        step.seen, held, step.chunk, step.in_flight_tokens, step.budget_tokens, step.retained()
+    )  # fmt: skip
+
+
+def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
+    """The charts of one reading, or those that compare several; short readings have none."""
+    drawn = [(name, series.rows) for name, series in readings if len(series.rows) > 1]
+    if not drawn:
+        return []
+    charts = []
+    if len(drawn) == 1:
+        seen, held, chunk, flight, budget, kept = zip(*drawn[0][1], strict=True)
+        lines = [("memory", held), ("chunk", chunk), ("in flight", flight), ("budget", budget)]
+        charts.append(
+            Chart(
+                "Memory and chunk", "tokens read", "entries a head", seen, lines,
+                note="In flight: memory, chunk and catalyst together, which never exceed the "
+                "budget.",
+            )
+        )  # fmt: skip
+        charts.append(
+            Chart("Kept tokens", "tokens read", "tokens", seen, [("kept", kept)],
+                  note="Different tokens that at least one head holds.")
+        )  # fmt: skip
+        return charts
+    for title, column, label in (
+        ("Kept tokens", 5, "tokens"), ("Memory", 1, "entries a head"),
+    ):  # fmt: skip
+        x = sorted({row[0] for _, rows in drawn for row in rows})
+        values = []
+        for name, rows in drawn:
+            known = {row[0]: row[column] for row in rows}
+            values.append((name, _filled(x, known)))
+        charts.append(Chart(title, "tokens read", label, x, values))
+    return charts
+
+
+def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
+    """Values at all of `x`; between two that are known they lie on a line."""
+    import numpy as np
+
+    places = sorted(known)
+    found = np.interp(x, places, [known[place] for place in places], left=np.nan, right=np.nan)
+    return [None if value != value else round(float(value), 1) for value in found]

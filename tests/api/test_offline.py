@@ -1,0 +1,44 @@
+"""``offline=True`` keeps every library from the network, whatever was imported before."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import socket
+import sys
+import huggingface_hub.constants  # reads HF_HUB_OFFLINE now, and never again
+import kvstream
+
+asked = []
+
+def refused(*address, **more):
+    asked.append(address)
+    raise OSError("no network here")
+
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refused
+try:
+    kvstream.load("nobody/nothing", offline=sys.argv[1] == "offline", device="cpu")
+except kvstream.ModelError as error:
+    assert "nobody/nothing" in str(error), error
+else:
+    raise AssertionError("there is no such model")
+assert not huggingface_hub.constants.HF_HUB_OFFLINE
+print(len(asked))
+"""
+
+
+@pytest.mark.parametrize("network", ["offline", "online"])
+def test_no_request_is_made(network: str) -> None:
+    unset = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, network],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={name: value for name, value in os.environ.items() if name not in unset},
+    )
+    assert done.returncode == 0, done.stderr
+    assert (int(done.stdout) == 0) == (network == "offline")
