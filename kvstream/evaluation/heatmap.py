@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.records import Record
@@ -85,14 +86,21 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     if image is not None:
         bar = figure.colorbar(image, ax=axes, label="share right", shrink=0.9)
         bar.outline.set_visible(False)
+    written(figure, path)
+
+
+def written(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib and close it. Raises KvstreamError where it cannot."""
+    from matplotlib import pyplot as plt
+
     try:
-        figure.savefig(path, dpi=160, metadata=undated(path))
+        figure.savefig(path, dpi=160, metadata=_undated(path))
     except OSError as error:
         raise KvstreamError(f"Cannot write {path}: {error.strerror}.") from error
     finally:
         plt.close(figure)
 
 
-def undated(path: Path) -> dict[str, None] | None:
+def _undated(path: Path) -> dict[str, None] | None:
     """Metadata that keeps the day out of a picture."""
     return {"Date": None} if path.suffix.lower() == ".svg" else None

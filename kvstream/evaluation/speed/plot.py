@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import KvstreamError
-from kvstream.evaluation.heatmap import undated
+from kvstream.evaluation.heatmap import written
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label, count
 
@@ -75,12 +74,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
             fontsize=9, frameon=False,
         )  # fmt: skip
     figure.suptitle(title, fontsize=11)
-    try:
-        figure.savefig(path, dpi=160, metadata=undated(path))
-    except OSError as error:
-        raise KvstreamError(f"Cannot write {path}: {error.strerror}.") from error
-    finally:
-        plt.close(figure)
+    written(figure, path)
 
 
 @dataclass
