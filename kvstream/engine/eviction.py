@@ -139,7 +139,7 @@ class Evictor:
                 store.keep(0, newest.expand(store.spec.heads, -1))
 
     def groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
-        """Neighbouring layers that can be handled together: same shape, same sizes, same place."""
+        """Neighboring layers that can be handled together: same shape, same sizes, same place."""
         group: list[LayerStore] = []
         for store in sizes:
             if group and (

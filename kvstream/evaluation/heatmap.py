@@ -86,21 +86,17 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     if image is not None:
         bar = figure.colorbar(image, ax=axes, label="share right", shrink=0.9)
         bar.outline.set_visible(False)
-    written(figure, path)
+    write(figure, path)
 
 
-def written(figure: Any, path: Path) -> None:
-    """Write a figure of matplotlib and close it. Raises KvstreamError where it cannot."""
+def write(figure: Any, path: Path) -> None:
+    """Write a picture, without the day in it, and close it. Raises KvstreamError."""
     from matplotlib import pyplot as plt
 
+    undated = {"Date": None} if path.suffix.lower() == ".svg" else None
     try:
-        figure.savefig(path, dpi=160, metadata=_undated(path))
+        figure.savefig(path, dpi=160, metadata=undated)
     except OSError as error:
         raise KvstreamError(f"Cannot write {path}: {error.strerror}.") from error
     finally:
         plt.close(figure)
-
-
-def _undated(path: Path) -> dict[str, None] | None:
-    """Metadata that keeps the day out of a picture."""
-    return {"Date": None} if path.suffix.lower() == ".svg" else None

@@ -19,10 +19,10 @@ def wilson(right: float, trials: int) -> tuple[float, float]:
         return 0.0, 1.0
     share, z2 = right / trials, Z * Z
     scale = 1 / (1 + z2 / trials)
-    centre = scale * (share + z2 / (2 * trials))
+    center = scale * (share + z2 / (2 * trials))
     half = scale * Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
-    low = 0.0 if right <= 0 else centre - half
-    high = 1.0 if right >= trials else centre + half
+    low = 0.0 if right <= 0 else center - half
+    high = 1.0 if right >= trials else center + half
     return low, high
 
 

@@ -1,4 +1,4 @@
-"""How answers are scored: against references, with the normalisation each score is known for."""
+"""How answers are scored: against references, with the normalization each score is known for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABSTENTION = "not in the text"
 
 
 def normalize(text: str) -> str:
-    """SQuAD's normalisation: lower case; without punctuation, articles and extra spaces."""
+    """SQuAD's normalization: lower case; without punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 

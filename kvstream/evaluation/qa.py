@@ -270,10 +270,10 @@ def _row(group: list[Record]) -> Record:
         row["refused"] = round(refused / len(answerable), 4)
         row["refused_interval"] = [round(x, 4) for x in wilson(refused, len(answerable))]
     if unanswerable:
-        recognised = sum(q["abstains"] for q in unanswerable)
+        recognized = sum(q["abstains"] for q in unanswerable)
         row["unanswerable"] = len(unanswerable)
-        row["recognised"] = round(recognised / len(unanswerable), 4)
-        row["recognised_interval"] = [round(x, 4) for x in wilson(recognised, len(unanswerable))]
+        row["recognised"] = round(recognized / len(unanswerable), 4)
+        row["recognised_interval"] = [round(x, 4) for x in wilson(recognized, len(unanswerable))]
     return row
 
 

@@ -14,7 +14,7 @@ from kvstream.evaluation.records import Record
 LABEL = 14
 """Characters of a label that stay side by side, however narrow the terminal is."""
 # From red over yellow to green, as in the pictures; readable on dark and on light terminals.
-_COLOURS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
+_COLORS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
 
 
 def count(tokens: int) -> str:
@@ -69,13 +69,13 @@ def fit(table: Table, width: int) -> None:
             column.max_width = column.min_width
 
 
-def colour(share: float) -> str:
-    """The colour of a share from 0 to 1."""
-    return _COLOURS[min(len(_COLOURS) - 1, int(share * len(_COLOURS)))]
+def color(share: float) -> str:
+    """The color of a share from 0 to 1."""
+    return _COLORS[min(len(_COLORS) - 1, int(share * len(_COLORS)))]
 
 
 def grid(title: str, rows: Sequence[Record]) -> Table:
-    """Depth by length for one case, each cell coloured by its share."""
+    """Depth by length for one case, each cell colored by its share."""
     lengths = sorted({r["tokens"] for r in rows})
     depths = sorted({r["depth"] for r in rows})
     by_place = {(r["tokens"], r["depth"]): r for r in rows}
@@ -96,4 +96,4 @@ def _cell(row: Record | None) -> Text:
     if row is None or not row["trials"]:
         return Text("  -  ", justify="center")
     share = row["right"] / row["trials"]
-    return Text(f"{share:^7.0%}", style=f"bold #ffffff on {colour(share)}")
+    return Text(f"{share:^7.0%}", style=f"bold #ffffff on {color(share)}")

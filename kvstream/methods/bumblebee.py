@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import pool, pooling_width
+from kvstream.methods.tools.scoring import add_attention, pool, pooling_width
 from kvstream.methods.tools.submodular import (
     CONCAVE,
     Mixture,
     batched_greedy,
     lazy_greedy,
-    normalised,
+    normalized,
     stochastic_greedy,
     streaming,
 )
@@ -95,10 +95,7 @@ class BumbleBee(Method):
         return (EntryTensor("attention"),)
 
     def absorb(self, step: Step) -> None:
-        attention = step.state["attention"]
-        attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
-        if step.accumulated_attention is not None:
-            attention += step.accumulated_attention
+        add_attention(step)
 
     @property
     def needs_keys(self) -> bool:
@@ -114,7 +111,7 @@ class BumbleBee(Method):
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
 
         def keys() -> Tensor:
-            # Gathered by who normalises them, so that joined ones are gone once they are.
+            # Gathered by who normalizes them, so that joined ones are gone once they are.
             return _joined(step.keys()) if fast else step.keys().flatten(0, 1)
 
         chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
@@ -150,5 +147,5 @@ def _joined(keys: Tensor) -> Tensor:
     layers, heads, n, dim = keys.shape
     joined = keys.new_empty(layers, n, heads, dim)
     for head in range(heads):
-        joined[:, :, head] = normalised(keys[:, head])
+        joined[:, :, head] = normalized(keys[:, head])
     return joined.flatten(2)

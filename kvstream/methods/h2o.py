@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scoring import pool, pooling_width
+from kvstream.methods.tools.scoring import add_attention, pool, pooling_width
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,7 @@ class H2O(ScoredMethod):
         return (EntryTensor("attention"),)
 
     def absorb(self, step: Step) -> None:
-        attention = step.state["attention"]
-        attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
-        if step.accumulated_attention is not None:
-            attention += step.accumulated_attention
+        add_attention(step)
 
     def score(self, step: Step) -> Tensor:
         return pool(step.state["attention"], step.origin, self.pool)

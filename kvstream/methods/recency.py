@@ -45,7 +45,7 @@ class Window(Streaming):
 class Random(ScoredMethod):
     """Keeps a random choice in each head, and the newest tokens.
 
-    The floor that any method with a claim to judgement has to beat. A stream's early tokens fade:
+    The floor that any method with a claim to judgment has to beat. A stream's early tokens fade:
     what stays of a chunk after many steps shrinks geometrically, as with every repeated choice.
     """
 

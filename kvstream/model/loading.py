@@ -241,7 +241,7 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
     chain = f"{kind} {text} {type(error.__cause__).__name__} {error.__cause__}"
     if "GatedRepo" in chain or "gated" in text.lower():
         return ModelError(
-            f"{name} is gated: accept its licence on its hub page, then set HF_TOKEN."
+            f"{name} is gated: accept its license on its hub page, then set HF_TOKEN."
         )
     if "trust_remote_code" in text:
         return ModelError(

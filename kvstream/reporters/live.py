@@ -22,7 +22,7 @@ from kvstream.reporters.process import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
 HISTORY = 2048
-"""Steps that the sparklines remember one by one; beyond, neighbours are merged."""
+"""Steps that the sparklines remember one by one; beyond, neighbors are merged."""
 WIDEST = 100
 
 
@@ -47,7 +47,7 @@ class Snapshot:
 
 
 class History:
-    """Sizes step by step in bounded space: when it is full, two neighbours become their mean."""
+    """Sizes step by step in bounded space: when it is full, two neighbors become their mean."""
 
     def __init__(self, most: int = HISTORY) -> None:
         self.most = most

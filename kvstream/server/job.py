@@ -53,7 +53,7 @@ class Job:
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
     """It waits no longer."""
-    cancelled: bool = False
+    canceled: bool = False
     """The client has left."""
     ending: bool = False
     """The server ends and waits no longer."""
@@ -67,7 +67,7 @@ class Job:
     @property
     def over(self) -> bool:
         """Whether there is no more time."""
-        return self.cancelled or self.ending or time.monotonic() > self.arrived + self.timeout
+        return self.canceled or self.ending or time.monotonic() > self.arrived + self.timeout
 
     def error(self, *, saved: bool = False) -> ApiError:
         """Why there is no more time."""

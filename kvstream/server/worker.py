@@ -64,7 +64,7 @@ class Worker:
     def cancel(self, job: Job) -> None:
         """The client has left: nothing more is done for it."""
         with self._changed:
-            job.cancelled = True
+            job.canceled = True
             if self._waiting.remove(job):
                 self.counts["left"] += 1
             self._changed.notify()
@@ -124,7 +124,7 @@ class Worker:
             if job is None:
                 return
             try:
-                if job.over and not job.cancelled:
+                if job.over and not job.canceled:
                     raise job.error()
                 size = self._size(job)
             except Exception as error:
@@ -153,7 +153,7 @@ class Worker:
 
     def _step(self, job: Job) -> None:
         events, _ = self._active[job]
-        if job.cancelled:
+        if job.canceled:
             events.close()
             self._leave(job, "left")
             return
@@ -165,7 +165,7 @@ class Worker:
             self._leave(job, "done")
             self._send(job, reply)
         except BaseException as error:
-            if job.cancelled:
+            if job.canceled:
                 self._leave(job, "left")
             else:
                 self._leave(job, None)

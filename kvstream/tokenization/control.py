@@ -43,7 +43,7 @@ _TURNS = (
 )
 _MARK = "kvstream9c41e7"
 _BEFORE, _BEHIND = ("", "x", " ", "\n", ".", "]", ">"), ("", "x", " ", "\n")
-"""Neighbours that a marker may have in a prompt: its ids depend on them."""
+"""Neighbors that a marker may have in a prompt: its ids depend on them."""
 _SEPARATORS = (" ", "_", ".", "x")
 _SPACE = "▁"
 _SPACES = f"{_SPACE}Ġ"
@@ -174,7 +174,7 @@ class Guard:
         return any(self._pieces[i].strip(_SPACES) for i in ids if i != unknown)
 
     def _spelled(self, found: Iterable[Sequence[int]]) -> str:
-        """What is common to the spellings of one marker between different neighbours."""
+        """What is common to the spellings of one marker between different neighbors."""
         spellings = ["".join(self._pieces[i] for i in ids).strip(_SPACES) for ids in found]
         return min(spellings, key=len)
 

@@ -146,7 +146,7 @@ class HubTokenizer(Tokenizer):
             size = len(text) if text.isascii() else len(text.encode())
             if (int(ends[-1]) if len(ends) else 0) == size:
                 return Spans(ids, ends - lengths)
-        # A prefix, a normaliser or an unknown token: only the library knows what came from where.
+        # A prefix, a normalizer or an unknown token: only the library knows what came from where.
         ids, chars, _ = self._plain.places(text, continuing)
         return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
 
@@ -175,7 +175,7 @@ class HubTokenizer(Tokenizer):
         return self._quick.encode(text)
 
     def _unchanged(self, text: str) -> bool:
-        """Whether the normaliser leaves ``text`` alone."""
+        """Whether the normalizer leaves ``text`` alone."""
         normalizer = self._backend.normalizer
         with without_panics():
             return normalizer is None or normalizer.normalize_str(text) == text
@@ -308,7 +308,7 @@ def _component(empty: Any, state: dict[str, Any]) -> Any:
 
 
 def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
-    """The same normaliser or pre-tokenizer for text that goes on: nothing is put in front."""
+    """The same normalizer or pre-tokenizer for text that goes on: nothing is put in front."""
     kind = state["type"]
     if kind == "Prepend":
         return None

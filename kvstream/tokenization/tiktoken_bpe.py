@@ -1,13 +1,13 @@
 """Byte-level BPE of the `tokenizers` library, encoded by tiktoken, which is several times faster.
 
-Both join neighbours until none can be joined: those of the lowest rank first, of equal ones the
+Both join neighbors until none can be joined: those of the lowest rank first, of equal ones the
 leftmost.  The library ranks pairs by their place in a list of merges; tiktoken ranks them by the
 token that they make, and joins whatever makes one.  The two do the same if
 
 - the library makes every token out of that token's own bytes, and
 - the merges that make one token stand side by side in the list.
 
-For joining never moves a boundary, so neighbours x and y have come about as they do when the bytes
+For joining never moves a boundary, so neighbors x and y have come about as they do when the bytes
 of xy are alone, and there the last pair is one certain pair.  So where xy is a token, x and y are
 that pair: the library has a merge for it, and by the second condition orders it among the others
 as tiktoken does.  Both are checked here, and the pattern that cuts text into words must mean the

@@ -81,7 +81,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
-        """Ids of template text: control tokens are recognised, none is added."""
+        """Ids of template text: control tokens are recognized, none is added."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -122,7 +122,7 @@ class ByteDecoder(Decoder):
 
 
 class WindowDecoder(Decoder):
-    """For tokens whose text depends on their neighbours: decodes the last few together."""
+    """For tokens whose text depends on their neighbors: decodes the last few together."""
 
     MOST_HELD = 8
     """Tokens without a complete character before they are shown anyway."""

@@ -36,7 +36,7 @@ def make_copying(
     Args:
         weights: float32 weights by name.
         heads: (layer, KV head) pairs.
-        scales: length of the residual stream before each layer over that of a normalised one; the
+        scales: length of the residual stream before each layer over that of a normalized one; the
             outputs are made in proportion.
         strength: of the outputs.
         seed: of where they look at first.
@@ -47,9 +47,9 @@ def make_copying(
     generator = torch.Generator().manual_seed(seed)
     embedding = weights["model.embed_tokens.weight"]
     width = embedding.shape[1]
-    centred = embedding[:, 1:] - embedding[:, 1:].mean(0)
+    centered = embedding[:, 1:] - embedding[:, 1:].mean(0)
     directions = torch.zeros(2 * HEAD, width)
-    directions[:, 1:] = torch.linalg.svd(centred, full_matrices=False)[2][: 2 * HEAD]
+    directions[:, 1:] = torch.linalg.svd(centered, full_matrices=False)[2][: 2 * HEAD]
     touched: dict[str, tuple[int, slice]] = {}
     for index, (layer, head) in enumerate(heads):
         prefix = f"model.layers.{layer}.self_attn."
@@ -75,9 +75,9 @@ def refit(state: dict[str, Any], heads: list[tuple[int, int]], scales: list[floa
 
     The state counts as a finished run, so the next one goes on from it with its own schedule.
     """
-    optimiser = state["optimiser"]
-    for name, (dimension, part) in make_copying(optimiser["masters"], heads, scales).items():
-        moment = optimiser["momentum"][name]
+    optimizer = state["optimiser"]
+    for name, (dimension, part) in make_copying(optimizer["masters"], heads, scales).items():
+        moment = optimizer["momentum"][name]
         moment.narrow(dimension, part.start, part.stop - part.start).zero_()
     state["progress"] = 1.0
 
@@ -100,7 +100,7 @@ def idle_heads(
         codes: what they are, as in :mod:`kvstream.training.rows`.
 
     Returns:
-        The length of the residual stream before each layer over that of a normalised one, and the
+        The length of the residual stream before each layer over that of a normalized one, and the
         loss on answers, whole (``"all"``) and without each head (``"layer:head"``).
     """
     weights = state["optimiser"]["masters"]

@@ -28,7 +28,7 @@ def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
 
 
 class MuonAdam:
-    """The optimiser of a whole model; its state can be saved and loaded.
+    """The optimizer of a whole model; its state can be saved and loaded.
 
     Args:
         model: its two-dimensional weights go to Muon, embeddings and norms to AdamW.

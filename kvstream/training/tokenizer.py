@@ -1,7 +1,7 @@
 """The tokenizer of pocket: byte-level BPE, one token a digit, 8,192 entries.
 
 Two files hold it, ``pocket.tiktoken`` (ranks) and ``tokenizer.json`` (Hugging Face), and they
-agree token for token.  tiktoken merges any neighbours whose union has a rank, Hugging Face only
+agree token for token.  tiktoken merges any neighbors whose union has a rank, Hugging Face only
 listed pairs: so the list of merges is made again from the ranks, with every pair that makes a
 token and not only the one met in training.
 """

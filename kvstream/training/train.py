@@ -48,7 +48,7 @@ class Recipe:
     text_weight: float = 0.6
     """Weight of the other positions against an answer's 1."""
     z_loss: float = 1e-4
-    """Weight of the squared log-normaliser."""
+    """Weight of the squared log-normalizer."""
     lengths: str = "256:45,512:30,1024:20,2048:5"
     """Row lengths with their share of the tokens, at the start of a run."""
     late_lengths: str = "256:25,512:25,1024:25,2048:15,4096:10"
@@ -119,16 +119,16 @@ def loss_of(
     """Cross entropy [n] at the chosen positions, and the mean z-loss."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
     logits = F.linear(hidden[positions], model.model.embed_tokens.weight).float()
-    normaliser = logits.logsumexp(-1)
-    each = normaliser - logits.gather(1, targets[:, None]).squeeze(1)
-    return each, z_loss * normaliser.square().mean()
+    normalizer = logits.logsumexp(-1)
+    each = normalizer - logits.gather(1, targets[:, None]).squeeze(1)
+    return each, z_loss * normalizer.square().mean()
 
 
-def export(model: LlamaForCausalLM, optimiser: MuonAdam, folder: Path) -> None:
+def export(model: LlamaForCausalLM, optimizer: MuonAdam, folder: Path) -> None:
     """Write config and bfloat16 weights as the hub expects them."""
     folder.mkdir(parents=True, exist_ok=True)
     copy = LlamaForCausalLM(model.config)
-    copy.load_state_dict(dict(optimiser.masters), strict=False)
+    copy.load_state_dict(dict(optimizer.masters), strict=False)
     copy.tie_weights()
     copy.bfloat16().save_pretrained(folder)
     # Older readers of Llama configurations look for the base beside the new field.
@@ -172,7 +172,7 @@ def train(
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
     if device.type == "cpu":
         model.set_attn_implementation(attention.register())
-    optimiser = MuonAdam(model)
+    optimizer = MuonAdam(model)
     model.bfloat16()
     if device.type == "cuda":
         model.to(device)  # type: ignore[arg-type]
@@ -180,14 +180,14 @@ def train(
     before_tokens = before_minutes = 0.0  # of this run, when it is taken up again
     if resume is not None:
         state = torch.load(resume, map_location="cpu", weights_only=True)
-        optimiser.load_state_dict(state["optimiser"])
+        optimizer.load_state_dict(state["optimiser"])
         totals = state["totals"]
         if state["progress"] < 1.0 and state["recipe"] == asdict(recipe):
             before_tokens, before_minutes = state["run_tokens"], state["run_minutes"]
         else:
             totals["runs"] += 1
     if device.type == "cuda":
-        for store in (optimiser.masters, optimiser.momentum, optimiser.second):
+        for store in (optimizer.masters, optimizer.momentum, optimizer.second):
             for name in store:
                 store[name] = store[name].to(device)
     step_loss = torch.compile(loss_of, dynamic=False)  # one graph a row length
@@ -203,7 +203,7 @@ def train(
 
     def save(done: float) -> None:
         state = {
-            "optimiser": optimiser.state_dict(),
+            "optimiser": optimizer.state_dict(),
             "totals": totals,
             "progress": done,
             "recipe": asdict(recipe),
@@ -212,20 +212,20 @@ def train(
         }
         torch.save(state, out / "state.part")
         (out / "state.part").replace(out / "state.pt")
-        export(model, optimiser, out / "model")
+        export(model, optimizer, out / "model")
 
     while progress < 1.0:
         minutes = before_minutes + (time.monotonic() - begun) / 60
         progress = max(minutes / recipe.minutes, (before_tokens + tokens) / recipe.tokens)
         decaying = progress > 1 - recipe.decay_share
         rate = recipe.rate * min(1.0, max(0.0, 1 - progress) / max(recipe.decay_share, 1e-9))
-        rate *= min(1.0, (optimiser.count + 1) / 50, 0.1 + tokens / 200_000)
+        rate *= min(1.0, (optimizer.count + 1) / 50, 0.1 + tokens / 200_000)
         ids, positions, targets, weights = (
             t.to(device, non_blocking=True) for t in next(late if decaying else early)
         )
         each, z_loss = step_loss(model, ids, positions, targets, recipe.z_loss)
         ((each * weights).sum() / weights.sum() + z_loss).backward()
-        norm = optimiser.step(rate)
+        norm = optimizer.step(rate)
         tokens += ids.numel()
         totals["tokens"] += ids.numel()
         totals["steps"] += 1

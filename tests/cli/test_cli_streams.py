@@ -234,7 +234,7 @@ def test_escape_sequences_of_an_answer_never_reach_a_terminal(book) -> None:
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_dumb_terminals_and_no_color(book, env) -> None:
     shown = on_terminal("ask", book, "Q?", stdout=False, FAKE="pause=0.02", **env)
-    assert "\x1b[3" not in shown, "no colours"
+    assert "\x1b[3" not in shown, "no colors"
     if env.get("TERM") == "dumb":
         assert "\x1b" not in shown
         assert "╭" not in shown

@@ -391,7 +391,7 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     base = {"context": "The door is red. The roof is blue. " * 30}
     records = [
-        {**base, "id": "1", "question": "What colour is the door?", "answers": ["red"]},
+        {**base, "id": "1", "question": "What color is the door?", "answers": ["red"]},
         {**base, "id": "2", "question": "Who sang?", "answers": []},
         {**base, "id": "3", "question": "The roof is", "options": ["blue", "red"], "label": 0},
     ]

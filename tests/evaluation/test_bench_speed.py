@@ -278,10 +278,10 @@ def test_every_system_has_a_line_of_its_own() -> None:
     rows += [row(name) for name in NAMES if not name.startswith("floor")]
     lines = plot._lines(rows)
     assert list(lines)[:4] == ["m, keep 1", "floor of m, keep 1", "m, keep 2", "floor of m, keep 2"]
-    assert len({(v.colour, v.mark, v.style) for v in lines.values()}) == len(lines) == len(rows)
-    assert lines["m, keep 1"].colour == lines["floor of m, keep 1"].colour
+    assert len({(v.color, v.mark, v.style) for v in lines.values()}) == len(lines) == len(rows)
+    assert lines["m, keep 1"].color == lines["floor of m, keep 1"].color
     many = plot._lines([row("kvstream", keep=keep) for keep in range(1, 31)])
-    assert len({(v.colour, v.mark) for v in many.values()}) == 30
+    assert len({(v.color, v.mark) for v in many.values()}) == 30
 
 
 def test_picture_says_what_is_fitted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kvstream.evaluation.qa import score
 from kvstream.evaluation.summary import lead
 
 
-def test_normalisation_is_squads() -> None:
+def test_normalization_is_squads() -> None:
     assert metrics.normalize("The  Cat's a-sleep, an hour!") == "cats asleep hour"
     assert metrics.exact_match("the Eiffel Tower.", "Eiffel tower")
     assert not metrics.exact_match("Eiffel", "Eiffel tower")

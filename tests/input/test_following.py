@@ -128,7 +128,7 @@ def records(stdout: IO[str]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_log_is_summarised_while_it_grows(tmp_path: Path, end: signal.Signals) -> None:
+def test_a_log_is_summarized_while_it_grows(tmp_path: Path, end: signal.Signals) -> None:
     log = tmp_path / "server.log"
     log.write_text("".join(f"{i} the server is well and serves\n" for i in range(200)))
     command = [

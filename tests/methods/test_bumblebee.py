@@ -202,7 +202,7 @@ def slow_streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, phi
     return held
 
 
-@pytest.mark.parametrize("mixture", [0.0, 0.3, 0.9])  # at 1 two nearest neighbours always tie
+@pytest.mark.parametrize("mixture", [0.0, 0.3, 0.9])  # at 1 two nearest neighbors always tie
 @pytest.mark.parametrize("phi", CONCAVE)
 def test_streaming_is_algorithm_2_token_by_token(mixture: float, phi: str) -> None:
     keys, weights = problem(3, 40, 5)

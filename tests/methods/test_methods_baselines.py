@@ -191,7 +191,7 @@ POOLING = [name for name, method in available().items() if hasattr(method(), "po
 
 
 @pytest.mark.parametrize("name", POOLING)
-def test_pooling_keeps_the_neighbours_of_what_stands_out(name: str) -> None:
+def test_pooling_keeps_the_neighbors_of_what_stands_out(name: str) -> None:
     """One token stands out; with a wide pool the tokens beside it stay with it."""
     n, at, keep = 200, 60, 80
     held = {}

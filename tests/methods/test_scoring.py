@@ -33,7 +33,7 @@ def plain_pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     width=st.integers(1, 40),
 )
 @settings(max_examples=60, deadline=None)
-def test_pooling_over_neighbours_in_the_source(seed: int, n: int, spread: int, width: int) -> None:
+def test_pooling_over_neighbors_in_the_source(seed: int, n: int, spread: int, width: int) -> None:
     scores, origin = entries(seed, n, n * spread)
     assert torch.equal(pool(scores, origin, width), plain_pool(scores, origin, width))
 

@@ -124,19 +124,37 @@ def test_files_and_names_of_the_pages_for_contributors_are_in_the_code(page: str
         assert re.search(rf"\b{name.rpartition('.')[2]}\b", code), f"no {name}"
 
 
+BRITISH = re.compile(
+    r"(?i)\b\w*(?:(?:summar|normal|recogn|optim|initial|serial|token|quant|vector)is(?:e|ing|ation)"
+    r"|neighbour|colour|behaviour|licence|labelled|cancelled|centred)\w*"
+)
+OF_OTHERS = {
+    "recognised", "recognised_interval",  # keys of --json
+    "optimiser",  # a key of the checkpoints of a training
+    "preemptive_behaviour",  # of charset_normalizer
+}  # fmt: skip
+
+
 def test_the_pages_are_in_american_spelling() -> None:
-    british = r"(?i)\w*(?:(?:summar|normal|recogn|optim|vector)is(?:e|ing)|neighbour|colour)"
     for page in PAGES:
         if page.name != "help.md":
-            found = re.search(british, re.sub(r"`[^`]*`", "", prose(page)))
+            found = BRITISH.search(re.sub(r"`[^`]*`", "", prose(page)))
             assert not found, f"{page.name}: {found and found[0]}"
+
+
+def test_the_code_is_in_american_spelling() -> None:
+    texts = ROOT / "kvstream/evaluation"  # their words are those of benchmarks and of training
+    made_up = {*(texts / "synthetic").iterdir(), texts / "wordings.py"}
+    for path in set((ROOT / "kvstream").rglob("*.py")) - made_up:
+        found = set(BRITISH.findall(path.read_text("utf-8"))) - OF_OTHERS
+        assert not found, f"{path}: {found}"
 
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_licence_and_extras() -> None:
+def test_license_and_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text()

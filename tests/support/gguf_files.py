@@ -171,7 +171,7 @@ def _tensors(model: Any, architecture: str) -> dict[str, np.ndarray]:
 
 
 def _interleaved(array: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of rotated pairs as neighbours, as llama.cpp has them for Llama."""
+    """Rows of rotated pairs as neighbors, as llama.cpp has them for Llama."""
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
     return halves.swapaxes(1, 2).reshape(array.shape)
 

@@ -1,7 +1,7 @@
 """Tiny models with random weights, one for each kind of decoder, built from a configuration.
 
 Weights are drawn wide enough that attention is peaked and every norm, bias and sink matters: with
-the usual small initialisation a wrong position or a lost key would hardly show in the logits.
+the usual small initialization a wrong position or a lost key would hardly show in the logits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Family:
     """``model_type`` of the configuration."""
     settings: dict[str, Any] = field(default_factory=dict)
     pairs: str = "half"
-    """Rotary pairs: dimensions ``half`` the rotated width apart, or ``neighbours``."""
+    """Rotary pairs: dimensions ``half`` the rotated width apart, or ``neighbors``."""
     backwards: bool = False
     """Pairs turn the other way round."""
     unrotated: tuple[int, ...] = ()
@@ -127,8 +127,8 @@ FAMILIES: dict[str, Family] = {
     "phi": Family("phi", {"partial_rotary_factor": 0.5}),
     "phimoe": Family("phimoe", {"num_local_experts": 4, "sliding_window": None, **EXPERTS}),
     "stablelm": Family("stablelm", {"partial_rotary_factor": 0.25}),
-    "glm": Family("glm", {"head_dim": 16, "partial_rotary_factor": 0.5}, pairs="neighbours"),
-    "glm4": Family("glm4", {"head_dim": 16, "partial_rotary_factor": 0.5}, pairs="neighbours"),
+    "glm": Family("glm", {"head_dim": 16, "partial_rotary_factor": 0.5}, pairs="neighbors"),
+    "glm4": Family("glm4", {"head_dim": 16, "partial_rotary_factor": 0.5}, pairs="neighbors"),
     "glm4-moe": Family(
         "glm4_moe",
         {
@@ -141,9 +141,9 @@ FAMILIES: dict[str, Family] = {
             **EXPERTS,
         },
     ),
-    "cohere": Family("cohere", {"logit_scale": 0.25, "use_qk_norm": True}, pairs="neighbours"),
+    "cohere": Family("cohere", {"logit_scale": 0.25, "use_qk_norm": True}, pairs="neighbors"),
     "cohere2": Family(
-        "cohere2", {"logit_scale": 0.25, **_sliding(*"ssf")}, pairs="neighbours", unrotated=(2,)
+        "cohere2", {"logit_scale": 0.25, **_sliding(*"ssf")}, pairs="neighbors", unrotated=(2,)
     ),
     "exaone4": Family("exaone4", {**_sliding(*"ssf")}, unrotated=(2,)),
     "gpt-oss": Family(
@@ -152,12 +152,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "starcoder2": Family("starcoder2", {"sliding_window": None}),
     "nemotron": Family("nemotron", {"partial_rotary_factor": 0.5}),
-    "helium": Family("helium", {"head_dim": 8}, pairs="neighbours"),
-    "ernie4.5": Family("ernie4_5", {"head_dim": 8}, pairs="neighbours"),
+    "helium": Family("helium", {"head_dim": 8}, pairs="neighbors"),
+    "ernie4.5": Family("ernie4_5", {"head_dim": 8}, pairs="neighbors"),
     "ernie4.5-moe": Family(
         "ernie4_5_moe",
         {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, **EXPERTS},
-        pairs="neighbours",
+        pairs="neighbors",
     ),
     "apertus": Family("apertus"),
     "arcee": Family("arcee"),
@@ -221,7 +221,7 @@ FAMILIES: dict[str, Family] = {
     "cohere2-moe": Family(
         "cohere2_moe",
         {"num_experts": 4, "head_dim": 16, "logit_scale": 0.25, **EXPERTS, **_sliding(*"ssf")},
-        pairs="neighbours",
+        pairs="neighbors",
         unrotated=(2,),
     ),
     "granite-swa": Family("granite_swa", _sliding(*"sf")),

@@ -160,7 +160,7 @@ class SlowModel:
         x = x.clone()
         first, second = (
             (slice(0, width, 2), slice(1, width, 2))
-            if self.family.pairs == "neighbours"
+            if self.family.pairs == "neighbors"
             else (slice(0, width // 2), slice(width // 2, width))
         )
         if self.family.backwards:

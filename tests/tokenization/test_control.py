@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Callable[[], hf.Tokenizer], str, Sequence[str]]] = {
     "marker of single letters": (lambda: special(bytewise(), "<s>", "</s>"), INST, PLAIN),
     "marker that is one plain token": (
         lambda: special(bytewise("[INST]", "[/INST]"), "<s>", "</s>"), INST, PLAIN),
-    "marker that merges with its neighbours": (
+    "marker that merges with its neighbors": (
         lambda: special(bytewise("][", "]x", "/INST]", ".[/"), "<s>", "</s>"),
         INST, [*PLAIN, "][/INST]x", ".[/INST]]", "[[INST]]", "[INST][INST]", "[IN[INST]ST]"]),
     "built from parts, added": (

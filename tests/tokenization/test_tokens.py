@@ -274,7 +274,7 @@ def test_starts_are_the_bytes_of_the_tokens(kind: str) -> None:
             or kind in ("bytes-nfc", "quick-qwen", "unigram", "unigram-whole")
             or not text.strip()
         ):
-            continue  # a part of a character, or changed by a normaliser
+            continue  # a part of a character, or changed by a normalizer
         source = data[start:end].decode()
         wrong += source.strip() != text.strip()
     assert wrong == 0

@@ -1,4 +1,4 @@
-"""Grouping accuracy of ``kvstream.logs.templates`` on the labelled samples of loghub.
+"""Grouping accuracy of ``kvstream.logs.templates`` on the labeled samples of loghub.
 
     python docs/research/scripts/grouping.py path/to/loghub
     python docs/research/scripts/grouping.py path/to/loghub --variants 4

@@ -197,8 +197,8 @@ def main() -> None:
                     with asked.save.open("a") as file:
                         file.write(json.dumps([key, told[text]]) + "\n")
         for text, pairs in told.items():
-            labelled = zip(asked.depths.split(","), pairs, strict=True)
-            for depth, (value, likeliest) in labelled:
+            labeled = zip(asked.depths.split(","), pairs, strict=True)
+            for depth, (value, likeliest) in labeled:
                 found.setdefault((depth, text), []).append(value)
                 for where in (depth, "all"):
                     chosen.setdefault((where, text), []).append(likeliest)

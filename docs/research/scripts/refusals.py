@@ -1,7 +1,7 @@
 """Whether pocket can tell questions without an answer from those that have one.
 
 For every task the log-odds of a refusal's first token against the best other one, and for each pair
-of tasks the area under the curve, with the share recognised where a tenth of the answerable ones
+of tasks the area under the curve, with the share recognized where a tenth of the answerable ones
 would be refused: what a threshold could reach, wherever the model itself puts it.
 
     python docs/research/scripts/refusals.py MODEL_FOLDER DATA_FOLDER [TRIALS]
@@ -47,8 +47,8 @@ def main() -> None:
         for present in ANSWERABLE:
             area = (found[absent][:, None] > found[present][None]).mean()
             limit = np.quantile(found[present], 0.9)
-            recognised = (found[absent] > limit).mean()
-            print(f"{absent} / {present}: area {area:.2f}, recognised at 10% {recognised:.0%}")
+            recognized = (found[absent] > limit).mean()
+            print(f"{absent} / {present}: area {area:.2f}, recognized at 10% {recognized:.0%}")
 
 
 if __name__ == "__main__":

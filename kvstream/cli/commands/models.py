@@ -112,7 +112,7 @@ def get(name: str | None) -> None:
 
 
 def _told(offer: Offer) -> str:
-    return f"{offer.about}; {offer.licence}, {offer.wheel_bytes / 1e6:.0f} MB"
+    return f"{offer.about}; {offer.license}, {offer.wheel_bytes / 1e6:.0f} MB"
 
 
 @command.command("clean", short_help="Empty the cache of converted models.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from kvstream.api.options import refuse_beside_skimming
-from kvstream.cli.shared import early, reports
+from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, Shards
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
@@ -351,17 +351,8 @@ def can_be_read_again(path: str) -> bool:
 
 def quiet_libraries(options: ReadingOptions) -> None:
     """Libraries write to stderr on their own; only -v wants to hear them."""
-    if options.loading["offline"]:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    if options.verbose:
-        return
-    import warnings
-
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if options.quiet or options.progress == "none" or not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    bars = not (options.quiet or options.progress == "none") and sys.stderr.isatty()
+    libraries.quiet(offline=options.loading["offline"], verbose=options.verbose, bars=bars)
 
 
 def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:

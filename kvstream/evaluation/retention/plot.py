@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstream.evaluation.heatmap import written
+from kvstream.evaluation.heatmap import write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label
 from kvstream.evaluation.retention.shares import PARTS
@@ -98,7 +98,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         ncols=min(6, len(handles)), fontsize=9, frameon=False,
     )  # fmt: skip
     figure.suptitle(title, fontsize=11)
-    written(figure, path)
+    write(figure, path)
 
 
 def _draw_line(axis: Any, label: str, points: Points, colour: str, mark: str, style: str) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvstream.evaluation.heatmap import written
+from kvstream.evaluation.heatmap import write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label, count
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# Okabe and Ito's colors, which color-blind people can tell apart.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 OTHERS = {
     "full": ("#663333", "s"),
     "transformers": ("#000000", "D"),
@@ -24,7 +24,7 @@ OTHERS = {
     "reading": ("#aaaaaa", "."),
 }
 FLOORS = {"floor": ("x", ":"), "floor-sdpa": ("+", "-.")}
-"""In the colour of the method that they are the floor of."""
+"""In the color of the method that they are the floor of."""
 MARKS = "osD^vP"
 PANELS = (
     ("time to read", "prefill_s", 1.0, "s"),
@@ -74,14 +74,14 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
             fontsize=9, frameon=False,
         )  # fmt: skip
     figure.suptitle(title, fontsize=11)
-    written(figure, path)
+    write(figure, path)
 
 
 @dataclass
 class _Line:
     """How a system is drawn, and its rows."""
 
-    colour: str
+    color: str
     mark: str
     width: float = 1.3
     style: str = "-"
@@ -99,13 +99,13 @@ def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
             found[label] = _Line(*OTHERS.get(f"{system} {row.get('mode')}", OTHERS[system]))
         elif label not in found:
             number = names.index(case_label(row, ours)) if names else 0
-            colour = COLOURS[number % len(COLOURS)]
+            color = COLORS[number % len(COLORS)]
             if system in FLOORS:
                 mark, style = FLOORS[system]
-                found[label] = _Line(colour, mark, style=style)
-            else:  # when colours come again, it is with other marks
-                mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
-                found[label] = _Line(colour, mark, 2.0)
+                found[label] = _Line(color, mark, style=style)
+            else:  # when colors come again, it is with other marks
+                mark = MARKS[(number + number // len(COLORS)) % len(MARKS)]
+                found[label] = _Line(color, mark, 2.0)
         found[label].rows.append(row)
     return found
 
@@ -136,7 +136,7 @@ def _draw_line(axis: Any, label: str, line: _Line, key: str, unit: float) -> Non
 
     def plot(part: Sequence[Record], **style: Any) -> None:
         xs, ys = [r["tokens"] for r in part], [r[key] / unit for r in part]
-        axis.plot(xs, ys, color=line.colour, linewidth=line.width, markersize=5, **style)
+        axis.plot(xs, ys, color=line.color, linewidth=line.width, markersize=5, **style)
 
     plot(measured, marker=line.mark, linestyle=line.style, label=label)
     if fitted:

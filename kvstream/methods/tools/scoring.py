@@ -9,13 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvstream.methods.base import setting
+from kvstream.methods.base import Step, setting
 
 AT_ONCE = 1 << 20
 """Places of the source in which scores are pooled at once, so that little memory is needed."""
 WIDEST = 1024
 """The widest pooling that a setting may ask for. Time grows with up to the square of the width:
 this one takes half a second a head at worst, one four times as wide several seconds."""
+
+
+def add_attention(step: Step) -> None:
+    """Add the attention of a chunk to the entries' sum, their tensor ``attention`` [G, K, n]."""
+    attention = step.state["attention"]
+    attention[..., attention.shape[-1] - step.new :] = 0  # their places had other owners
+    if step.accumulated_attention is not None:
+        attention += step.accumulated_attention
 
 
 def pooling_width(default: int, help: str) -> Any:
@@ -41,8 +49,8 @@ def pool(scores: Tensor, origin: Tensor, width: int) -> Tensor:
     Args:
         scores: [..., n] float32.
         origin: [..., n] strictly increasing ordinals of the entries' tokens; those of an answer,
-            which are all the same, count as neighbours.
-        width: window in source tokens, centred; an even one reaches one token further back than
+            which are all the same, count as neighbors.
+        width: window in source tokens, centered; an even one reaches one token further back than
             on. 1 leaves the scores alone.
 
     Entries that lie side by side in the cache but not in the source do not touch each other:
@@ -98,7 +106,7 @@ def unlikeness(keys: Tensor) -> Tensor:
     """
     keys = keys.float()
     inverse = keys.norm(dim=-1).clamp_min_(1e-12).reciprocal_()
-    # The sum of the normalised keys points where their mean does; its length changes nothing.
+    # The sum of the normalized keys points where their mean does; its length changes nothing.
     anchor = inverse[..., None, :] @ keys
     return (keys @ anchor.transpose(-1, -2))[..., 0] * inverse.neg_()
 

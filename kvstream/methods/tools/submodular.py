@@ -1,4 +1,4 @@
-"""Greedy maximisation of facility location plus concave importance, for many heads at once.
+"""Greedy maximization of facility location plus concave importance, for many heads at once.
 
 ``g(A) = mixture * f(A) + (1 - mixture) * c(A)`` over subsets A of a ground set V of n entries:
 ``f(A) = sum_v max_{a in A} sim(v, a) / n`` with ``sim = ReLU(cosine)`` and
@@ -65,7 +65,7 @@ class Mixture:
 
     def __init__(self, keys: Tensor, weights: Tensor, mixture: float, concave: Concave) -> None:
         # Entries of zero at the end are like none and change nothing.
-        self.unit = normalised(keys, -keys.shape[1] % COLUMNS)
+        self.unit = normalized(keys, -keys.shape[1] % COLUMNS)
         # [P, m, D] and [P, D, m]: neither factor of a product is copied, and rows lie together.
         self.keys = self.unit.transpose(1, 2).contiguous()
         self.heads, self.n = weights.shape
@@ -287,8 +287,8 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     Each newcomer enters and whoever has the least conditional gain given the others leaves
     (BumbleBee, algorithm 2). The ground set of each moment is the summary with the newcomer: there
     every entry is its own closest, so leaving takes ``1 - (similarity to the nearest other)`` from
-    facility location, and only nearest neighbours have to be kept up to date. Weights are those
-    after the last one has passed. How many lose their nearest neighbour, only values tell: every
+    facility location, and only nearest neighbors have to be kept up to date. Weights are those
+    after the last one has passed. How many lose their nearest neighbor, only values tell: every
     newcomer waits for a GPU.
 
     Args:
@@ -296,7 +296,7 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     """
     heads, n, _ = keys.shape
     device = keys.device
-    unit = normalised(keys)
+    unit = normalized(keys)
     weights = weights.double().clamp_min(0)
     head = torch.arange(heads, device=device)
     held = torch.arange(size + 1, device=device).repeat(heads, 1)
@@ -343,7 +343,7 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
     return held[keep].view(heads, size).sort(1).values
 
 
-def normalised(keys: Tensor, more: int = 0) -> Tensor:
+def normalized(keys: Tensor, more: int = 0) -> Tensor:
     """Keys [P, n, D] divided by their length, in their own dtype, and `more` of zero behind."""
     heads, n, width = keys.shape
     unit = keys.new_empty(heads, n + more, width)

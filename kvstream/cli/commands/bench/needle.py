@@ -15,7 +15,6 @@ from kvstream.cli.commands.bench.options import (
     cases_of,
     heldout_option,
     lengths_option,
-    model_settings,
     plot_option,
     result_options,
     seed_option,
@@ -25,6 +24,7 @@ from kvstream.cli.commands.bench.options import (
     whole_option,
 )
 from kvstream.cli.shared import early
+from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 BY = ("citations", "words", "both")
@@ -153,8 +153,7 @@ def _run(page: Any, **values: Any) -> int:
         heatmap.check(plot)
     records = Records(values["save"])
     filler = Filler.of(texts, words=values["words"], seed=plan.seed)
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
     with output.progress(values["progress"], total, quiet=quiet) as advance:
@@ -165,9 +164,9 @@ def _run(page: Any, **values: Any) -> int:
         )
     rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
-        output.say(f"Left out: {message}")
+        say(f"Left out: {message}")
     if records.reused and not quiet:
-        output.say(f"{records.reused:,} trials were taken from {values['save']}.")
+        say(f"{records.reused:,} trials were taken from {values['save']}.")
     output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
     pages.write(
         page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report, heatmap), _plots(rows)

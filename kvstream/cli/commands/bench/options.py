@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.shared import measuring
 from kvstream.cli.shared.options import (
     PROGRESS,
     BudgetType,
     CountType,
     FileType,
-    SeedType,
     StartType,
     given_options,
     option,
     stack,
 )
 from kvstream.errors import UsageError
-from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, ModelSettings, RunSettings
+from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, RunSettings
 from kvstream.version import __version__
 
 if TYPE_CHECKING:
@@ -45,16 +45,6 @@ class ListType(click.ParamType):
 COUNTS = ListType(CountType())
 NAMES = ListType(click.STRING)
 SHARES = ListType(click.FloatRange(0, 1))
-
-
-def quiet_option(section: str) -> Callable[[Any], Any]:
-    """Shared with other commands that measure."""
-    return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
-
-
-def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
-    """Shared with other commands that measure."""
-    return option("-v", "--verbose", is_flag=True, section=section, help=help)
 
 
 case_options = stack(
@@ -117,15 +107,14 @@ result_options = stack(
         "--progress", type=click.Choice(PROGRESS), default="auto", show_default=True,
         section="Results", help="auto: live on a terminal, else plain lines.",
     ),
-    quiet_option("Results"),
-    verbose_option("Results"),
+    measuring.quiet_option("Results"),
+    measuring.verbose_option("Results"),
     click.version_option(__version__, "--version", message="kvstream %(version)s"),
 )  # fmt: skip
 
-seed_option = option(
-    "--seed", type=SeedType(), default=0, show_default=True, section="Measurement",
-    help="Random seed for documents and randomized methods.",
-)  # fmt: skip
+seed_option = measuring.seed_option(
+    "Measurement", "Random seed for documents and randomized methods."
+)
 
 
 def tokens_option(default: int) -> Callable[[Any], Any]:
@@ -181,15 +170,6 @@ def plot_option(of: str) -> Callable[[Any], Any]:
         "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         section="Results", help=f"Write a plot of {of} to this file (.png, .svg, .pdf).",
     )  # fmt: skip
-
-
-def model_settings(values: dict[str, Any]) -> ModelSettings:
-    """The shared model options as settings; they are taken out of `values`."""
-    same = (
-        "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
-        "threads", "trust_remote_code",
-    )  # fmt: skip
-    return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
 
 
 def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:

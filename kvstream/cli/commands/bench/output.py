@@ -5,44 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.reporters.format import for_terminal, json_text
+from kvstream.cli.shared.measuring import say
+from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
-    from kvstream.api.model import Session
-    from kvstream.settings import ModelSettings
+    pass
 
 PLAIN_SECONDS = 20.0
 """A plain line of progress at most this often."""
 Row = dict[str, Any]
-
-
-def open_session(settings: ModelSettings) -> Session:
-    """Load the model once for all that is compared."""
-    from kvstream.api.model import Model
-
-    return Model.open(settings).session
-
-
-def quiet_libraries(settings: ModelSettings, *, verbose: bool) -> None:
-    """Keep what libraries say off stderr, unless -v asks for it."""
-    if settings.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    if not verbose:
-        warnings.simplefilter("ignore")
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def say(text: str) -> None:
-    """A line on stderr."""
-    click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
 
 
 @contextmanager

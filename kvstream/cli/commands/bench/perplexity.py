@@ -13,12 +13,12 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     heldout_option,
-    model_settings,
     result_options,
     seed_option,
     text_files,
     tokens_option,
 )
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
@@ -60,8 +60,7 @@ def _run(page: Any, **values: Any) -> int:
     settings = model_settings(values)
     cases = cases_of(values)
     records = Records(values["save"])
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     total = len(paths) * len(cases)
     with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
         found, complete = output.collect(

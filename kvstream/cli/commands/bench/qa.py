@@ -17,7 +17,6 @@ from kvstream.cli.commands.bench.options import (
     data_option,
     heldout_option,
     limit_option,
-    model_settings,
     no_stdin,
     result_options,
     seed_option,
@@ -27,6 +26,7 @@ from kvstream.cli.commands.bench.options import (
     whole_option,
 )
 from kvstream.cli.shared import early
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
@@ -131,8 +131,7 @@ def _run(page: Any, **values: Any) -> int:
     within = None
     if values["within"]:
         within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     total = len(items) * len(cases)
     with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
         found, complete = output.collect(

@@ -15,7 +15,6 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     lengths_option,
-    model_settings,
     no_stdin,
     plot_option,
     result_options,
@@ -23,6 +22,8 @@ from kvstream.cli.commands.bench.options import (
     text_option,
     tokens_option,
 )
+from kvstream.cli.shared import libraries
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.options import SectionedCommand, model_options, option, stack
 from kvstream.errors import UsageError
 
@@ -124,7 +125,6 @@ def _run(page: Any, **values: Any) -> int:
         heatmap.check(values["plot"])
     settings = model_settings(values)
     cases = cases_of(values)
-    output.quiet_libraries(settings, verbose=values["verbose"])
     session = _open(values, settings)
     every = systems.systems(session, cases, against)
     total = len(values["lengths"]) * len(every) * (values["runs"] + 1)
@@ -181,7 +181,8 @@ def _run(page: Any, **values: Any) -> int:
 
 def _open(values: dict[str, Any], settings: Any) -> Session:
     if not values["shape"]:
-        return output.open_session(settings)
+        return open_session(settings, verbose=values["verbose"])
+    libraries.quiet(offline=settings.offline, verbose=values["verbose"])
     from kvstream.evaluation.speed.shapes import open_shape
 
     return open_shape(values["shape"], values["layers"], settings)

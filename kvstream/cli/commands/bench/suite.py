@@ -14,13 +14,13 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     heldout_option,
-    model_settings,
     result_options,
     seed_option,
     text_files,
     text_option,
 )
 from kvstream.cli.shared import early
+from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 SUITES = ("ruler", "nolima")
@@ -87,8 +87,7 @@ def _run(page: Any, **values: Any) -> int:
     cases = cases_of(values, [WHOLE, BM25])
     records = Records(values["save"])
     filler = Filler.of(texts, seed=values["seed"])
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     trials = running.trials(
         session, filler, name, tasks, cases,
         tokens=values["tokens"], count=values["trials"], seed=values["seed"], later=values["later"],
@@ -97,9 +96,9 @@ def _run(page: Any, **values: Any) -> int:
     with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
         found, complete = output.collect(measure(trials, records), advance, running.so_far)
     for message in dict.fromkeys(record["error"] for record in found if "error" in record):
-        output.say(f"Left out: {message}")
+        say(f"Left out: {message}")
     if records.reused and not values["quiet"]:
-        output.say(f"{records.reused:,} trials were taken from {values['save']}.")
+        say(f"{records.reused:,} trials were taken from {values['save']}.")
     rows = running.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, f"Suite: {name}", settings, rows, _tables(rows))

@@ -14,13 +14,13 @@ from kvstream.cli.commands.bench.options import (
     cases_of,
     data_option,
     limit_option,
-    model_settings,
     no_stdin,
     result_options,
     seed_option,
     tokens_option,
 )
 from kvstream.cli.shared import early
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 
@@ -77,8 +77,7 @@ def _run(page: Any, **values: Any) -> int:
         values["data"], every=values["all_questions"], limit=values["limit"], seed=values["seed"]
     )
     records = Records(values["save"])
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     wanted = values["extract"]
     extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
     total = len(stories) * len(cases)

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.commands.bench.options import model_settings, quiet_option, verbose_option
-from kvstream.cli.commands.bench.output import open_session, quiet_libraries, say
+from kvstream.cli.shared.measuring import (
+    model_settings,
+    open_session,
+    quiet_option,
+    say,
+    seed_option,
+    verbose_option,
+)
 from kvstream.cli.shared.options import (
     CountType,
     SectionedCommand,
-    SeedType,
     model_options,
     option,
     stack,
@@ -49,10 +54,7 @@ def gate_options(
             "--tokens", type=CountType(), default=tokens, show_default=True, metavar="N",
             section=section, help="Tokens per text, from a random place in it.",
         ),
-        option(
-            "--seed", type=SeedType(), default=0, show_default=True, metavar="N",
-            section=section, help=seed,
-        ),
+        seed_option(section, seed),
     )  # fmt: skip
 
 
@@ -168,8 +170,7 @@ def train(**values: Any) -> int:  # fmt: skip
     if values["out"].is_dir():
         raise UsageError(f"--out {values['out']} is a folder; name a file in it.")
     settings = model_settings(values)
-    quiet_libraries(settings, verbose=values["verbose"])
-    session = open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     given = {field.name: values[field.name] for field in dataclasses.fields(GateRecipe)}
     recipe = GateRecipe(**{name: value for name, value in given.items() if value is not None})
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
@@ -267,8 +268,7 @@ def measure(**values: Any) -> int:  # fmt: skip
     from kvstream.methods.tools.gates import load_gates
 
     settings = model_settings(values)
-    quiet_libraries(settings, verbose=values["verbose"])
-    session = open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     gates = load_gates(values["form"], values["gate"], session.model.facts)
     learned, held = texts_in(values["data"])
     size, count = values["tokens"], values["texts"]

@@ -1,0 +1,57 @@
+"""What the commands that train or measure share: options, and the model behind them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.shared import libraries
+from kvstream.cli.shared.options import SeedType, option
+from kvstream.reporters.format import for_terminal
+from kvstream.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from kvstream.api.model import Session
+
+
+def quiet_option(section: str) -> Callable[[Any], Any]:
+    """-q of a command."""
+    return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
+
+
+def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
+    """-v of a command."""
+    return option("-v", "--verbose", is_flag=True, section=section, help=help)
+
+
+def seed_option(section: str, help: str) -> Callable[[Any], Any]:
+    """--seed of a command."""
+    return option(
+        "--seed", type=SeedType(), default=0, show_default=True, metavar="N", section=section,
+        help=help,
+    )  # fmt: skip
+
+
+def model_settings(values: dict[str, Any]) -> ModelSettings:
+    """The shared model options as settings; they are taken out of `values`."""
+    same = (
+        "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
+        "threads", "trust_remote_code",
+    )  # fmt: skip
+    return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
+
+
+def open_session(settings: ModelSettings, *, verbose: bool) -> Session:
+    """Load the model once for all that is measured; libraries are quiet unless -v was given."""
+    libraries.quiet(offline=settings.offline, verbose=verbose)
+    from kvstream.api.model import Model
+
+    return Model.open(settings).session
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)
