@@ -472,8 +472,7 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
         return None
     if variable.rises > 0.9 * numbers:  # a counter
         return None
-    points = [(b, *variable.means[b]) for b in order if b in variable.means]
-    means = [total / n for _, n, total in points]
+    means = [variable.means[b][1] / variable.means[b][0] for b in order if b in variable.means]
     third = len(means) // 3
     early, late = median(means[:third]), median(means[-third:])
     noise = [abs(b - a) for a, b in pairwise(means)]
