@@ -24,6 +24,7 @@ from kvstream.logs.lines import (
     level_of,
     message_of,
 )
+from kvstream.logs.swings import Swings
 from kvstream.logs.templates import WILDCARD, Template, TemplateTree, ValueReader, values_of
 
 MOST_BUCKETS = 240
@@ -31,6 +32,8 @@ MOST_BUCKETS = 240
 ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
 """Lines of a template whose values are all looked at; the step to line MANY of a bucket of time,
 and behind. Every bucket has its own MANY, so that half a day of months has enough values."""
+MEASURED = 5
+"""Step of the lines whose quantities are looked at for short changes."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8
@@ -111,10 +114,12 @@ class Variable:
     other: int = 0
     """Values that were not counted one by one, because MOST_VALUES others were."""
     means: dict[int, list[float]] = field(default_factory=dict)
-    """Of a quantity: lines, the sum of log(1 + x), and the sum of x, by bucket."""
+    """Of a quantity: lines, and the sums of log(1 + x) and of its square, by bucket."""
     previous: float | None = None
     rises: int = 0
     unit: str = ""
+    swings: Swings | None = None
+    """Of a quantity with a unit or decimals: other numbers may be names."""
 
     def take(self, raw: str, bucket: int | None) -> None:
         """Count a value."""
@@ -128,16 +133,26 @@ class Variable:
             return
         number = float(found.group(1))
         self.unit = found.group(2) or self.unit
+        if self.swings is None and (self.unit or "." in found.group(1)):
+            self.swings = Swings()
         if self.previous is not None and number > self.previous:
             self.rises += 1
         self.previous = number
+        size = math.log1p(abs(number))
         held = self.means.setdefault(bucket, [0.0, 0.0, 0.0])
         held[0] += 1
-        held[1] += math.log1p(abs(number))
-        held[2] += abs(number)
+        held[1] += size
+        held[2] += size * size
+
+    def measure(self, raw: str, at: float) -> None:
+        """Take in a quantity without counting it."""
+        found = _QUANTITY.match(raw)
+        if self.swings is not None and found is not None and len(found.group(1)) <= 9:
+            self.swings.take(math.log1p(abs(float(found.group(1)))), at)
 
     def merge(self, other: Variable) -> None:
         """Take in what another one counted."""
+        self.swings = self.swings or other.swings
         self.looked_at += other.looked_at
         self.other += other.other
         self.rises += other.rises
@@ -202,6 +217,7 @@ class Shape(Series):
         "continued",
         "example",
         "level",
+        "measured",
         "message",
         "places",
         "reader",
@@ -234,6 +250,8 @@ class Shape(Series):
         self.places: list[int] = []
         """Places of the variables among these words."""
         self.reader: ValueReader | None = None
+        self.measured: list[tuple[int, Variable]] = []
+        """Variables with swings, and where the reader has their values."""
         self.reported = 0
         """Lines that a report has covered."""
         self.since_time: float | None = None
@@ -243,7 +261,7 @@ class Shape(Series):
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
         if self.words is not self.template.words:
-            self.words, self.reader = self.template.words, None
+            self.words, self.reader, self.measured = self.template.words, None, []
             self.places = [i for i, word in enumerate(self.words) if word == WILDCARD]
         if not self.places:
             return
@@ -263,6 +281,19 @@ class Shape(Series):
                     break
                 variable = self.variables[place] = Variable()
             variable.take(value[:80], bucket)
+        if self.count > ALL_VALUES and self.reader is not None:
+            self.measured = [
+                (at, self.variables[place])
+                for at, place in enumerate(self.places)
+                if place in self.variables and self.variables[place].swings is not None
+            ]
+
+    def measure(self, rest: str, at: float) -> None:
+        """Take in the quantities of a line at this time (or line)."""
+        values = None if self.reader is None else self.reader.read(message_of(rest))
+        if values is not None:
+            for place, variable in self.measured:
+                variable.measure(values[place], at)
 
     def take_over(self, other: Shape) -> None:
         """Take in a template that has joined this one."""
@@ -439,6 +470,8 @@ class LogSummary:
                 shape.components[component] += 1
         if shape.count <= ALL_VALUES or shape.count % STEPS[near > MANY] == 0:
             shape.look(rest, bucket)
+        if shape.measured and shape.count % MEASURED == 0:
+            shape.measure(rest, number if time is None else time)
 
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
         series = self.components.get(name)
