@@ -16,6 +16,7 @@ from typing import Any
 
 from kvstream.logs.lines import SEVERE, message_of
 from kvstream.logs.summary import Component, Gap, LogSummary, Series, Shape, Variable
+from kvstream.logs.swings import Swing
 from kvstream.logs.templates import WILDCARD, shown
 
 ROWS = 16
@@ -40,6 +41,8 @@ ENOUGH_VALUES = 8
 """Values whose mean is compared with others; buckets with fewer are taken together."""
 DEVIATIONS = 6.0
 """Median deviations of these means from which a short change is told."""
+FARTHER = 1.4
+"""Times the second one that a short change goes."""
 LONGEST_GAP = 900.0
 """Seconds (lines, in a log without times) before a burst in which a line may explain it."""
 CAUSE = 5.0
@@ -246,23 +249,9 @@ def _finding(
         score += 2 + min(math.log10(expected), 4)
         changed = True
     for place, variable in shape.variables.items():
-        high = _deviation(variable, order)
-        if high is not None:
-            usual, other, place_of, end_of, z = high
-            notes.append(
-                f"{_name(shape, place)} goes from {_amount(usual)} to "
-                f"{_amount(other, variable.unit)} {_from_to(shape, place_of, end_of, when)}"
-            )
-            score += 3 + min(math.log10(z), 2)
-            changed = True
-            continue
-        drift = _drift(variable, order)
-        if drift is not None:
-            early, end_value, z = drift
-            name = _name(shape, place)
-            notes.append(
-                f"{name} goes from {_amount(early)} to {_amount(end_value, variable.unit)}"
-            )
+        note, z = _changed_value(shape, place, variable, order, when)
+        if note:
+            notes.append(note)
             score += 3 + min(math.log10(z), 2)
             changed = True
     before = _before(shape, onsets, log) if rare else None
@@ -472,8 +461,7 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
         return None
     if variable.rises > 0.9 * numbers:  # a counter
         return None
-    points = [(b, *variable.means[b]) for b in order if b in variable.means]
-    means = [total / n for _, n, total in points]
+    means = [variable.means[b][1] / variable.means[b][0] for b in order if b in variable.means]
     third = len(means) // 3
     early, late = median(means[:third]), median(means[-third:])
     noise = [abs(b - a) for a, b in pairwise(means)]
@@ -487,6 +475,38 @@ def _drift(variable: Variable, order: list[int]) -> tuple[float, float, float] |
     if not min(early, late) - spread <= middle <= max(early, late) + spread:
         return None
     return a, b, z
+
+
+def _changed_value(
+    shape: Shape, place: int, variable: Variable, order: list[int], when: Clock
+) -> tuple[str, float]:
+    """How a quantity changes, and by how many deviations."""
+    name = _name(shape, place)
+    if (high := _deviation(variable, order)) is not None:
+        usual, other, first, last, z = high
+        during = _from_to(shape, first, last, when)
+    elif (drift := _drift(variable, order)) is not None:
+        usual, other, z = drift
+        during = ""
+    elif (swing := _swing(variable)) is not None:
+        usual, other, z = math.expm1(swing.usual), math.expm1(swing.mean), swing.deviations
+        start, end = when(swing.start, int(swing.start)), when(swing.end, int(swing.end))
+        during = f"from {start} to {end}"
+    else:
+        return "", 0.0
+    return (
+        f"{name} goes from {_amount(usual)} to {_amount(other, variable.unit)} {during}".strip(),
+        z,
+    )
+
+
+def _swing(variable: Variable) -> Swing | None:
+    """A short change that goes far beyond all others."""
+    swing = variable.swings and variable.swings.farthest(DEVIATIONS, FARTHER)
+    if not swing:
+        return None
+    a, b = math.expm1(swing.usual), math.expm1(swing.mean)
+    return swing if max(a, b) >= max(1.5 * min(a, b), 0.01) else None
 
 
 def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int, int, float] | None:
@@ -508,7 +528,9 @@ def _deviation(variable: Variable, order: list[int]) -> tuple[float, float, int,
         return None
     usual = median(mean for *_, mean in points)
     off = [mean - usual for *_, mean in points]
-    spread = max(median(map(abs, off)) * 1.5, 1e-3)
+    within = sum(squares - total * total / n for n, total, squares in variable.means.values())
+    chance = math.sqrt(max(within, 0.0) / max(counted - len(variable.means), 1) / ENOUGH_VALUES)
+    spread = max(median(map(abs, off)) * 1.5, chance, 1e-3)
     first = last = max(range(len(off)), key=lambda i: abs(off[i]))
     most = off[first]
     if abs(most) < DEVIATIONS * spread:

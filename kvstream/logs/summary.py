@@ -1,9 +1,9 @@
 """What is counted of a log, in one pass and bounded memory.
 
 Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 16 of a template, then each 17th, behind 1,024 each 67th: primes, because logs have
-periods); reports name how many were looked at. Time is cut into buckets of one width for all
-templates; the width doubles when there are too many.
+lines (the first 16 of a template, then each 17th, or each 67th if a bucket of time has more than
+512 of them: primes, because logs have periods); reports name how many were looked at. Time is cut
+into buckets of one width for all templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvstream.logs.lines import (
@@ -23,12 +24,16 @@ from kvstream.logs.lines import (
     level_of,
     message_of,
 )
-from kvstream.logs.templates import WILDCARD, Template, TemplateTree, values_of
+from kvstream.logs.swings import Swings
+from kvstream.logs.templates import WILDCARD, Template, TemplateTree, ValueReader, values_of
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
-ALL_VALUES, MANY, STEPS = 16, 1024, (17, 67)
-"""Lines of a template whose values are all looked at; the step to line MANY, and behind."""
+ALL_VALUES, MANY, STEPS = 16, 512, (17, 67)
+"""Lines of a template whose values are all looked at; the step to line MANY of a bucket of time,
+and behind. Every bucket has its own MANY, so that half a day of months has enough values."""
+MEASURED = 5
+"""Step of the lines whose quantities are looked at for short changes."""
 MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8
@@ -48,6 +53,21 @@ _QUANTITY = re.compile(r"<?(-?\d+(?:\.\d+)?) ?([a-zA-Z%]{0,8})$")
 
 def _split(rest: str) -> tuple[str, str]:
     return level_of(rest), message_of(rest)
+
+
+def _add(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]]) -> None:
+    """Add sums to those of their buckets."""
+    for bucket, sums in more:
+        held = means.get(bucket)
+        means[bucket] = (
+            list(sums) if held is None else [a + b for a, b in zip(held, sums, strict=True)]
+        )
+
+
+def _reader(message: str, words: tuple[str, ...], values: list[str]) -> ValueReader | None:
+    """A reader of such lines, if it reads the values of this one."""
+    reader = ValueReader(message, words)
+    return reader if reader.read(message) == values else None
 
 
 class Series:
@@ -94,10 +114,12 @@ class Variable:
     other: int = 0
     """Values that were not counted one by one, because MOST_VALUES others were."""
     means: dict[int, list[float]] = field(default_factory=dict)
-    """Of a quantity: lines and the sum of log(1 + x), by bucket."""
+    """Of a quantity: lines, and the sums of log(1 + x) and of its square, by bucket."""
     previous: float | None = None
     rises: int = 0
     unit: str = ""
+    swings: Swings | None = None
+    """Of a quantity with a unit or decimals: other numbers may be names."""
 
     def take(self, raw: str, bucket: int | None) -> None:
         """Count a value."""
@@ -111,15 +133,26 @@ class Variable:
             return
         number = float(found.group(1))
         self.unit = found.group(2) or self.unit
+        if self.swings is None and (self.unit or "." in found.group(1)):
+            self.swings = Swings()
         if self.previous is not None and number > self.previous:
             self.rises += 1
         self.previous = number
-        held = self.means.setdefault(bucket, [0.0, 0.0])
+        size = math.log1p(abs(number))
+        held = self.means.setdefault(bucket, [0.0, 0.0, 0.0])
         held[0] += 1
-        held[1] += math.log1p(abs(number))
+        held[1] += size
+        held[2] += size * size
+
+    def measure(self, raw: str, at: float) -> None:
+        """Take in a quantity without counting it."""
+        found = _QUANTITY.match(raw)
+        if self.swings is not None and found is not None and len(found.group(1)) <= 9:
+            self.swings.take(math.log1p(abs(float(found.group(1)))), at)
 
     def merge(self, other: Variable) -> None:
         """Take in what another one counted."""
+        self.swings = self.swings or other.swings
         self.looked_at += other.looked_at
         self.other += other.other
         self.rises += other.rises
@@ -128,10 +161,7 @@ class Variable:
                 self.values[value] += count
             else:
                 self.other += count
-        for bucket, (numbers, total) in other.means.items():
-            held = self.means.setdefault(bucket, [0.0, 0.0])
-            held[0] += numbers
-            held[1] += total
+        _add(self.means, other.means.items())
 
 
 @dataclass
@@ -187,13 +217,17 @@ class Shape(Series):
         "continued",
         "example",
         "level",
+        "measured",
         "message",
+        "places",
+        "reader",
         "reported",
         "since_line",
         "since_time",
         "template",
         "trace",
         "variables",
+        "words",
     )
 
     def __init__(self, template: Template, level: str, example: str, message: str) -> None:
@@ -211,6 +245,13 @@ class Shape(Series):
         """Lines of the first MOST_VALUES components that wrote such lines."""
         self.variables: dict[int, Variable] = {}
         """By their place among the words."""
+        self.words: tuple[str, ...] = ()
+        """The words of the template at the last look; others are new objects."""
+        self.places: list[int] = []
+        """Places of the variables among these words."""
+        self.reader: ValueReader | None = None
+        self.measured: list[tuple[int, Variable]] = []
+        """Variables with swings, and where the reader has their values."""
         self.reported = 0
         """Lines that a report has covered."""
         self.since_time: float | None = None
@@ -219,21 +260,40 @@ class Shape(Series):
 
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
-        words = self.template.words
-        if WILDCARD not in words:
+        if self.words is not self.template.words:
+            self.words, self.reader, self.measured = self.template.words, None, []
+            self.places = [i for i, word in enumerate(self.words) if word == WILDCARD]
+        if not self.places:
             return
-        values = values_of(message_of(rest))
-        if len(values) != len(words):
-            return
-        for place, word in enumerate(words):
-            if word != WILDCARD:
-                continue
+        message = message_of(rest)
+        values = None if self.reader is None else self.reader.read(message)
+        if values is None:
+            every = values_of(message)
+            if len(every) != len(self.words):
+                return
+            values = [every[place] for place in self.places]
+            if self.reader is None and self.count > ALL_VALUES:
+                self.reader = _reader(message, self.words, values)
+        for place, value in zip(self.places, values, strict=True):
             variable = self.variables.get(place)
             if variable is None:
                 if len(self.variables) >= MOST_VARIABLES:
                     break
                 variable = self.variables[place] = Variable()
-            variable.take(values[place][:80], bucket)
+            variable.take(value[:80], bucket)
+        if self.count > ALL_VALUES and self.reader is not None:
+            self.measured = [
+                (at, self.variables[place])
+                for at, place in enumerate(self.places)
+                if place in self.variables and self.variables[place].swings is not None
+            ]
+
+    def measure(self, rest: str, at: float) -> None:
+        """Take in the quantities of a line at this time (or line)."""
+        values = None if self.reader is None else self.reader.read(message_of(rest))
+        if values is not None:
+            for place, variable in self.measured:
+                variable.measure(values[place], at)
 
     def take_over(self, other: Shape) -> None:
         """Take in a template that has joined this one."""
@@ -397,8 +457,10 @@ class LogSummary:
                 total.high = time
             elif time < total.low:
                 total.low = time
+        near = shape.count
         if bucket is not None:
-            shape.buckets[bucket] += 1
+            near = shape.buckets[bucket] + 1
+            shape.buckets[bucket] = near
             total.buckets[bucket] += 1
             if len(total.buckets) > MOST_BUCKETS:
                 self._widen()
@@ -406,8 +468,10 @@ class LogSummary:
             self._component(component, number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:
                 shape.components[component] += 1
-        if shape.count <= ALL_VALUES or shape.count % STEPS[shape.count > MANY] == 0:
+        if shape.count <= ALL_VALUES or shape.count % STEPS[near > MANY] == 0:
             shape.look(rest, bucket)
+        if shape.measured and shape.count % MEASURED == 0:
+            shape.measure(rest, number if time is None else time)
 
     def _component(self, name: str, number: int, time: float | None, bucket: int | None) -> None:
         series = self.components.get(name)
@@ -445,12 +509,9 @@ class LogSummary:
                 series.buckets = halved
             for shape in self.shapes:
                 for variable in shape.variables.values():
-                    means: dict[int, list[float]] = {}
-                    for bucket, (numbers, total) in variable.means.items():
-                        held = means.setdefault(bucket // 2, [0.0, 0.0])
-                        held[0] += numbers
-                        held[1] += total
-                    variable.means = means
+                    wide: dict[int, list[float]] = {}
+                    _add(wide, ((b // 2, sums) for b, sums in variable.means.items()))
+                    variable.means = wide
 
     def _on_join(self, into: Template, gone: Template) -> None:
         if gone.data is None:

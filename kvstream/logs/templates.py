@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 WILDCARD = "<*>"
@@ -59,7 +60,6 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 _EMPTY = re.compile(r"(?<=\s)\(\)|(?<==)(?=[\s,;]|$)")  # what may be in brackets or behind "="
-_CUT = re.compile(r"[\s=:,;()\[\]{}\"'<>|]+")
 _TOKEN = re.compile(r"[^\s=:,;()\[\]{}\"'<>|]+")
 _OPENING = {")": "(", "]": "[", "}": "{", ">": "<"}
 _DIGIT = re.compile(r"\d")
@@ -67,7 +67,8 @@ _DIGITS = b"0123456789"
 _HEX = bytes.maketrans(b"0123456789abcdef-", b"\0" * 17)
 _LONG_HEX = b"\0" * 12
 _LIST = re.compile(r"\0(?:(?:,\s?)?\0)+")
-_KEPT, _MOST_KEPT = 0xF0000, 4096  # private characters that stand for one value each
+_KEPT, _MOST_KEPT = 0xF0000, 4094  # private characters that stand for one value each
+_COMMA, _SPACE = "\U000f0ffe", "\U000f0fff"  # and for what is between the values of a list
 _KEPT_MARK = re.compile("[\U000f0000-\U000f0fff]")
 _KEPT_LIST = re.compile("[\U000f0000-\U000f0fff](?:(?:,\\s?)?[\U000f0000-\U000f0fff])+")
 LONGEST = 4096
@@ -322,39 +323,44 @@ def values_of(message: str) -> list[str]:
     found: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
-        found.append(match.group().strip())
+        found.append(match.group())
         return chr(_KEPT + len(found) - 1) if len(found) <= _MOST_KEPT else _MARK
 
-    text = _VALUE.sub(keep, _plain(message))
-    masked = _KEPT_LIST.sub(lambda m: m.group().replace(",", "").replace(" ", ""), text)
-    words: list[str] = []
+    def join(match: re.Match[str]) -> str:
+        return match.group().replace(",", _COMMA).replace(" ", _SPACE)
+
+    def written(match: re.Match[str]) -> str:
+        kept = match.group()
+        return "," if kept == _COMMA else " " if kept == _SPACE else found[ord(kept) - _KEPT]
+
+    text = _EMPTY.sub(_MARK, _KEPT_LIST.sub(join, _VALUE.sub(keep, _plain(message))))
+    spans: list[tuple[int, int]] = []
     wild = False
-    for word in _CUT.split(_EMPTY.sub(_MARK, masked), maxsplit=MOST_WORDS):
-        if not word:
-            continue
-        if word.isascii() and _MARK not in word:
-            is_value = _DIGIT.search(word) is not None
-            if is_value and wild:
-                words[-1] = f"{words[-1]} {word}"
-            else:
-                words.append(word)
-            wild = is_value
-            continue
-        plain = _KEPT_MARK.sub(_MARK, word)
+    for token in islice(_TOKEN.finditer(text), MOST_WORDS):
+        word = token.group()
+        plain = word if word.isascii() else _KEPT_MARK.sub(_MARK, word)
         is_value = not plain.strip(_MARK) or _DIGIT.search(plain) is not None
-        raw = _KEPT_MARK.sub(lambda m: found[ord(m.group()) - _KEPT] + " ", word).strip(" \0")
         if is_value and wild:
-            words[-1] = f"{words[-1]} {raw}".strip()
+            spans[-1] = spans[-1][0], token.end()
         else:
-            words.append(raw)
+            spans.append(token.span())
         wild = is_value
-    return words[:MOST_WORDS]
+    values = []
+    for start, end in spans:
+        closing = text[end : end + 1]
+        if closing in _OPENING and _OPENING[closing] in text[start:end]:
+            end += 1
+        values.append(_KEPT_MARK.sub(written, text[start:end]).replace(_MARK, "").strip())
+    return values
 
 
-def shown(message: str, words: Sequence[str]) -> str:
-    """A line of a template for people: its punctuation, and ``<*>`` for the variables."""
+def pieces(message: str, words: Sequence[str]) -> tuple[list[tuple[str, str]], str]:
+    """A line of a template: what stands before each word, with the word, and what is behind all.
+
+    The words are those of the template; NUL stands for a value in the text between them.
+    """
     masked = mask(message)
-    parts: list[str] = []
+    parts: list[tuple[str, str]] = []
     at = place = 0
     wild = False
     between = ""  # values in a row
@@ -369,19 +375,61 @@ def shown(message: str, words: Sequence[str]) -> str:
                 break
             if gap[:1] in _OPENING and _OPENING[gap[:1]] in between:
                 gap = gap[1:]
-            parts += gap, words[place]
+            parts.append((gap, words[place]))
             place, between = place + 1, ""
         at, wild = found.end(), is_value
-    text = "".join([*parts, masked[at:]])
-    return text.replace(_MARK, WILDCARD)
+    return parts, masked[at:]
+
+
+def shown(message: str, words: Sequence[str]) -> str:
+    """A line of a template for people: its punctuation, and ``<*>`` for the variables."""
+    parts, tail = pieces(message, words)
+    return ("".join(gap + word for gap, word in parts) + tail).replace(_MARK, WILDCARD)
+
+
+class ValueReader:
+    """Finds the values of a template by the text between them, in a tenth of the time of
+    `values_of`. Lines with another punctuation than the first one need `values_of`.
+
+    Args:
+        message: a line of the template.
+        words: the words of the template.
+    """
+
+    __slots__ = ("_between", "_first", "_wanted")
+
+    def __init__(self, message: str, words: Sequence[str]) -> None:
+        parts, tail = pieces(message, words)
+        text = "".join(gap.replace(_MARK, WILDCARD) + word for gap, word in parts) + tail
+        self._first, *between = text.replace(_MARK, WILDCARD).rstrip().split(WILDCARD)
+        self._wanted: list[bool] = []
+        """Of each value: whether it is a word of its own."""
+        for gap, word in parts:
+            self._wanted += [False] * gap.count(_MARK)
+            self._wanted += [word == WILDCARD] * word.count(WILDCARD)
+        self._wanted += [False] * tail.count(_MARK)
+        self._between = between
+
+    def read(self, message: str) -> list[str] | None:
+        """The values of the words ``<*>`` of a line, or None if the text between them differs."""
+        if not message.startswith(self._first):
+            return None
+        values: list[str] = []
+        at = len(self._first)
+        for text, wanted in zip(self._between, self._wanted, strict=True):
+            end = message.find(text, at) if text else len(message)
+            if end < 0:
+                return None
+            if wanted:
+                values.append(message[at:end].strip())
+            at = end + len(text)
+        return None if message[at:].strip() else values
 
 
 def words_of(masked: str) -> list[str]:
     """The words of a masked message, at most MOST_WORDS; values in a row are one word."""
     words: list[str] = []
-    for word in _CUT.split(masked, maxsplit=MOST_WORDS):
-        if not word:
-            continue
+    for word in _TOKEN.findall(masked)[:MOST_WORDS]:
         if not word.strip(_MARK) or _DIGIT.search(word):
             word = WILDCARD
         else:
@@ -389,4 +437,4 @@ def words_of(masked: str) -> list[str]:
         if word == WILDCARD and words and words[-1] == WILDCARD:
             continue
         words.append(word)
-    return words[:MOST_WORDS]
+    return words

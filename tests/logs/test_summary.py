@@ -116,6 +116,32 @@ def test_a_service_that_is_silent_in_the_last_hours_of_weeks_is_told() -> None:
     assert any(n.startswith("silent since 06-29") for n in notes), notes
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_latency_that_grows_for_eight_hours_of_three_months_is_told(seed: int) -> None:
+    rng = random.Random(seed)
+    begin, end, lines = 60.6 * 86_400, 61 * 86_400, []
+    for _ in range(90 * 400):
+        t = rng.uniform(0, 90 * 86_400)
+        slow = 1 + 2 * (t - begin) / (end - begin) if begin < t < end else 1
+        lines.append((t, f"INFO pay: charge took {rng.lognormvariate(3, 0.4) * slow:.1f} ms"))
+        lines.append((rng.uniform(0, 90 * 86_400), f"INFO mail: sent {rng.randint(1, 999_999)}"))
+    (note,) = [n for f in report(finished(lines)).findings for n in f.notes if "goes from" in n]
+    assert note.startswith("charge took goes from 2")
+    assert "ms from 06-30 " in note
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_latency_that_is_high_every_night_is_no_finding(seed: int) -> None:
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(60 * 400):
+        t = rng.uniform(0, 60 * 86_400)
+        slow = 3 if t % 86_400 < 7200 else 1
+        lines.append((t, f"INFO pay: charge took {rng.lognormvariate(3, 0.4) * slow:.1f} ms"))
+    made = report(finished(lines)).findings
+    assert not [n for f in made for n in f.notes if "goes from" in n]
+
+
 def test_quiet_weeks_have_no_findings_over_time() -> None:
     for seed in range(3):
         made = report(finished(months(random.Random(seed), days=20)))

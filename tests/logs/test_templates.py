@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kvstream.logs.templates import TemplateTree, mask, values_of, words_of
+from kvstream.logs.templates import TemplateTree, ValueReader, mask, values_of, words_of
 
 
 def shapes(lines: list[str], **settings) -> dict[str, int]:
@@ -103,3 +103,33 @@ def test_values_are_as_they_were_written() -> None:
     words, values = words_of(mask("took 3 ms for 10.0.0.9")), values_of("took 3 ms for 10.0.0.9")
     assert words == ["took", "<*>", "for", "<*>"]
     assert values == ["took", "3 ms", "for", "10.0.0.9"]
+
+
+def test_values_in_a_row_are_as_they_were_written() -> None:
+    assert values_of("from 10.0.0.9:80, 10.0.0.8 [7]: gone") == [
+        "from", "10.0.0.9:80, 10.0.0.8 [7]", "gone",
+    ]  # fmt: skip
+
+
+def reader_of(line: str) -> ValueReader:
+    return ValueReader(line, words_of(mask(line)))
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("took 27.5 ms for 10.0.0.7", ["27.5 ms", "10.0.0.7"]),
+        ("took 3 ms for 10.0.0.7 ", ["3 ms", "10.0.0.7"]),
+        ("took 3 ms of 10.0.0.7", None),
+        ("It took 3 ms for 10.0.0.7", None),
+        ("", None),
+    ],
+)
+def test_a_reader_finds_values_by_the_text_between_them(
+    line: str, values: list[str] | None
+) -> None:
+    assert reader_of("took 3 ms for 10.0.0.9").read(line) == values
+
+
+def test_a_reader_leaves_out_values_within_words() -> None:
+    assert reader_of("uid= host-10.0.0.9 is up 3").read("uid=7 host-10.0.0.8 is up 4") == ["7", "4"]
