@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from kvstream.errors import UsageError
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
+from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
@@ -189,8 +190,11 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
             )
 
 
-def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
-    """The request that questions and options (`ReadOptions`) make. Raises UsageError."""
+def request_of(questions: Sequence[str] = (), *, learned: bool = False, **options: Any) -> Request:
+    """The request that questions and options (`ReadOptions`) make. Raises UsageError.
+
+    `learned`: the model comes with what the method `foresight` needs.
+    """
     unknown = sorted(options.keys() - _KNOWN)
     if unknown:
         from kvstream.errors import meant
@@ -223,7 +227,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),
-        run=run_settings(of_auto(options, known=known)),
+        run=run_settings(of_auto(options, known=known, learned=learned)),
         command=command,
         system=options.get("system"),
         extract=extract,
@@ -238,13 +242,13 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     )
 
 
-def of_auto(options: Mapping[str, Any], *, known: bool) -> dict[str, Any]:
+def of_auto(options: Mapping[str, Any], *, known: bool, learned: bool = False) -> dict[str, Any]:
     """The same options with a method in place of ``auto``, which is also what no method means."""
     if options.get("method", AUTO) != AUTO:
         return dict(options)
     given = options.get("set") or {}
     owners = {str(path).partition(".")[0].strip() for path in given}
-    method = chosen(known=known, owners=owners, preset=bool(options.get("preset")))
+    method = chosen(known=known, learned=learned, owners=owners, preset=bool(options.get("preset")))
     own = {f"{method}.{name}": value for name, value in SETTINGS.get(method, {}).items()}
     return {**options, "method": method, "set": {**({} if owners else own), **given}}
 
