@@ -84,6 +84,28 @@ def _untrained_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(edgeinfinite, "load_gates", gates)
 
 
+@pytest.fixture(autouse=True)
+def _untrained_scorers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for the scorers of ``foresight``."""
+    from kvstream.methods import foresight
+    from kvstream.methods.tools.scorer import new_scorer
+
+    load = foresight.load_scorers
+
+    def scorers(model: foresight.ModelFacts, file: str = "") -> torch.nn.ModuleDict:
+        if file or model.folder:
+            return load(model, file)
+        made = torch.nn.ModuleDict()
+        for layer in model.layers:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(layer.index)
+                scorer = new_scorer(layer, hidden=4)
+            made[str(layer.index)] = scorer.requires_grad_(False).to(layer.device)
+        return made
+
+    monkeypatch.setattr(foresight, "load_scorers", scorers)
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder of books and questions; skips the test where it is not there."""

@@ -146,7 +146,13 @@ def _each(
     parts = []
     for name in names:
         own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
-        request = request_of(questions, **asked, **({"method": name} if methods else {}), set=own)
+        request = request_of(
+            questions,
+            learned=settings.name == POCKET,
+            **asked,
+            **({"method": name} if methods else {}),
+            set=own,
+        )
         parts.append(Part(name or request.run.method, request, name == BM25))
     if command == "remember" and parts[0].by_words:
         raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")

@@ -378,7 +378,8 @@ class Model:
         summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"
         if summary and asked.get("extract") is None:
             asked["extract"] = self.session.default_extract
-        return request_of(questions, **asked)
+        reading = [self.session, *([self.skimming.skimmer] if self.skimming else [])]
+        return request_of(questions, learned=all(s.foresees for s in reading), **asked)
 
     def _sources(
         self,

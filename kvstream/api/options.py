@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 from kvstream.errors import UsageError
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
+from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
 from kvstream.methods.automatic import SETTINGS, chosen
 from kvstream.run.intervals import Intervals as Intervals
 from kvstream.run.request import CHECKPOINT_EVERY, CommandName
@@ -189,8 +190,11 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
             )
 
 
-def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
-    """The request that questions and options (`ReadOptions`) make. Raises UsageError."""
+def request_of(questions: Sequence[str] = (), *, learned: bool = False, **options: Any) -> Request:
+    """The request that questions and options (`ReadOptions`) make. Raises UsageError.
+
+    `learned`: the model comes with what the method `foresight` needs.
+    """
     unknown = sorted(options.keys() - _KNOWN)
     if unknown:
         from kvstream.errors import meant
@@ -223,7 +227,7 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),
-        run=run_settings(options, known=known),
+        run=run_settings(options, known=known, learned=learned),
         command=command,
         system=options.get("system"),
         extract=extract,
@@ -238,17 +242,18 @@ def request_of(questions: Sequence[str] = (), **options: Any) -> Request:
     )
 
 
-def run_settings(options: Mapping[str, Any], *, known: bool) -> RunSettings:
+def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = False) -> RunSettings:
     """The settings of a run, with those of its method checked. Raises UsageError.
 
-    `known`: what is asked is known before the reading, by which ``auto`` chooses the method. No
-    method means ``auto``, too.
+    By `known` (what is asked is known before the reading) and `learned` (the model comes with what
+    `foresight` needs) ``auto`` chooses the method. No method means ``auto``, too.
     """
     method, given = options.get("method", AUTO), options.get("set") or {}
     own: Mapping[str, str] = {}
     if method == AUTO:
         owners = {str(path).partition(".")[0].strip() for path in given}
-        method = chosen(known=known, owners=owners, preset=bool(options.get("preset")))
+        preset_given = bool(options.get("preset"))
+        method = chosen(known=known, learned=learned, owners=owners, preset=preset_given)
         own = {} if owners else SETTINGS.get(method, {})
     settings = {**own, **method_settings(given, (method,))[method]}
     values = {_RUN[name]: options[name] for name in _RUN if name in options}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvstream.methods.base import CompressiveMemory, Method, Step
 from kvstream.methods.tools.scoring import together
@@ -22,7 +22,8 @@ class Evictor:
     """Cuts the layers of `cache` back as `method` chooses.
 
     Entries lie in order: `prompt` protected ones, the source's sinks, candidates.
-    `compressive_memory` is what the method does with those that leave.
+    `compressive_memory` is what the method does with those that leave, `learned` what was trained
+    of it for the model.
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class Evictor:
         prompt: int,
         generator: torch.Generator,
         compressive_memory: CompressiveMemory | None = None,
+        learned: nn.Module | None = None,
     ) -> None:
         self.cache, self.method, self.prompt = cache, method, prompt
-        self.generator = generator
+        self.generator, self.learned = generator, learned
         self.compressive_memory = compressive_memory
         self.layers = [s for s in cache.stores if s.spec.window is None]
         """Those that are compressed; sliding-window layers keep their newest entries."""
@@ -184,6 +186,7 @@ class Evictor:
             accumulated_attention=stacked(lambda s: s.accumulated_attention),
             # Of a first chunk the sinks are no candidates.
             loss=None if loss is None else loss[len(loss) - new :],
+            learned=self.learned,
         )
 
     def views(

@@ -64,7 +64,10 @@ class Reader:
         )
         self.generator = torch.Generator().manual_seed(run.seed)
         memory = self.method.compressive_memory(model.facts, asked=bool(self.catalysts))
-        self.evictor = Evictor(self.cache, self.method, len(self.head), self.generator, memory)
+        learned = self.method.learned(model.facts)
+        self.evictor = Evictor(
+            self.cache, self.method, len(self.head), self.generator, memory, learned
+        )
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule: Schedule | NoEviction = schedule_for(

@@ -126,6 +126,8 @@ class Step:
     agreed: Tensor | None = None
     """[G, K, n]: for each entry the sum of the votes for its token, over all heads of all layers
     that hold it; there in `select` if `Method.votes` returned any."""
+    learned: nn.Module | None = None
+    """What `Method.learned` returned for the model."""
     as_read: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     """``(first, end)`` -> keys [G, K, end - first, D] of those candidates, float32, as they were
     rotated in the pass just done, and their values; there in `CompressiveMemory.fold`."""
@@ -234,6 +236,14 @@ class Method:
     def head_tensors(self) -> tuple[HeadTensor, ...]:
         """What is remembered of every head."""
         return ()
+
+    def learned(self, model: ModelFacts) -> nn.Module | None:
+        """What was trained for the model, on the devices of its layers; None: nothing is needed.
+
+        Called before the first token is read; `Step.learned` has it. Raises UsageError where the
+        method does not know the model.
+        """
+        return None
 
     def sized(self, budget: int) -> Method:
         """This method with sizes that depend on the budget (entries a head) filled in."""

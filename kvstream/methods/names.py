@@ -6,7 +6,7 @@ from functools import cache
 
 BUILT_IN = (
     "infinipot", "cascade", "bumblebee", "edgeinfinite",
-    "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "append",
+    "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "foresight", "append",
     "streaming", "window", "random", "truncate", "full",
 )  # fmt: skip
 """In the order of `kvstream methods`; a test compares them with the registry."""

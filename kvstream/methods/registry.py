@@ -19,6 +19,7 @@ from kvstream.methods.base import Method, Preset, in_words, limits
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.edgeinfinite import EdgeInfinite
+from kvstream.methods.foresight import Foresight
 from kvstream.methods.h2o import H2O
 from kvstream.methods.infinipot import InfiniPot
 from kvstream.methods.keydiff import KeyDiff
@@ -32,7 +33,7 @@ from kvstream.methods.whole import Full, Truncate
 
 BUILT_IN: tuple[type[Method], ...] = (
     InfiniPot, Cascade, BumbleBee, EdgeInfinite,
-    SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Append,
+    SnapKV, PyramidKV, H2O, TOVA, SirLLM, KeyDiff, Foresight, Append,
     Streaming, Window, Random, Truncate, Full,
 )  # fmt: skip
 

@@ -65,6 +65,11 @@ class Session:
         """Whether summaries are extracted rather than written: pocket cannot write one."""
         return self.model.name == POCKET
 
+    @property
+    def foresees(self) -> bool:
+        """Whether the model comes with what the method `foresight` learned for it."""
+        return self.model.name == POCKET
+
     def settle(self, request: Request, checkpoint: Checkpoint | None = None) -> RunPlan:
         """Settle a run before its first token. Raises BudgetError, UsageError."""
         head = () if checkpoint is None else checkpoint.head

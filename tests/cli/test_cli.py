@@ -122,7 +122,10 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
         (["gate", "trian"], "Did you mean train?"),
         (["methods", "train", "edgeinfinit"], "Did you mean edgeinfinite?"),
-        (["methods", "train", "snapkv"], "snapkv has nothing to train. There are edgeinfinite."),
+        (
+            ["methods", "train", "snapkv"],
+            "snapkv has nothing to train. There are edgeinfinite, foresight.",
+        ),
         (["methods", "nonsense"], "There are: infinipot"),
     ],
 )

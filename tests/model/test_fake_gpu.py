@@ -19,6 +19,7 @@ from fake_gpu import GPU, FakeGPU, OnGPU, moved
 from fuzz_parsers import pocket
 from models import FAMILIES, bounded, fresh, plain, tokens
 from test_waits import VARIANTS
+from torch import nn
 
 from kvstream.answer.answering import answer
 from kvstream.answer.citations import attended
@@ -32,6 +33,7 @@ from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.methods import registry
+from kvstream.methods.tools.scorer import new_scorer, save_scorers
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
 from kvstream.run.request import Request
@@ -115,6 +117,11 @@ def test_every_method(name: str, settings: dict[str, str], tmp_path: Path) -> No
         recipe = GateRecipe(form=settings.get("form", "learned"))
         save_gates(new_gates(bounded("llama").facts, recipe), tmp_path / "gate.safetensors", {})
         settings = {**settings, "gate": str(tmp_path / "gate.safetensors")}
+    if name == "foresight":
+        layers = bounded("llama").facts.layers
+        made = nn.ModuleDict({str(layer.index): new_scorer(layer, 4) for layer in layers})
+        save_scorers(made, tmp_path / "foresight.safetensors")
+        settings = {**settings, "scorers": str(tmp_path / "foresight.safetensors")}
     check("llama", name, settings)
 
 

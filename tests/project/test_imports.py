@@ -126,8 +126,8 @@ BESIDE_THE_API = {
     "server",
 }  # fmt: skip
 """What the command line may import beside the API. Models, readings, memories and answers are the
-API's; benchmarks, made-up texts and the training of gates are in `evaluation`."""
-LEARNING = {"edgeinfinite.py"}
+API's; benchmarks, made-up texts and training for methods are in `evaluation`."""
+LEARNING = {"edgeinfinite.py", "foresight.py"}
 """What trains a method may import it."""
 
 

@@ -159,9 +159,11 @@ def of_maker(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:
     """What was settled when the memory was read cannot be typed otherwise. Raises UsageError."""
-    from kvstream.api.options import options_of, request_of
+    from kvstream.api.options import QUESTIONS_LEARNED, options_of, request_of
 
-    given = options_of(request_of(command="remember", **options.of_method()))
+    learned = file.options.get("method") == QUESTIONS_LEARNED  # then that is what auto chose
+    request = request_of(learned=learned, command="remember", **options.of_method())
+    given = options_of(request)
 
     def is_typed(name: str) -> bool:
         return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE

@@ -8,7 +8,10 @@ import click
 
 from kvstream.cli.groups import Group
 
-BUILT_IN = {"edgeinfinite": "kvstream.cli.commands.methods.edgeinfinite"}
+BUILT_IN = {
+    "edgeinfinite": "kvstream.cli.commands.methods.edgeinfinite",
+    "foresight": "kvstream.cli.commands.methods.foresight",
+}
 """Modules with the commands of built-in methods; a method of another package names its own."""
 
 

@@ -1,0 +1,92 @@
+"""``kvstream methods train foresight``: the scorers that tell what will be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench.options import model_settings, quiet_option, verbose_option
+from kvstream.cli.commands.bench.output import open_session, quiet_libraries, say
+from kvstream.cli.shared.options import SectionedCommand, SeedType, model_options, option
+from kvstream.errors import SourceError, UsageError
+
+HELD = 12
+"""Held-out documents that tell at the end what was learned."""
+KEPT = 1 / 8
+
+
+@click.command("foresight", cls=SectionedCommand, short_help="Train its scorers for a model.")
+@option(
+    "--data", required=True, type=click.Path(path_type=Path), metavar="FOLDER",
+    section="Training",
+    help="Folder with books/ and qa/: prose, and passages with questions; a tenth is held out.",
+)  # fmt: skip
+@option(
+    "-o", "--out", default=Path("foresight.safetensors"), show_default=True, metavar="FILE",
+    type=click.Path(path_type=Path), section="Training", help="Write the scorers to this file.",
+)  # fmt: skip
+@option(
+    "--texts", type=click.IntRange(min=1), default=240, show_default=True, metavar="N",
+    section="Training", help="Documents to learn from.",
+)  # fmt: skip
+@option(
+    "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
+    section="Training", help="Passes over them.",
+)  # fmt: skip
+@option(
+    "--seed", type=SeedType(), default=0, show_default=True, metavar="N",
+    section="Training", help="The documents, their order, and the weights at the start.",
+)  # fmt: skip
+@model_options
+@quiet_option("Output")
+@verbose_option("Output", "Show tracebacks and messages of libraries.")
+def train(**values: Any) -> int:  # fmt: skip
+    """Train the scorers of foresight for a model; the model itself stays as it is.
+
+    The embedded model has scorers. Another model learns them in minutes to hours, by its speed.
+    The model reads documents with known questions. The scorers learn from the keys of a token
+    whether a question looks at it. At the end the command prints how much of what the questions of
+    held-out documents look at is in an eighth of the tokens.
+
+    \b
+      kvstream methods train foresight --model OWNER/NAME --data FOLDER
+      kvstream remember book.txt -o book.kvm --model OWNER/NAME --method foresight \\
+        --set foresight.scorers=foresight.safetensors
+    """
+    from kvstream.evaluation import scorers
+    from kvstream.evaluation.synthetic.corpus import Corpus
+    from kvstream.methods.tools.scorer import save_scorers
+
+    out, texts, seed = values["out"], values["texts"], values["seed"]
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a folder; name a file in it.")
+    try:
+        corpora = Corpus(values["data"]), Corpus(values["data"], heldout=True)
+    except FileNotFoundError as error:
+        raise SourceError(f"--data: {error}") from None
+    settings = model_settings(values)
+    quiet_libraries(settings, verbose=values["verbose"])
+    session = open_session(settings)
+    read: list[list[scorers.Lesson]] = []
+    for corpus, count in zip(corpora, (texts, HELD), strict=True):
+        read.append([])
+        made = scorers.lessons(session.model, session.tokenizer, corpus, count, seed)
+        for lesson in made:
+            read[-1].append(lesson)
+            if not values["quiet"] and len(read[-1]) % 20 == 0:
+                say(f"text {len(read[-1])} of {count}")
+    recipe = scorers.Recipe(texts=texts, epochs=values["epochs"], seed=seed)
+    for now in scorers.train(session.model, read[0], recipe):
+        if not values["quiet"]:
+            say(f"epoch {now.epoch} of {recipe.epochs}: loss {now.loss:.4f}, {now.seconds:.0f} s")
+    save_scorers(now.scorers, out)
+    click.echo(f"{out}: the scorers of {session.model_name}")
+    found = scorers.recovered(now.scorers, read[1], KEPT)
+    if found:
+        click.echo(
+            f"An eighth of a held-out document has {sum(found) / len(found):.0%} of what its "
+            f"questions look at (mean of {len(found)} documents)."
+        )
+    return 0

@@ -1,0 +1,292 @@
+"""Trains what `foresight` learns for a model: which tokens questions will look at.
+
+A document is prose of a book with planted facts and with passages that people asked about. Read
+whole, each of its questions is run behind it with its answer. What matters of a token is the
+highest attention that a question pays to it, the mean over all heads. Read again under a budget,
+its keys are what the scorers see. So they learn from keys as they are in use.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Reader
+from kvstream.evaluation.harness import ROOM, IdFeed
+from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer, split_sentences
+from kvstream.evaluation.synthetic.training_facts import REFUSAL, Planted
+from kvstream.methods.base import EntryTensor, Step
+from kvstream.methods.keydiff import KeyDiff
+from kvstream.methods.tools.scorer import Scorer, new_scorer
+from kvstream.model.attention import AttentionRequest
+from kvstream.model.bounded import BoundedModel
+from kvstream.run.prompt import build_prompt
+from kvstream.settings import RunSettings
+from kvstream.tokenization.tokenizer import Tokenizer
+
+LENGTHS = (1500, 2500, 3584)
+"""Tokens of a document."""
+BUDGETS = (256, 448, 448, 768)
+"""Under which it is read."""
+FACTS, PASSAGES = (2, 4, 8), (0, 1, 2, 4)
+"""How many of each a document has."""
+ASKED_OF_PROSE, ASKED_OF_A_PASSAGE, MOST_QUESTIONS = 6, 4, 40
+LONGEST = 900
+"""Characters of a passage at most."""
+LOOKED_AT = 0.004
+"""Of the attention to a document: a token that gets more is one to keep, and its neighbors."""
+NEAR = 7
+"""Width of this neighborhood."""
+PIECES = (60, 400)
+"""Tokens that the scorers see in a row, as chunks are cut."""
+DROPPED = 0.3
+"""Share of the numbers of a key that are hidden while learning."""
+ANSWER = 16
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How much is learned, and from what."""
+
+    texts: int = 240
+    epochs: int = 8
+    hidden: int = 32
+    rate: float = 2e-3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A document as the scorers see it, and what they are to say."""
+
+    keys: tuple[Tensor, ...]
+    """Of each layer, [K, n, D] float16, unrotated."""
+    attention: Tensor
+    """[Q, n]: of each question, the mean over all heads."""
+
+    @property
+    def wanted(self) -> Tensor:
+        """[n]: 1 for tokens that a question looks at, and their neighbors."""
+        return (_pooled(self.attention.amax(0)) > LOOKED_AT).float()
+
+
+def _pooled(scores: Tensor) -> Tensor:
+    return F.max_pool1d(scores[None, None], NEAR, 1, NEAR // 2)[0, 0]
+
+
+# Documents
+
+
+def planted(corpus: Corpus, draw: random.Random, count: int) -> list[Planted]:
+    """At least `count` facts and keys, and sentences that people asked about."""
+    made: list[Planted] = []
+    while len(made) < count:
+        kind = draw.random()
+        if kind < 0.3:
+            made.append(keys.passkey(draw))
+        elif kind < 0.4:
+            made.extend(keys.keyring(draw, draw.choice((1, 2, 3))))
+        elif kind < 0.5:
+            made.extend(training_facts.two_steps(draw))
+        elif kind < 0.75:
+            told = draw.choice(corpus.sentences if kind < 0.6 else corpus.snippets)
+            made.append(Planted(told.text, list(told.questions)))
+        else:
+            made.append(training_facts.anything(draw))
+    return made
+
+
+def document(
+    corpus: Corpus, tokenizer: Tokenizer, draw: random.Random, tokens: int
+) -> tuple[list[int], list[QuestionAnswer]]:
+    """Ids of about `tokens` tokens, and what is asked about them."""
+    parts = [
+        (f" {fact.text} ", [draw.choice(fact.questions)] if fact.questions else [])
+        for fact in planted(corpus, draw, draw.choice(FACTS))
+    ]
+    for passage in draw.sample(corpus.passages, draw.choice(PASSAGES)):
+        if len(passage.text) < LONGEST:
+            asked = [each for each in passage.questions if each[1] != REFUSAL]
+            some = draw.sample(asked, min(len(asked), ASKED_OF_A_PASSAGE))
+            parts.append((f"\n\n{passage.text.strip()}\n\n", some))
+    room = tokens - sum(len(tokenizer.encode(text)) for text, _ in parts)
+    prose = tokenizer.encode(corpus.prose(draw, max(0, room) * 5 + 300))[: max(300, room)]
+    pieces: list[tuple[str, list[QuestionAnswer]]]
+    pieces = [(text, []) for text in split_sentences(tokenizer.decode(prose))]
+    rules = [(at, q) for at, p in enumerate(pieces) for q in questions.from_sentence(p[0], draw)]
+    for at, question in draw.sample(rules, min(len(rules), ASKED_OF_PROSE)):
+        pieces[at][1].append(question)
+    for part in parts:
+        pieces.insert(draw.randrange(len(pieces) + 1), part)
+    every = [question for _, some in pieces for question in some]
+    ids = tokenizer.encode("".join(text for text, _ in pieces))[: tokens + ANSWER]
+    return ids, draw.sample(every, min(len(every), MOST_QUESTIONS))
+
+
+# What the model makes of them
+
+
+def attention(
+    model: BoundedModel, tokenizer: Tokenizer, ids: Sequence[int], asked: Sequence[QuestionAnswer]
+) -> Tensor:
+    """[Q, n]: the share of its attention to a text that a question pays to each token."""
+    prompt = build_prompt(tokenizer)
+    first, end = len(prompt.head), len(prompt.head) + len(ids)
+    rows = [
+        [*prompt.tail(question), *tokenizer.encode(f" {answer}", continuing=True)]
+        for question, answer in asked
+    ]
+    cache = model.new_cache(end + max(map(len, rows)))
+    model.forward([*prompt.head, *ids], cache)
+    shares = []
+    for row in rows:
+        with cache.passing():
+            model.forward(row, cache, AttentionRequest((len(row),)))
+        paid = [s.window_attention for s in cache.stores if s.spec.window is None]
+        parts = [each[:, first:end].cpu() for each in paid if each is not None]
+        shares.append(torch.cat([p / p.sum(-1, keepdim=True) for p in parts]).mean(0))
+    return torch.stack(shares)
+
+
+def keys_under(
+    model: BoundedModel, tokenizer: Tokenizer, ids: Sequence[int], budget: int
+) -> tuple[Tensor, ...]:
+    """The unrotated keys of each layer, [K, n, D] float16, as they come under a budget."""
+    met: dict[int, list[Tensor]] = {}
+
+    class Noting(KeyDiff):
+        def tensors(self) -> tuple[EntryTensor, ...]:
+            return (EntryTensor("unused"),)  # else `absorb` is not called
+
+        def absorb(self, step: Step) -> None:
+            new = step.keys()[0, :, -step.new :]
+            met.setdefault(step.layers[0], []).append(new.to("cpu", torch.float16, copy=True))
+
+    head = build_prompt(tokenizer).head
+    sizes = BudgetSplit(budget, len(head), 0, ANSWER, ANSWER)
+    reader = Reader(model, Noting(pool=15), RunSettings(), sizes, head, (), len(ids))
+    for _ in reader.read(IdFeed(ids)):
+        pass
+    return tuple(torch.cat(met[layer.index], 1) for layer in model.facts.layers)
+
+
+def lessons(
+    model: BoundedModel, tokenizer: Tokenizer, corpus: Corpus, count: int, seed: int
+) -> Iterator[Lesson]:
+    """`count` documents, read."""
+    draw = random.Random(f"foresight {seed}")
+    longest = model.trained_length - ROOM
+    while count:
+        tokens = min(draw.choice(LENGTHS), longest)
+        ids, asked = document(corpus, tokenizer, draw, tokens)
+        if asked:
+            found = attention(model, tokenizer, ids, asked)
+            yield Lesson(keys_under(model, tokenizer, ids, draw.choice(BUDGETS)), found)
+            count -= 1
+
+
+# Learning
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is learned after an epoch."""
+
+    scorers: nn.ModuleDict
+    epoch: int
+    loss: float
+    """Nats a token, in this epoch."""
+    seconds: float
+
+
+def train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> Iterator[Trained]:
+    """Scorers after every epoch; those of the last one are the result."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        yield from _train(model, learned, recipe)
+
+
+def _train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> Iterator[Trained]:
+    layers, draw = model.facts.layers, random.Random(recipe.seed)
+    parts = [new_scorer(layer, recipe.hidden).cpu() for layer in layers]
+    scales = [_scale([lesson.keys[i] for lesson in learned]) for i in range(len(layers))]
+    weights = [p for part in parts for p in part.parameters()]
+    optimizer = torch.optim.AdamW(weights, recipe.rate, weight_decay=0.05)
+    wanted = [lesson.wanted for lesson in learned]
+    order, done, steps = list(range(len(learned))), 0, recipe.epochs * len(learned)
+    for epoch in range(recipe.epochs):
+        started, total = time.perf_counter(), 0.0
+        draw.shuffle(order)
+        for at in order:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate * min(1, done / 50) * (1 - done / steps)
+            rows, real = cut(len(wanted[at]), draw)
+            said = torch.zeros(len(rows))
+            for part, (mean, size), seen in zip(parts, scales, learned[at].keys, strict=True):
+                said = said + part(F.dropout((seen.float() - mean) / size, DROPPED)[:, rows], real)
+            apart = F.binary_cross_entropy_with_logits(said, wanted[at][rows], reduction="none")
+            loss = (apart * real).sum() / real.sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total, done = total + loss.item(), done + 1
+        pairs = zip(layers, parts, scales, strict=True)
+        folded = nn.ModuleDict({str(la.index): _folded(p, *s) for la, p, s in pairs})
+        yield Trained(folded, epoch + 1, total / len(order), time.perf_counter() - started)
+
+
+def _scale(seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of a layer's keys, [K, 1, D] each."""
+    some = torch.cat([each[:, ::4].float() for each in seen], 1)
+    return some.mean(1, keepdim=True), some.std(1, keepdim=True) + 1e-3
+
+
+def _folded(scorer: Scorer, mean: Tensor, size: Tensor) -> Scorer:
+    """The same for keys as they are, which learned from keys less `mean` and over `size`."""
+    plain = Scorer(scorer.w1.shape[1], len(scorer.w1), scorer.w2.shape[-1])
+    plain.load_state_dict(scorer.state_dict())
+    with torch.no_grad():
+        plain.w1 /= size.flatten()
+        plain.b1 -= plain.w1 @ mean.flatten()
+    return plain.requires_grad_(False)
+
+
+def cut(length: int, draw: random.Random) -> tuple[Tensor, Tensor]:
+    """Rows of a text cut into pieces, and which are real: rows between pieces are not."""
+    ends = [0]
+    while ends[-1] < length:
+        ends.append(min(length, ends[-1] + draw.randrange(*PIECES)))
+    rows, real = [], []
+    for first, end in pairwise(ends):
+        gap = NEAR
+        rows += [*range(first, end), *[0] * gap]
+        real += [1.0] * (end - first) + [0.0] * gap
+    return torch.tensor(rows), torch.tensor(real)
+
+
+def recovered(scorers: nn.ModuleDict, held: Sequence[Lesson], share: float) -> list[float]:
+    """Of each document, what part of the attention of questions a `share` of its tokens gets.
+
+    Only attention above `LOOKED_AT` counts, and questions count alike.
+    """
+    found = []
+    for lesson in held:
+        with torch.no_grad():
+            parts = zip(scorers.values(), lesson.keys, strict=True)
+            score = _pooled(torch.stack([s.cpu()(seen) for s, seen in parts]).sum(0))
+        kept = torch.zeros_like(score)
+        kept[score.topk(max(1, int(share * len(score)))).indices] = 1
+        looked = lesson.attention * (lesson.attention > LOOKED_AT)
+        looked = looked[looked.sum(-1) > 0]
+        if len(looked):
+            found.append(((looked * kept).sum(-1) / looked.sum(-1)).mean().item())
+    return found

@@ -1,0 +1,70 @@
+"""Foresight: what a small network, trained for the model, expects to be asked about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from kvstream.methods.base import EntryTensor, ModelFacts, Step, setting
+from kvstream.methods.scored import ScoredMethod
+from kvstream.methods.tools.scorer import load_scorers
+from kvstream.methods.tools.scoring import pool, pooling_width
+
+POSITIVE = 16.0
+"""Added to every score, so that a token that fewer layers hold has the smaller sum."""
+
+
+@dataclass(frozen=True)
+class Foresight(ScoredMethod):
+    """Keeps what a small network expects to be asked about; needs no question.
+
+    After KVzap (arXiv 2601.07891), which predicts the scores of another method. Here the network
+    learned from questions: it predicts which tokens the question and the answer attend to, the
+    highest of all questions about a text. It sees the unrotated keys of a layer, a token beside its
+    neighbors; the sum over the layers is the score. A score is made once, when the entry comes, and
+    stays with it. All heads of all layers keep the same tokens.
+
+    ``kvstream methods train foresight`` trains the network for a model. Models without one are
+    refused.
+    """
+
+    name: ClassVar[str] = "foresight"
+    source: ClassVar[str] = "after KVzap"
+
+    recent: int = setting(0, "newest tokens that always stay")
+    pool: int = pooling_width(
+        7, "width of the max pooling of the scores, in source tokens; 1: none"
+    )
+    scorers: str = setting(
+        "", "file with the trained network; foresight.safetensors beside the weights if not given"
+    )
+
+    def learned(self, model: ModelFacts) -> nn.ModuleDict:
+        return load_scorers(model, self.scorers)
+
+    @property
+    def needs_keys(self) -> bool:
+        return True
+
+    def tensors(self) -> tuple[EntryTensor, ...]:
+        return (EntryTensor("worth"),)
+
+    def absorb(self, step: Step) -> None:
+        if not step.new:
+            return
+        assert isinstance(step.learned, nn.ModuleDict)
+        (layer,) = step.layers
+        keys = step.keys()[0, :, -step.new :]
+        step.state["worth"][..., -step.new :] = step.learned[str(layer)](keys) + POSITIVE
+
+    def votes(self, step: Step) -> Tensor | None:
+        return step.state["worth"]
+
+    def score(self, step: Step) -> Tensor:
+        found = step.state["worth"] if step.agreed is None else step.agreed
+        return pool(found, step.origin, self.pool)
+
+    def newest(self, keep: int) -> int:
+        return self.recent

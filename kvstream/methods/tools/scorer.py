@@ -1,0 +1,112 @@
+"""What `foresight` learned for a model: from the keys of a layer, what questions will look at.
+
+A scorer of one layer sees the unrotated keys of all its heads, a token beside its neighbors. The
+sum over the layers is the logarithm of the odds that some question will attend to the token.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, linear
+
+from kvstream.errors import UsageError
+from kvstream.methods.base import LayerFacts, ModelFacts
+
+FILE = "foresight.safetensors"
+"""Looked for beside the model's weights."""
+WIDTH = 9
+"""Tokens that a score depends on: four to each side."""
+
+
+class Scorer(nn.Module):
+    """The share of one layer: a projection, a convolution along the text, a sum.
+
+    Args:
+        keys: dimension of a token's keys over all heads, ``K * D``.
+        hidden: features of a token.
+        width: tokens that a feature's convolution covers; odd.
+    """
+
+    def __init__(self, keys: int, hidden: int, width: int = WIDTH) -> None:
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(hidden, keys) / keys**0.5)
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        self.w2 = nn.Parameter(torch.randn(hidden, hidden, width) / (hidden * width) ** 0.5)
+        self.b2 = nn.Parameter(torch.zeros(hidden))
+        self.w3 = nn.Parameter(torch.randn(1, hidden) / hidden**0.5)
+        self.b3 = nn.Parameter(torch.zeros(1))
+
+    def forward(self, keys: Tensor, real: Tensor | None = None) -> Tensor:
+        """Scores [n] float32 of unrotated keys [K, n, D] of tokens that follow each other.
+
+        `real` [n] is 0 where a row stands for no token: what lies across such rows is not seen.
+        """
+        found = linear(keys.float().transpose(0, 1).flatten(1), self.w1, self.b1).relu()
+        if real is not None:
+            found = found * real[:, None]
+        beside = conv1d(found.T[None], self.w2, self.b2, padding=self.w2.shape[-1] // 2)[0].T
+        return linear(found + beside.relu(), self.w3, self.b3)[:, 0]
+
+
+def path_of(model: ModelFacts, file: str = "") -> Path:
+    """Where the scorers of a model are, or would be."""
+    return Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / FILE
+
+
+def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
+    """The scorers of a model by layer. Raises UsageError where there are none, or of other shapes.
+
+    `file` is where they are; empty: beside the model's weights.
+    """
+    path = path_of(model, file)
+    remedy = (
+        f"train them with `kvstream methods train foresight --model {model.name} --data FOLDER "
+        f"--out {FILE}` and name them with --set foresight.scorers={FILE}, or use --method keydiff "
+        "--set keydiff.pool=15."
+    )
+    if not path.is_file():
+        where = (
+            f"{path} is no file" if file else f"there are none beside the weights of {model.name}"
+        )
+        raise UsageError(
+            f"foresight needs scorers that were trained for the model, and {where}; {remedy}"
+        )
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path} cannot be read as scorers ({error}); {remedy}") from error
+    scorers = nn.ModuleDict()
+    for layer in model.layers:
+        prefix = f"{layer.index}."
+        own = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
+        hidden, width = own["w2"].shape[1:] if "w2" in own and own["w2"].ndim == 3 else (1, 1)
+        scorer = new_scorer(layer, hidden, width)
+        if {k: v.shape for k, v in own.items()} != {
+            k: v.shape for k, v in scorer.state_dict().items()
+        }:
+            raise UsageError(
+                f"{path} was trained for another model: its layer {layer.index} does not fit "
+                f"{model.name}; {remedy}"
+            )
+        scorer.load_state_dict(own)
+        scorers[str(layer.index)] = scorer.requires_grad_(False).to(layer.device)
+    return scorers
+
+
+def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:
+    """An untrained one for a layer."""
+    return Scorer(layer.heads * layer.key_dim, hidden, width)
+
+
+def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
+    """Write scorers in float16, half of what they take."""
+    from safetensors.torch import save_file
+
+    save_file({k: v.half().contiguous() for k, v in scorers.state_dict().items()}, path)

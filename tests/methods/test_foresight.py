@@ -1,0 +1,185 @@
+"""`foresight`: scores as they are defined, kept with an entry, and worth having on pocket."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from models import bounded, tokens
+from torch import Tensor, nn
+
+from kvstream.api.options import request_of
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Reader
+from kvstream.errors import UsageError
+from kvstream.evaluation.harness import IdFeed
+from kvstream.evaluation.scorers import Recipe, cut, lessons, recovered, train
+from kvstream.evaluation.synthetic.corpus import Corpus
+from kvstream.evaluation.synthetic.document import generate, questions
+from kvstream.methods.automatic import chosen
+from kvstream.methods.base import Step
+from kvstream.methods.foresight import Foresight
+from kvstream.methods.tools.scorer import (
+    FILE,
+    Scorer,
+    load_scorers,
+    new_scorer,
+    path_of,
+    save_scorers,
+)
+from kvstream.model.bounded import BoundedModel
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.settings import Budget, ModelSettings, RunSettings
+
+
+@pytest.fixture(scope="module")
+def pocket() -> Session:
+    return Session.open(ModelSettings(threads=1))
+
+
+def read(model: BoundedModel, ids: list[int], budget: int, method: Foresight) -> Reader:
+    sizes = BudgetSplit(budget, 2, 0, 8, 8)
+    reader = Reader(model, method, RunSettings(), sizes, tokens(2, seed=1), (), len(ids))
+    for _ in reader.read(IdFeed(ids)):
+        pass
+    return reader
+
+
+def test_a_scorer_is_a_projection_a_convolution_and_a_sum() -> None:
+    torch.manual_seed(0)
+    scorer, keys = Scorer(6, hidden=4, width=3), torch.randn(2, 9, 3)
+    found = [(scorer.w1 @ torch.cat([keys[0, t], keys[1, t]]) + scorer.b1).relu() for t in range(9)]
+    nothing = torch.zeros(4)
+    for t, said in enumerate(scorer(keys)):
+        beside = scorer.b2.clone()
+        for place, near in enumerate((t - 1, t, t + 1)):
+            beside = beside + scorer.w2[..., place] @ (found[near] if 0 <= near < 9 else nothing)
+        torch.testing.assert_close(said, (scorer.w3 @ (found[t] + beside.relu()) + scorer.b3)[0])
+
+
+def test_rows_that_stand_for_no_token_part_what_they_lie_between() -> None:
+    torch.manual_seed(0)
+    scorer, keys = Scorer(6, hidden=4, width=3), torch.randn(2, 9, 3)
+    real = torch.tensor([1.0, 1, 1, 1, 0, 1, 1, 1, 1])
+    apart = torch.cat((scorer(keys[:, :4]), scorer(keys[:, 5:])))
+    torch.testing.assert_close(scorer(keys, real)[real.bool()], apart)
+
+
+def test_all_heads_keep_the_same_tokens_with_the_scores_they_came_with() -> None:
+    model, ids = bounded("llama"), tokens(400, seed=3)
+    met: dict[tuple[int, int], float] = {}
+
+    class Watched(Foresight):
+        def absorb(self, step: Step) -> None:
+            super().absorb(step)
+            came = step.origin[0, 0, -step.new :].tolist()
+            worth = step.state["worth"][0, 0, -step.new :].tolist()
+            met.update({(step.layers[0], at): w for at, w in zip(came, worth, strict=True)})
+
+    reader = read(model, ids, 128, Watched())
+    assert len(met) == len(ids) * len(reader.compressible)
+    held = {tuple(head) for s in reader.compressible for head in s.origin[:, : s.used].tolist()}
+    assert len(held) == 1
+    for store in reader.compressible:
+        origin, worth = store.origin[0, 2 : store.used], store.state["worth"][0, 2 : store.used]
+        for at, scored in zip(origin.tolist(), worth.tolist(), strict=True):
+            assert scored == met[store.spec.index, at]
+
+
+def test_what_stays_has_the_highest_sum_over_the_layers() -> None:
+    model, sums = bounded("llama"), torch.zeros(400)
+    looked = []
+
+    class Watched(Foresight):
+        def absorb(self, step: Step) -> None:
+            super().absorb(step)
+            came = step.origin[0, 0, -step.new :].long()
+            sums[came] += step.state["worth"][0, :, -step.new :].sum(0)
+
+        def select(self, step: Step, keep: int) -> Tensor:
+            chosen = super().select(step, keep)
+            for origin, kept in zip(step.origin[0].long(), chosen[0], strict=True):
+                best = sums[origin].topk(keep).indices.sort().values
+                assert torch.equal(kept, best)
+                looked.append(keep)
+            return chosen
+
+    read(model, tokens(400, seed=4), 128, Watched(pool=1))
+    assert looked
+
+
+def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+    facts = replace(bounded("llama").facts, folder=str(tmp_path))
+    with pytest.raises(UsageError, match=r"methods train foresight.*--method keydiff"):
+        load_scorers(facts)
+    with pytest.raises(UsageError, match="is no file"):
+        load_scorers(facts, str(tmp_path / "missing"))
+    path_of(facts).write_bytes(b"no scorers")
+    with pytest.raises(UsageError, match="cannot be read as scorers"):
+        load_scorers(facts)
+
+
+def test_scorers_go_through_a_file_and_into_their_model_alone(tmp_path: Path) -> None:
+    facts = bounded("llama").facts
+    made = nn.ModuleDict({str(layer.index): new_scorer(layer, 4) for layer in facts.layers})
+    save_scorers(made, tmp_path / FILE)
+    loaded = load_scorers(facts, str(tmp_path / FILE))
+    assert loaded.state_dict().keys() == made.state_dict().keys()
+    for name, weights in loaded.state_dict().items():
+        torch.testing.assert_close(weights, made.state_dict()[name].half().float())
+    wider = tuple(replace(layer, key_dim=layer.key_dim + 2) for layer in facts.layers)
+    with pytest.raises(UsageError, match="was trained for another model"):
+        load_scorers(replace(facts, layers=wider), str(tmp_path / FILE))
+
+
+def test_auto_foresees_where_no_question_is_known_and_the_model_learned_it() -> None:
+    assert chosen(known=False, learned=True) == "foresight"
+    assert chosen(known=False) == "keydiff"
+    assert chosen(known=True, learned=True) == "infinipot"
+    assert chosen(known=True, owners=["foresight"]) == "foresight"
+    run = request_of(learned=True, command="remember").run
+    assert (run.method, dict(run.method_settings)) == ("foresight", {})
+
+
+def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: Session) -> None:
+    """At 8:1 most tokens of planted sentences are held; an eighth is what chance holds."""
+    shares = {}
+    text = "".join(generate(tokens=3000, seed=11, facts=6))
+    ids = pocket.tokenizer.encode(text)
+    raw, spans = text.encode(), pocket.tokenizer.spans(text).starts
+    for name, settings in (("foresight", {}), ("keydiff", {"pool": "15"})):
+        run = RunSettings(Budget(tokens=len(ids) // 8), name, settings)
+        plan = pocket.settle(Request((), run, command="remember"))
+        reader = plan.reader(pocket.model, run, len(ids))
+        for _ in reader.read(IdFeed(ids)):
+            pass
+        held, weights = reader.held()
+        weight = torch.zeros(len(ids)).scatter(0, held, weights)
+        found = []
+        for fact in questions(facts=6, seed=11):
+            first = raw.index(fact["sentence"].encode())
+            end = first + len(fact["sentence"].encode())
+            inside = [first <= int(at) < end for at in spans[: len(ids)]]
+            found.append(weight[torch.tensor(inside)].mean())
+        shares[name] = float(torch.stack(found).mean())
+    assert shares["foresight"] > 0.5
+    assert shares["foresight"] > shares["keydiff"]
+
+
+def test_training_learns_what_questions_look_at(pocket: Session, data: Path) -> None:
+    made = list(lessons(pocket.model, pocket.tokenizer, Corpus(data), 3, seed=5))
+    for lesson in made:
+        assert len(lesson.keys) == len(pocket.model.layers)
+        assert {k.shape[1] for k in lesson.keys} == {lesson.attention.shape[1]}
+        assert 0 < lesson.wanted.mean() < 0.5
+    epochs = list(train(pocket.model, made, Recipe(epochs=25)))
+    assert epochs[-1].loss < epochs[0].loss / 2
+    chance = recovered(epochs[0].scorers, made, 1 / 8)
+    learned = recovered(epochs[-1].scorers, made, 1 / 8)
+    assert sum(learned) > sum(chance)
+    rows, real = cut(1000, random.Random(0))
+    assert rows[real.bool()].tolist() == list(range(1000))
