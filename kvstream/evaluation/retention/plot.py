@@ -11,7 +11,7 @@ from kvstream.evaluation.heatmap import write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label
 from kvstream.evaluation.retention.shares import PARTS
-from kvstream.evaluation.speed.plot import COLOURS, MARKS
+from kvstream.evaluation.speed.plot import COLORS, MARKS
 
 Points = list[tuple[float, float | None]]
 
@@ -76,8 +76,8 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         if panel.chance:  # of the first case; memory of the others has about its size
             _draw_line(axis, "by chance", _by_step("chance")(rows[0]), "#999999", "", ":")
         for number, row in enumerate(rows):
-            mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
-            colour = COLOURS[number % len(COLOURS)]
+            mark = MARKS[(number + number // len(COLORS)) % len(MARKS)]
+            colour = COLORS[number % len(COLORS)]
             _draw_line(axis, case_label(row, rows), panel.points(row), colour, mark, "-")
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -13,13 +13,13 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     heldout_option,
-    model_settings,
     plot_option,
     result_options,
     seed_option,
     text_files,
     tokens_option,
 )
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 BY_STEP = {
@@ -79,8 +79,7 @@ def _run(page: Any, **values: Any) -> int:
     if values["plot"] is not None:
         heatmap.check(values["plot"])
     records = Records(values["save"])
-    output.quiet_libraries(settings, verbose=values["verbose"])
-    session = output.open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
     total = len(paths) * len(cases)
     with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:

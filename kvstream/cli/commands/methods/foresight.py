@@ -7,9 +7,15 @@ from typing import Any
 
 import click
 
-from kvstream.cli.commands.bench.options import model_settings, quiet_option, verbose_option
-from kvstream.cli.commands.bench.output import open_session, quiet_libraries, say
-from kvstream.cli.shared.options import SectionedCommand, SeedType, model_options, option
+from kvstream.cli.shared.measuring import (
+    model_settings,
+    open_session,
+    quiet_option,
+    say,
+    seed_option,
+    verbose_option,
+)
+from kvstream.cli.shared.options import SectionedCommand, model_options, option
 from kvstream.errors import SourceError, UsageError
 
 HELD = 12
@@ -35,10 +41,7 @@ KEPT = 1 / 8
     "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
     section="Training", help="Passes over them.",
 )  # fmt: skip
-@option(
-    "--seed", type=SeedType(), default=0, show_default=True, metavar="N",
-    section="Training", help="The documents, their order, and the weights at the start.",
-)  # fmt: skip
+@seed_option("Training", "The documents, their order, and the weights at the start.")
 @model_options
 @quiet_option("Output")
 @verbose_option("Output", "Show tracebacks and messages of libraries.")
@@ -52,7 +55,7 @@ def train(**values: Any) -> int:  # fmt: skip
 
     \b
       kvstream methods train foresight --model OWNER/NAME --data FOLDER
-      kvstream remember book.txt -o book.kvm --model OWNER/NAME --method foresight \\
+      kvstream remember book.txt -o book.kvs --model OWNER/NAME --method foresight \\
         --set foresight.scorers=foresight.safetensors
     """
     from kvstream.evaluation import scorers
@@ -67,8 +70,7 @@ def train(**values: Any) -> int:  # fmt: skip
     except FileNotFoundError as error:
         raise SourceError(f"--data: {error}") from None
     settings = model_settings(values)
-    quiet_libraries(settings, verbose=values["verbose"])
-    session = open_session(settings)
+    session = open_session(settings, verbose=values["verbose"])
     read: list[list[scorers.Lesson]] = []
     for corpus, count in zip(corpora, (texts, HELD), strict=True):
         read.append([])
