@@ -12,6 +12,7 @@ BENCHES = {
     "suite": "Tasks with long texts, as RULER and NoLiMa describe them.",
     "summary": "Summaries against those of people.",
     "perplexity": "How surprising long texts are.",
+    "retention": "What memory keeps, and what is attended to.",
     "speed": "Time and memory of reading.",
 }
 """Each is an attribute ``command`` of the module kvstream.cli.commands.bench.<name>."""

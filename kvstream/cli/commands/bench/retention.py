@@ -1,0 +1,203 @@
+"""``kvstream bench retention``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from kvstream.cli.commands.bench import output, pages
+from kvstream.cli.commands.bench.options import (
+    case_options,
+    cases_of,
+    heldout_option,
+    model_settings,
+    plot_option,
+    result_options,
+    seed_option,
+    text_files,
+    tokens_option,
+)
+from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
+
+BY_STEP = {
+    "hit_question": "Held of what the question attends to",
+    "hit_chunk": "Held of what the next chunk attends to",
+    "jaccard": "Held by two heads, of what either holds",
+    "attention": "Attention of the next chunk to memory",
+    "retention": "Retention ratio: memory that was there one step before",
+    "age": "Age of memory: 0 is the end of the text, 100 its beginning",
+}
+"""Tables by eighths of the text."""
+
+
+@click.command("retention", cls=SectionedCommand)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@option(
+    "-Q", "--question", metavar="TEXT", section="Measurement", envvar=(),
+    help="A question about the texts, known during the reading; hits of its attention are measured "
+    "after every step.",
+)  # fmt: skip
+@option(
+    "--limit", type=CountType(), metavar="N", section="Measurement",
+    help="Maximum tokens per text. [default: all]",
+)  # fmt: skip
+@heldout_option
+@seed_option
+@tokens_option(24)
+@case_options
+@model_options
+@plot_option("hits, overlap, attention and age")
+@result_options
+def command(**values: Any) -> int:
+    """Stream texts under the budget, and measure what memory keeps after every step.
+
+    Hits: the share of the tokens with the most attention that memory holds; a second reading in a
+    full KV cache, up to the trained length, says which these are. Also the overlap of heads, the
+    attention that memory gets from the next chunk, how much of memory was there one step before,
+    and its age. A row is one method over all texts, with lists by step and by layer.
+
+    \b
+      kvstream bench retention book.txt --limit 3k --budget 1k --method infinipot,snapkv,random
+      kvstream bench retention book.txt -Q "Who wrote the letter?" --limit 3k --budget 1k
+    """
+    with ExitStack() as stack:
+        return _run(pages.opened(stack, values), **values)
+
+
+def _run(page: Any, **values: Any) -> int:
+    from kvstream.evaluation import heatmap
+    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.retention import plot, trials
+
+    paths = text_files(values["files"], heldout=values["heldout"])
+    settings = model_settings(values)
+    cases = cases_of(values)
+    trials.check(cases)
+    if values["plot"] is not None:
+        heatmap.check(values["plot"])
+    records = Records(values["save"])
+    output.quiet_libraries(settings, verbose=values["verbose"])
+    session = output.open_session(settings)
+    every = trials.trials(session, paths, cases, values["limit"], values["question"])
+    total = len(paths) * len(cases)
+    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
+        found, complete = output.collect(measure(every, records), advance, trials.so_far)
+    if records.reused and not values["quiet"]:
+        output.say(f"{records.reused:,} trials were taken from {values['save']}.")
+    rows = trials.rows(found)
+    output.show(rows, lambda: _tables(rows), as_json=values["json"])
+    pages.write(page, "Retention", settings, rows, _tables(rows), _plots(rows))
+    if values["plot"] is not None and rows:
+        plot.draw(rows, values["plot"], f"{session.model_name}: what memory keeps")
+    return 0 if complete else 130
+
+
+def _plots(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+
+    labelled = [(report.case_label(row, rows), row) for row in rows]
+    steps = [{"label": label, **step} for label, row in labelled for step in row["steps"]]
+    for name, title in BY_STEP.items():
+        if any(step[name] is not None for step in steps):
+            yield from pages.lines(
+                title, steps, ("tokens read", lambda s: s["tokens"]),
+                ("share", lambda s, name=name: s[name]),  # type: ignore[misc]
+                lambda s: str(s["label"]),
+            )  # fmt: skip
+    layers = [{"label": label, **layer} for label, row in labelled for layer in row["layers"]]
+    yield from pages.lines(
+        "Attention to memory by layer", layers, ("layer", lambda x: x["layer"]),
+        ("share", lambda x: x["attention"]), lambda x: str(x["label"]),
+    )  # fmt: skip
+
+
+def _tables(rows: list[Any]) -> Iterator[Any]:
+    from kvstream.evaluation import report
+    from kvstream.evaluation.retention.shares import PARTS
+
+    if not rows:  # interrupted before the first text
+        return
+    label = ("", lambda r: report.case_label(r, rows))
+    yield report.table(
+        "Means over the steps from the first eviction on, % (95% interval)",
+        [
+            label,
+            ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
+            ("texts", lambda r: str(r["texts"])),
+            ("hits, question", _cell("hit_question")),
+            ("hits, next chunk", _cell("hit_chunk")),
+            ("by chance", _cell("chance", around=False)),
+            ("heads alike", _cell("jaccard")),
+            ("held by all", _cell("shared")),
+            ("attention", _cell("attention")),
+            ("prompt, sinks", _cell("attention_sinks")),
+            ("retention", _cell("retention")),
+            ("age", _cell("age")),
+            ("spread", _cell("spread")),
+        ],
+        rows,
+    )
+    for name, title in BY_STEP.items():
+        shown = [r for r in rows if any(s[name] is not None for s in r["steps"])]
+        if shown:
+            columns = [(f"to {i + 1}/{PARTS}", _eighth(name, i, PARTS)) for i in range(PARTS)]
+            yield report.table(f"{title}, by eighths of the text, %", [label, *columns], shown)
+    columns = [(f"{i + 1}/{PARTS}", _part(i)) for i in range(PARTS)]
+    yield report.table("Where memory is from at the end, %", [label, *columns], rows)
+    yield _layers(rows, report)
+    for row in rows:
+        if row["compared"] < row["tokens"]:
+            yield (
+                f"{report.case_label(row, rows)}: hits are those of {row['compared']:,} of "
+                f"{row['tokens']:,} tokens; more of a text is not held whole within the length "
+                "that the model was trained for."
+            )
+
+
+def _layers(rows: list[Any], report: Any) -> Any:
+    """Attention to memory and age: a line for each layer, two columns for each case."""
+    lines: dict[int, dict[str, Any]] = {}
+    columns: list[tuple[str, Callable[[Any], Any]]] = [("layer", lambda line: str(line["layer"]))]
+    for row in rows:
+        label = report.case_label(row, rows)
+        for layer in row["layers"]:
+            line = lines.setdefault(layer["layer"], {"layer": layer["layer"]})
+            line[label] = f"{_percent(layer['attention']) or '-'} / {_percent(layer['age']) or '-'}"
+        columns.append((label, lambda line, label=label: line.get(label)))  # type: ignore[misc]
+    return report.table("Attention to memory / its age, by layer, %", columns, list(lines.values()))
+
+
+def _cell(name: str, *, around: bool = True) -> Callable[[Any], str | None]:
+    def pick(row: Any) -> str | None:
+        interval = row.get(f"{name}_interval") if around else None
+        told = _percent(row[name])
+        if told is None or interval is None:
+            return told
+        return f"{told} ({100 * interval[0]:.0f}-{100 * interval[1]:.0f})"
+
+    return pick
+
+
+def _eighth(name: str, part: int, parts: int) -> Callable[[Any], str | None]:
+    """The mean of the steps that end in this part of the text."""
+
+    def pick(row: Any) -> str | None:
+        end = row["steps"][-1]["tokens"]
+        inside = [
+            s[name] for s in row["steps"]
+            if (s["tokens"] - 1) * parts // end == part and s[name] is not None
+        ]  # fmt: skip
+        return _percent(sum(inside) / len(inside)) if inside else None
+
+    return pick
+
+
+def _part(number: int) -> Callable[[Any], str | None]:
+    return lambda row: _percent(row["parts"][number])
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f}"

@@ -1,0 +1,111 @@
+"""What methods keep, as a picture: by step, by layer, by place in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvstream.evaluation.heatmap import written
+from kvstream.evaluation.records import Record
+from kvstream.evaluation.report import case_label
+from kvstream.evaluation.retention.shares import PARTS
+from kvstream.evaluation.speed.plot import COLOURS, MARKS
+
+Points = list[tuple[float, float | None]]
+
+
+def _by_step(name: str) -> Callable[[Record], Points]:
+    return lambda row: [(s["tokens"], s[name]) for s in row["steps"]]
+
+
+def _by_layer(name: str) -> Callable[[Record], Points]:
+    return lambda row: [(layer["layer"], layer[name]) for layer in row["layers"]]
+
+
+def _by_part(row: Record) -> Points:
+    return [(i + 1, share) for i, share in enumerate(row["parts"])]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture; all that it shows are shares."""
+
+    title: str
+    axis: str
+    points: Callable[[Record], Points]
+    chance: bool = False
+    """Whether heads that choose at random have a share, too."""
+
+
+PANELS = (
+    Panel(
+        "held of what the question attends to", "tokens read", _by_step("hit_question"), chance=True
+    ),
+    Panel(
+        "held of what the next chunk attends to", "tokens read", _by_step("hit_chunk"), chance=True
+    ),
+    Panel("held by two heads, of what either holds", "tokens read", _by_step("jaccard")),
+    Panel("attention of the next chunk to memory", "tokens read", _by_step("attention")),
+    Panel("the same by layer", "layer", _by_layer("attention")),
+    Panel("where memory is from at the end", f"part of the text, of {PARTS}", _by_part),
+)
+COLUMNS = 3
+
+
+def draw(rows: Sequence[Record], path: Path, title: str) -> None:
+    """Write the picture; a panel of which nothing was measured is left out."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # equal pictures are equal files
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import PercentFormatter
+
+    drawn = [p for p in PANELS if any(y is not None for row in rows for _, y in p.points(row))]
+    columns = min(COLUMNS, len(drawn))
+    lines = -(-len(drawn) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, squeeze=False, layout="constrained",
+        figsize=(4.5 * columns, 3.1 * lines + 0.3 * (2 + len(rows) // 6)),
+    )  # fmt: skip
+    for axis in axes.flat[len(drawn) :]:
+        axis.axis("off")
+    for axis, panel in zip(axes.flat, drawn, strict=False):
+        if panel.chance:  # of the first case; memory of the others has about its size
+            _draw_line(axis, "by chance", _by_step("chance")(rows[0]), "#999999", "", ":")
+        for number, row in enumerate(rows):
+            mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
+            colour = COLOURS[number % len(COLOURS)]
+            _draw_line(axis, case_label(row, rows), panel.points(row), colour, mark, "-")
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axis.set_xlabel(panel.axis, fontsize=9)
+        axis.set_title(panel.title, fontsize=10)
+        axis.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axis.set_axisbelow(True)
+        axis.tick_params(labelsize=8, length=0)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    handles = {
+        label: handle
+        for axis in axes.flat
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center",
+        ncols=min(6, len(handles)), fontsize=9, frameon=False,
+    )  # fmt: skip
+    figure.suptitle(title, fontsize=11)
+    written(figure, path)
+
+
+def _draw_line(axis: Any, label: str, points: Points, colour: str, mark: str, style: str) -> None:
+    known = [(x, y) for x, y in points if y is not None]
+    if known:
+        xs, ys = zip(*known, strict=True)
+        axis.plot(
+            xs, ys, color=colour, linewidth=1.6, markersize=4, marker=mark, linestyle=style,
+            label=label,
+        )  # fmt: skip

@@ -1,0 +1,141 @@
+"""What methods keep of texts, step by step: a trial for each text and case, a row for each case.
+
+The questions of four papers: which of the tokens that are really attended to memory holds
+(InfiniPot, figures 2 and 3), how much attention memory gets and how much of it stays (IMDC, figures
+1, 6 and 7), how old it is and how spread (BumbleBee, figures 6 and 7; Cascading KV Cache, figure
+10).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from kvstream.errors import SourceError, UsageError
+from kvstream.evaluation.harness import ModelIdentity, open_reader
+from kvstream.evaluation.intervals import mean_interval
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
+from kvstream.evaluation.retention.watch import MEASURES, Watch, mean
+from kvstream.evaluation.retention.whole import Whole
+from kvstream.evaluation.sweep import Case
+from kvstream.input.sources import open_sources
+from kvstream.methods.registry import available
+from kvstream.session.session import Session
+from kvstream.tokenization.loading import TokenStream
+
+SUMMARIZED = (*MEASURES, "chance")
+
+
+def check(cases: Sequence[Case]) -> None:
+    """Raises UsageError for a method that evicts nothing."""
+    methods = available()
+    for name in dict.fromkeys(case.run.method for case in cases):
+        if not methods[name].evicts:
+            evicting = ", ".join(n for n, method in methods.items() if method.evicts)
+            raise UsageError(
+                f"{name} evicts nothing, so there is nothing to measure; choose from {evicting}."
+            )
+
+
+def trials(
+    session: Session,
+    paths: Sequence[str],
+    cases: Sequence[Case],
+    limit: int | None,
+    question: str | None,
+) -> Iterator[Trial]:
+    """One trial for each text and case."""
+    facts = ModelIdentity.of(session)
+    for path in paths:
+        size = Path(path).stat().st_size
+        for case in cases:
+            identity: Record = {
+                "bench": "retention", **facts.identity(), **case.identity(),
+                "text": Path(path).name, "size": size, "limit": limit, "question": question,
+            }  # fmt: skip
+            yield Trial(identity, partial(_run, session, path, case, limit, question))
+
+
+def _run(
+    session: Session, path: str, case: Case, limit: int | None, question: str | None
+) -> Record:
+    stream = TokenStream(session.tokenizer, open_sources([path], text=True))
+    ids = stream.read(limit if limit is not None else 2**62).ids.tolist()
+    if not ids:
+        raise SourceError(f"{path} has no text; leave it out.")
+    reader, prompt = open_reader(session, [question] if question else [], case.run, len(ids))
+    tail = prompt.tail(question) if question else []
+    whole = Whole(session.model, prompt.head, len(ids) + len(tail))
+    watch = Watch(ids, reader, whole, tail)
+    for _ in reader.read(watch):
+        watch.after_step()
+    return {"tokens": len(ids), **watch.record()}
+
+
+def rows(records: Sequence[Record]) -> list[Record]:
+    """A row for each case: means over the texts, in all, by step and by layer."""
+    return [_row(group) for group in grouped(records)]
+
+
+def _row(group: list[Record]) -> Record:
+    most = max(len(r["steps"]) for r in group)
+    by_step = [[r["steps"][i] for r in group if i < len(r["steps"])] for i in range(most)]
+    return {
+        "bench": "retention",
+        **{k: group[0].get(k) for k in CASE_KEYS},
+        "question": group[0]["question"],
+        "texts": len(group),
+        "tokens": sum(r["tokens"] for r in group),
+        "compared": sum(r["compared"] for r in group),
+        **_means(group),
+        "parts": _columns([r["parts"] for r in group]),
+        "steps": [
+            {"texts": len(steps), **_mean_of(steps), "tokens": _tokens(steps)} for steps in by_step
+        ],
+        "layers": [_layer(every) for every in zip(*(r["layers"] for r in group), strict=True)],
+    }
+
+
+def _means(group: list[Record]) -> Record:
+    """The mean of each measure over the steps of a text, then over texts, with its interval.
+
+    Steps before the first eviction do not count: there all heads hold the same, which is all.
+    """
+    found: Record = {}
+    steps = [[s for s in r["steps"] if s["chance"] < 1] for r in group]
+    for name in SUMMARIZED:
+        each = [v for of_text in steps if (v := mean(s[name] for s in of_text)) is not None]
+        found[name] = mean(each)
+        if len(set(each)) > 1:  # one text says nothing of others, and rules do not vary
+            _, low, high = mean_interval(each)
+            found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
+    return found
+
+
+def _mean_of(records: Sequence[Record]) -> Record:
+    return {name: mean(r[name] for r in records) for name in records[0]}
+
+
+def _tokens(steps: Sequence[Record]) -> int:
+    return round(statistics.fmean(s["tokens"] for s in steps))
+
+
+def _layer(records: Sequence[Record]) -> Record:
+    """One layer, averaged over texts."""
+    numbers = [{k: v for k, v in r.items() if k not in ("layer", "parts")} for r in records]
+    parts = _columns([r["parts"] for r in records])
+    return {"layer": records[0]["layer"], **_mean_of(numbers), "parts": parts}
+
+
+def _columns(lists: Sequence[Sequence[float]]) -> list[float | None]:
+    return [mean(column) for column in zip(*lists, strict=True)]
+
+
+def so_far(records: Sequence[Record]) -> str:
+    """What to say while it runs."""
+    last = records[-1]
+    hits = mean(s["hit_chunk"] for s in last["steps"])
+    told = "" if hits is None else f" {hits:.0%} of what is attended to"
+    return f"{last['method']}: {last['text']}{told}"
