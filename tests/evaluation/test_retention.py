@@ -249,8 +249,12 @@ def test_a_row_is_the_mean_of_texts_and_not_of_steps() -> None:
     assert low < row["hit_chunk"] < high
     assert [s["texts"] for s in row["steps"]] == [2, 2, 1]
     assert [s["hit_chunk"] for s in row["steps"]] == [pytest.approx(0.55), 0.4, None]
+    assert "age_interval" not in row, "no difference, no interval"
     (alone,) = trials.rows([record("a", [0.2, 0.4])])
     assert "hit_chunk_interval" not in alone, "one text says nothing of others"
+    early = record("a", [0.2, 0.4])
+    early["steps"][0] |= {"chance": 1, "age": 0.9}
+    assert trials.rows([early])[0]["age"] == 0.5, "nothing was evicted in the first step"
 
 
 def test_methods_that_keep_everything_are_refused() -> None:

@@ -48,7 +48,7 @@ PANELS = (
     ),
     Panel("held by two heads, of what either holds", "tokens read", _by_step("jaccard")),
     Panel("attention of the next chunk to memory", "tokens read", _by_step("attention")),
-    Panel("the same by layer, over all steps", "layer", _by_layer("attention")),
+    Panel("the same by layer", "layer", _by_layer("attention")),
     Panel("where memory is from at the end", f"part of the text, of {PARTS}", _by_part),
 )
 COLUMNS = 3

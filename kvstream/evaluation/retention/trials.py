@@ -99,12 +99,16 @@ def _row(group: list[Record]) -> Record:
 
 
 def _means(group: list[Record]) -> Record:
-    """The mean of each measure over the steps of a text, then over texts, with its interval."""
+    """The mean of each measure over the steps of a text, then over texts, with its interval.
+
+    Steps before the first eviction do not count: there all heads hold the same, which is all.
+    """
     found: Record = {}
+    steps = [[s for s in r["steps"] if s["chance"] < 1] for r in group]
     for name in SUMMARIZED:
-        each = [v for r in group if (v := mean(s[name] for s in r["steps"])) is not None]
+        each = [v for of_text in steps if (v := mean(s[name] for s in of_text)) is not None]
         found[name] = mean(each)
-        if len(each) > 1:  # one text says nothing of others
+        if len(set(each)) > 1:  # one text says nothing of others, and rules do not vary
             _, low, high = mean_interval(each)
             found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
     return found

@@ -90,8 +90,8 @@ class Watch(IdFeed):
         self._before = reader.seen
 
     def record(self) -> Record:
-        """All numbers: of the steps, of the layers over all steps, and where memory is from at the
-        end. Call it once, after the last step."""
+        """All numbers: of the steps, of the layers over the steps from the first eviction on, and
+        where memory is from at the end. Call it once, after the last step."""
         self._close()
         layers = [
             {
@@ -146,7 +146,7 @@ class Watch(IdFeed):
             values = [layer.get(name) for layer in self._layers]
             step[name] = step.get(name, mean(values))
             for sums, value in zip(self._sums, values, strict=True):
-                if value is not None:
+                if value is not None and step["chance"] < 1:
                     sums[name].append(value)
         self.steps[-1] = {k: _number(v) for k, v in step.items()}
 

@@ -117,9 +117,11 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
     from kvstream.evaluation.retention.shares import PARTS
 
+    if not rows:  # interrupted before the first text
+        return
     label = ("", lambda r: report.case_label(r, rows))
     yield report.table(
-        "Means over all steps, % (95% interval)",
+        "Means over the steps from the first eviction on, % (95% interval)",
         [
             label,
             ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
