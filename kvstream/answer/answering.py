@@ -15,8 +15,8 @@ import torch
 
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.coverage import coverage
-from kvstream.answer.sampling import Repetition, make_sampler
-from kvstream.answer.support import Calibration, Support, abstains, judge
+from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
+from kvstream.answer.support import REFUSAL, Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
@@ -177,7 +177,7 @@ def _written(
     shown = ""
     tokens = memory.reader.answer(
         tail,
-        make_sampler(memory.run),
+        make_sampler(memory.run, _refusal_limit(memory)),
         frozenset(memory.prompt.stop_ids),
         memory.run.max_tokens,
         may_compress=last,
@@ -199,6 +199,20 @@ def _written(
     yield "".join(waiting) + decoder.flush()
 
 
+def _refusal_limit(memory: Memory) -> RefusalLimit | None:
+    """That of the model, where it was calibrated and a question is answered."""
+    calibration = _calibration(memory)
+    if memory.prompt.task != "ask" or calibration is None or not calibration.refusal_limit:
+        return None
+    begun = (memory.tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
+    return RefusalLimit(tuple(sorted(set(begun))), calibration.refusal_limit)
+
+
+def _calibration(memory: Memory) -> Calibration | None:
+    model = memory.reader.model
+    return Calibration.of(model.facts.folder, model.fingerprint)
+
+
 def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
     """What the tokens `said` in answer to a question looked at."""
     found = attended(memory.reader, tail, said)
@@ -213,14 +227,13 @@ def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     """What speaks for the answer of a result and against it."""
-    model, trace = memory.reader.model, memory.trace
+    trace = memory.trace
     forms, known = trace.words, "the text"
     if forms is None and trace.passages is not None:
         forms, known = WordForms(), _kept(result)
         trace.prune(memory.reader.retained())
         forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
-    calibration = Calibration.of(model.facts.folder, model.fingerprint)
-    return judge(calibration, basis, result.question, result.answer, forms, known)
+    return judge(_calibration(memory), basis, result.question, result.answer, forms, known)
 
 
 def _result(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,14 +23,32 @@ digits and rules alone."""
 _SENTENCE_END = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？", "\n")
 
 
-def make_sampler(run: RunSettings) -> Callable[[Tensor], int]:
+@dataclass(frozen=True)
+class RefusalLimit:
+    """How much likelier than any other answer a refusal has to be for a model to refuse."""
+
+    tokens: tuple[int, ...]
+    """Those that a refusal begins with."""
+    limit: float
+    """Log-odds, in nats."""
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """The logits [V] of an answer's first token, those of a refusal lowered by the limit."""
+        logits = logits.clone()
+        logits[list(self.tokens)] -= self.limit
+        return logits
+
+
+def make_sampler(run: RunSettings, refusal: RefusalLimit | None = None) -> Callable[[Tensor], int]:
     """A function from logits [V], float32, to a token: greedy at temperature 0, else sampled.
 
-    Each answer takes a sampler of its own. With a repetition penalty (Keskar et al., "CTRL",
-    section 4.1) the logits of tokens that this answer has already are divided by it, or multiplied
-    where they are negative. Tokens of the text and of the question are not penalized: answers
-    consist of them.
+    Each answer takes a sampler of its own, whose first token obeys `refusal`. With a repetition
+    penalty (Keskar et al., "CTRL", section 4.1) the logits of tokens that this answer has already
+    are divided by it, or multiplied where they are negative. Tokens of the text and of the question
+    are not penalized: answers consist of them.
     """
+    if refusal is not None:
+        return _first(refusal, make_sampler(run))
     choose = _choice(run)
     if run.repetition_penalty == 1:
         return choose
@@ -46,6 +65,17 @@ def make_sampler(run: RunSettings) -> Callable[[Tensor], int]:
         return said[-1]
 
     return penalized
+
+
+def _first(refusal: RefusalLimit, choose: Callable[[Tensor], int]) -> Callable[[Tensor], int]:
+    begun = False
+
+    def limited(logits: Tensor) -> int:
+        nonlocal begun
+        first, begun = not begun, True
+        return choose(refusal(logits) if first else logits)
+
+    return limited
 
 
 def _choice(run: RunSettings) -> Callable[[Tensor], int]:

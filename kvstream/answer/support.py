@@ -48,6 +48,10 @@ one all any some such very because none nobody nothing nowhere never unknown
 COMMON = frozenset(_COMMON_WORDS.split())
 
 
+REFUSAL = "not in the text"
+"""What the prompt asks a model to say where the text has no answer."""
+
+
 def abstains(answer: str) -> bool:
     """Whether the answer says that the text has none."""
     return bool(_ABSTAINS.search(answer))
@@ -98,6 +102,8 @@ class Calibration:
     weights: Mapping[str, float]
     threshold: float
     """An answer with a smaller probability gets a warning."""
+    refusal_limit: float = 0.0
+    """Log-odds that the first token of a refusal needs; 0 is the model's own choice."""
 
     @classmethod
     def of(cls, folder: str | Path, fingerprint: str) -> Calibration | None:
@@ -112,7 +118,8 @@ class Calibration:
         try:
             found = json.loads(path.read_text("utf-8"))
             weights = {str(name): float(weight) for name, weight in found["weights"].items()}
-            made = cls(float(found["bias"]), weights, float(found["threshold"]))
+            limit = float(found.get("refusal_limit", 0.0))
+            made = cls(float(found["bias"]), weights, float(found["threshold"]), limit)
             made.probability(dict.fromkeys(SIGNALS, 0.0))
             return made if fingerprint in found["fingerprints"] else None
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -200,8 +200,8 @@ class Refusing:
     def __exit__(self, *error: object) -> None:
         answering.make_sampler = self.usual
 
-    def sampler(self, run: RunSettings) -> Any:
-        choose = self.usual(run)
+    def sampler(self, run: RunSettings, refusal: Any) -> Any:
+        choose = self.usual(run, refusal)
 
         def first(logits: torch.Tensor) -> int:
             if self.odds is None:
@@ -441,6 +441,7 @@ def fit(asked: argparse.Namespace) -> None:
             "bias": round(bias, 4),
             "weights": {n: round(float(w), 4) for n, w in zip(chosen, weights, strict=True)},
             "threshold": round(threshold, 4),
+            "refusal_limit": asked.refusal_limit,
             "measured": told["all"],
         }
         Path(asked.write).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -517,6 +518,7 @@ if __name__ == "__main__":
     two.add_argument("--folds", type=int, help="fit on all documents, measure on parts left out")
     two.add_argument("--warned", type=float, default=0.15)
     two.add_argument("--write")
+    two.add_argument("--refusal-limit", type=float, default=0.0, help="log-odds of a refusal")
     two.set_defaults(act=fit)
     three = commands.add_parser("refusals")
     three.add_argument("files", nargs="+")
