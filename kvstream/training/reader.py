@@ -131,7 +131,7 @@ class Training:
         state = torch.load(self.out / "state.pt", map_location="cpu", weights_only=True)
         for name, weight in self.weights.items():
             weight.data.copy_(state["weights"][name])
-        self.optimizer.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.totals = state["totals"]
 
     def save(self) -> None:

@@ -177,7 +177,7 @@ def test_a_head_without_weights_is_idle():
     weights = {n: p.detach().clone() for n, p in model.named_parameters()}
     weights["model.layers.1.self_attn.o_proj.weight"][:, :128] = 0.0
     recipe = {"layers": 2, "width": 256, "heads": 4, "inner": 32}
-    state = {"optimizer": {"masters": weights}, "recipe": recipe}
+    state = {"optimiser": {"masters": weights}, "recipe": recipe}
     ids = np.random.default_rng(0).integers(0, 8000, (4, 32))
     scales, losses = idle_heads(state, ids, np.full((4, 32), ANSWER, dtype=np.uint8))
     assert len(scales) == 2

@@ -97,8 +97,8 @@ def _run(page: Any, **values: Any) -> int:
 def _plots(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
 
-    labelled = [(report.case_label(row, rows), row) for row in rows]
-    steps = [{"label": label, **step} for label, row in labelled for step in row["steps"]]
+    labeled = [(report.case_label(row, rows), row) for row in rows]
+    steps = [{"label": label, **step} for label, row in labeled for step in row["steps"]]
     for name, title in BY_STEP.items():
         if any(step[name] is not None for step in steps):
             yield from pages.lines(
@@ -106,7 +106,7 @@ def _plots(rows: list[Any]) -> Iterator[Any]:
                 ("share", lambda s, name=name: s[name]),  # type: ignore[misc]
                 lambda s: str(s["label"]),
             )  # fmt: skip
-    layers = [{"label": label, **layer} for label, row in labelled for layer in row["layers"]]
+    layers = [{"label": label, **layer} for label, row in labeled for layer in row["layers"]]
     yield from pages.lines(
         "Attention to memory by layer", layers, ("layer", lambda x: x["layer"]),
         ("share", lambda x: x["attention"]), lambda x: str(x["label"]),
