@@ -147,7 +147,8 @@ class Memory:
                 f"{min(fixed)}= goes with the first reading; leave it out, or read everything "
                 f"again."
             )
-        request = request_of((), **{"command": "remember", **options})
+        given: dict[str, Any] = {"command": "remember", **options}
+        request = request_of((), **given)
         sources = open_sources(source, text=text, interrupted=request.interrupted)
         if self._skim is not None:
             skimming, skimmed = self._skim

@@ -236,7 +236,7 @@ def _train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> It
             apart = F.binary_cross_entropy_with_logits(said, wanted[at][rows], reduction="none")
             loss = (apart * real).sum() / real.sum()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             total, done = total + loss.item(), done + 1
         pairs = zip(layers, parts, scales, strict=True)
@@ -255,8 +255,8 @@ def _folded(scorer: Scorer, mean: Tensor, size: Tensor) -> Scorer:
     plain = Scorer(scorer.w1.shape[1], len(scorer.w1), scorer.w2.shape[-1])
     plain.load_state_dict(scorer.state_dict())
     with torch.no_grad():
-        plain.w1 /= size.flatten()
-        plain.b1 -= plain.w1 @ mean.flatten()
+        plain.w1.div_(size.flatten())
+        plain.b1.sub_(plain.w1 @ mean.flatten())
     return plain.requires_grad_(False)
 
 
