@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from draining import returned
 
 from kvstream.answer import answering
-from kvstream.answer.answering import NOT_SUPPORTED, answer
+from kvstream.answer.answering import NOT_SUPPORTED, _refusal_limit, answer, answered
 from kvstream.answer.citations import Basis
-from kvstream.answer.sampling import Repetition
-from kvstream.answer.support import FILE, Calibration, Support, absent, judge
+from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
+from kvstream.answer.support import FILE, Calibration, Support, absent, abstains, judge
 from kvstream.errors import ModelError
 from kvstream.events import Answered, AnswerToken, Result
 from kvstream.input.sources import open_sources
@@ -240,6 +241,36 @@ def test_a_model_without_a_calibration_is_not_doubted(session: Session, lease: P
     told = judge(None, guess, "Who?", "Harriet and 99", forms("Harriet"), "the text")
     assert told.probability is None
     assert told.doubts == ("The answer has words that are not in the text: 99",)
+
+
+def test_a_refusal_must_be_surer_than_the_limit() -> None:
+    refusal = RefusalLimit((3, 5), 1.5)
+    for odds, chosen in ((1.0, 7), (2.0, 3)):
+        logits = torch.zeros(9)
+        logits[7], logits[3] = 4.0, 4.0 + odds
+        kept = logits.clone()
+        choose = make_sampler(RunSettings(), refusal)
+        assert choose(logits) == chosen
+        assert torch.equal(logits, kept)
+        assert choose(logits) == 3  # later tokens are free
+    assert make_sampler(RunSettings())(logits) == 3
+
+
+def test_the_limit_comes_from_the_calibration_of_the_weights(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = remember(session, lease, EVERYTHING, "Who is the tenant?")
+    said = answered(memory, "Who is the tenant?")[0].answer
+    assert not abstains(said)
+    shipped = Calibration.of(session.model.facts.folder, session.model.fingerprint)
+    assert shipped is not None
+    assert shipped.refusal_limit == 0
+    eager = replace(shipped, refusal_limit=-1000.0)
+    monkeypatch.setattr(Calibration, "of", classmethod(lambda cls, *where: eager))
+    assert answered(memory, "Who is the tenant?")[0].answer.startswith("not")
+    summary = Request((), EVERYTHING, command="summarize")
+    reading = returned(session.read(open_sources([str(lease)]), summary))
+    assert _refusal_limit(reading) is None  # a summary refuses nothing
 
 
 def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None:
