@@ -77,8 +77,8 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
             _draw_line(axis, "by chance", _by_step("chance")(rows[0]), "#999999", "", ":")
         for number, row in enumerate(rows):
             mark = MARKS[(number + number // len(COLORS)) % len(MARKS)]
-            colour = COLORS[number % len(COLORS)]
-            _draw_line(axis, case_label(row, rows), panel.points(row), colour, mark, "-")
+            color = COLORS[number % len(COLORS)]
+            _draw_line(axis, case_label(row, rows), panel.points(row), color, mark, "-")
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axis.set_xlabel(panel.axis, fontsize=9)
@@ -101,11 +101,11 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     write(figure, path)
 
 
-def _draw_line(axis: Any, label: str, points: Points, colour: str, mark: str, style: str) -> None:
+def _draw_line(axis: Any, label: str, points: Points, color: str, mark: str, style: str) -> None:
     known = [(x, y) for x, y in points if y is not None]
     if known:
         xs, ys = zip(*known, strict=True)
         axis.plot(
-            xs, ys, color=colour, linewidth=1.6, markersize=4, marker=mark, linestyle=style,
+            xs, ys, color=color, linewidth=1.6, markersize=4, marker=mark, linestyle=style,
             label=label,
         )  # fmt: skip
