@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kvstream.methods.base import EntryTensor, ModelFacts, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scorer import load_scorers
+from kvstream.methods.tools.scorer import Scorer, load_scorers
 from kvstream.methods.tools.scoring import pool, pooling_width
 
 POSITIVE = 16.0
@@ -56,8 +56,10 @@ class Foresight(ScoredMethod):
             return
         assert isinstance(step.learned, nn.ModuleDict)
         (layer,) = step.layers
+        scorer = step.learned[str(layer)]
+        assert isinstance(scorer, Scorer)
         keys = step.keys()[0, :, -step.new :]
-        step.state["worth"][..., -step.new :] = step.learned[str(layer)](keys) + POSITIVE
+        step.state["worth"][..., -step.new :] = scorer.in_blocks(keys) + POSITIVE
 
     def votes(self, step: Step) -> Tensor | None:
         return step.state["worth"]

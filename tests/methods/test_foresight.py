@@ -61,6 +61,13 @@ def test_a_scorer_is_a_projection_a_convolution_and_a_sum() -> None:
         torch.testing.assert_close(said, (scorer.w3 @ (found[t] + beside.relu()) + scorer.b3)[0])
 
 
+@pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130, 200])
+def test_blocks_change_no_score(length: int) -> None:
+    torch.manual_seed(0)
+    scorer, keys = Scorer(6, hidden=4), torch.randn(2, length, 3)
+    torch.testing.assert_close(scorer.in_blocks(keys), scorer(keys))
+
+
 def test_rows_that_stand_for_no_token_part_what_they_lie_between() -> None:
     torch.manual_seed(0)
     scorer, keys = Scorer(6, hidden=4, width=3), torch.randn(2, 9, 3)

@@ -21,6 +21,9 @@ FILE = "foresight.safetensors"
 WIDTH = 9
 """Tokens that a score depends on: four to each side."""
 
+BLOCK = 64
+"""Tokens that are scored at once while a text is read."""
+
 
 class Scorer(nn.Module):
     """The share of one layer: a projection, a convolution along the text, a sum.
@@ -50,6 +53,16 @@ class Scorer(nn.Module):
             found = found * real[:, None]
         beside = conv1d(found.T[None], self.w2, self.b2, padding=self.w2.shape[-1] // 2)[0].T
         return linear(found + beside.relu(), self.w3, self.b3)[:, 0]
+
+    def in_blocks(self, keys: Tensor) -> Tensor:
+        """The same scores [n], of some tokens and their neighbors at a time: it takes little."""
+        beside, n = self.w2.shape[-1] // 2, keys.shape[1]
+        scores = []
+        for first in range(0, n, BLOCK):
+            start = max(0, first - beside)
+            said = self(keys[:, start : first + BLOCK + beside])
+            scores.append(said[first - start : first - start + BLOCK])
+        return torch.cat(scores)
 
 
 def path_of(model: ModelFacts, file: str = "") -> Path:
