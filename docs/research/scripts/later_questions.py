@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--budget", type=int, default=512)
     parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--first", type=int, default=0, help="number of the first text")
     parser.add_argument("--paragraphs", type=int, default=4, help="that people asked about")
     parser.add_argument("--questions", type=int, default=3, help="about each paragraph")
     parser.add_argument("--facts", type=int, default=3, help="planted; and as many keys")
@@ -158,7 +159,7 @@ def main() -> None:
     put = Planted(given.paragraphs, given.questions, given.facts)
     made = cache(lambda trial: document(session, filler, given.qa, given.tokens, put, trial))
     facts, trials = ModelIdentity.of(session).identity(), []
-    for number in range(given.trials):
+    for number in range(given.first, given.first + given.trials):
         for spec in given.cases:
             identity: Record = {
                 **facts, "case": spec, "tokens": given.tokens, "budget": given.budget,
