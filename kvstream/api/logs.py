@@ -10,9 +10,9 @@ from kvstream.logs.findings import ROWS
 from kvstream.logs.lines import LineParser, looks_like_log
 from kvstream.logs.page import WIDTH, page, page_of_screen, record
 from kvstream.logs.summary import LogSummary
-from kvstream.logs.telling import MOST_TOKENS, QUESTION, ROWS_READ, checked
+from kvstream.logs.telling import MOST_TOKENS, NOTHING_LEFT, QUESTION, ROWS_READ, checked
 
 __all__ = [
-    "MOST_TOKENS", "QUESTION", "ROWS", "ROWS_READ", "WIDTH", "LineParser", "LogSummary", "checked",
-    "looks_like_log", "page", "page_of_screen", "record",
+    "MOST_TOKENS", "NOTHING_LEFT", "QUESTION", "ROWS", "ROWS_READ", "WIDTH", "LineParser",
+    "LogSummary", "checked", "looks_like_log", "page", "page_of_screen", "record",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ all lines makes improbable, a drift is a quantity whose late values lie far from
 from __future__ import annotations
 
 import math
+import re
 import time as clock
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,6 +28,10 @@ LATE = 0.25
 """Share of the log before a template, from which it may be new."""
 CHANCE = 0.01
 """Chance at which lines spread over the whole log would all come that late."""
+BEGUN = 8
+"""Errors and warnings that may be listed in the order of time."""
+HARMLESS = 10
+"""Times its rate, at least, of a burst of lines with the level of information."""
 FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
@@ -51,6 +56,9 @@ TOGETHER = 4
 """Rare templates of one component, one after the other, that share one row."""
 NEAR = 60
 """Lines, and seconds, between two of these."""
+START, START_LINES = 12, 5
+"""Rare templates in one row that may be a start of the system, and those that must tell it."""
+_START = re.compile(r"\b(?:re)?start(?:s|ed|ing)?\b|\bboot(?:s|ed|ing)?\b|\bLinux version\b", re.I)
 _WEIGHT = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
 SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
 
@@ -88,6 +96,9 @@ class Report:
     """Everything to report about a log so far."""
 
     findings: list[Finding]
+    begun: list[Finding]
+    """The first errors and warnings that were missing in a quarter of the log, in the order of
+    time; small screens have no room for the rows of all."""
     templates: int
     """Templates that could have been reported."""
     lines_told: int
@@ -152,7 +163,7 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     when = Clock(log)
     order = sorted(log.total.buckets)
     shapes = [s for s in log.shapes if not news or s.count > s.reported]
-    bursts = {s.first_line: _burst(s, log, order) for s in shapes}
+    bursts = {s.first_line: _telling(s, _burst(s, log, order)) for s in shapes}
     onsets = [
         (start, shape)
         for shape in shapes
@@ -170,7 +181,22 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
             finding.notes = [note for note in finding.notes if note != "new"]
     told = sum(f.count for f in chosen if f.templates)
     every = sum(s.count - (s.reported if news else 0) for s in shapes)
-    return Report(chosen, len(shapes), told, every)
+    begun = [] if news or log.by_line else _begun(found, log)
+    return Report(chosen, begun, len(shapes), told, every)
+
+
+def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
+    """The best errors and warnings that are missing at first, in the order of time."""
+    late: list[tuple[float, int, Finding]] = []
+    first = [f for f in found if f.section == SECTIONS[0]]
+    for finding in sorted(first, key=lambda f: -f.score)[:BEGUN]:
+        low = finding.low
+        if low is not None:
+            bucket = int(low // log.width)
+            before = sum(n for b, n in log.total.buckets.items() if b < bucket)
+            if before > LATE * log.total.count:
+                late.append((low, finding.first_line, finding))
+    return [finding for *_, finding in sorted(late, key=lambda each: each[:2])]
 
 
 def _chosen(found: list[Finding], rows: int) -> list[Finding]:
@@ -321,6 +347,8 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
             f"the first of {len(run):,} rare templates, counted together, until "
             f"{when(last.high, last.last_line)}",
         )
+        if len(run) >= START and any(_START.search(f.message) for f in run[:START_LINES]):
+            first.notes.insert(1, "looks like a start of the system")
         first.count, first.templates = sum(f.count for f in run), len(run)
         first.last_line, first.last_time, first.high = last.last_line, last.last_time, last.high
         first.score = max(f.score for f in run) + math.log10(len(run))
@@ -389,6 +417,16 @@ def _burst(series: Series, log: LogSummary, order: list[int]) -> tuple[int, int,
     rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
     factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
     return order[start], order[end], lines, factor
+
+
+def _telling(
+    shape: Shape, burst: tuple[int, int, int, float] | None
+) -> tuple[int, int, int, float] | None:
+    """The burst, unless the lines say that they are harmless and there are not many more of them:
+    what people do comes in small bursts.
+    """
+    harmless = shape.level in ("info", "debug")
+    return None if burst is None or (harmless and burst[3] < HARMLESS) else burst
 
 
 def _onset(

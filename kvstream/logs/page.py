@@ -134,6 +134,8 @@ def page(
     when = Clock(log)
     made = report(log, rows, news=news)
     lines = [line for part in head(log).split("\n") for line in wrap(part, width)]
+    if len(made.begun) > 1 and not brief:
+        lines += wrap(_in_order(made.begun, log, when), width)
     section = ""
     for finding in made.findings:
         if finding.section != section:
@@ -162,10 +164,24 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
     return page(log, FEWEST, news=news, width=width, brief=brief)
 
 
+def _place(finding: Finding, log: LogSummary) -> str:
+    name, number = log.where(finding.first_line)
+    return f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
+
+
+def _in_order(found: list[Finding], log: LogSummary, when: Clock) -> str:
+    """When each of these errors and warnings begins, by line and component."""
+    parts: dict[tuple[str, str], str] = {}
+    for finding in found:
+        by = _short(next(iter(finding.components), ""))
+        at = when(finding.low, finding.first_line)
+        parts.setdefault((at, by), f"{at} {_place(finding, log)} {by}".strip())
+    return f"first seen, in order of time: {'; '.join(parts.values())}"
+
+
 def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str]:
     """The lines of a finding."""
-    name, number = log.where(finding.first_line)
-    place = f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
+    place = _place(finding, log)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
     by = ", ".join(map(_short, list(finding.components)[:2]))

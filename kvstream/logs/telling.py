@@ -6,34 +6,89 @@ import re
 
 QUESTION = (
     "This is a table of the lines of a log. L is the number of a line. In three sentences: what "
-    "went wrong, when, and what happened just before? Give the line numbers, such as L12."
+    "went wrong, when, and what happened just before? Give a line number in each sentence, such "
+    "as L12."
 )
+NOTHING_LEFT = "The paragraph is left out: no sentence cites a line and agrees with its row."
 MOST_TOKENS = 200
 ROWS_READ = 6
 """Rows of the page that the model reads."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
-_LINE = re.compile(r"\bL\d|:\d|\bline \d")
+_ROW = re.compile(r" {0,8}[\d,]+ |\[line \d")
+_INDENTED = " "
+_PLACE = re.compile(r"(?:(?:^|\s\s)(?:L|[^\s:]+:)|^\[line )(\d+)(?=\s\s|$|\])", re.MULTILINE)
+_CITED = re.compile(
+    r"\bL\d[\d,]*|\b[Ll]ines? \d[\d,]*(?:(?:, | and |, and )\d+)*|[A-Za-z][\w./-]*:\d+\b"
+)
+_DIGITS = re.compile(r"(?:(?<=:)|(?<=L)|(?<=\s)|^)\d[\d,]*")
 _TERM = re.compile(r"\d+(?:[.,:/-]\d+)*|[A-Za-z_][\w.$/@-]*[\w$]|[A-Z]")
+_PARTS = re.compile(r"[:/.$@-]")
 
 
 def checked(paragraph: str, page: str) -> tuple[str, list[str]]:
-    """The sentences whose numbers and names all stand on the page, and the others.
+    """The sentences that cite rows and agree with them, and the others.
 
-    A name is a word with a digit, a capital, or a sign such as ``_`` or ``.`` in it; a capital at
-    the beginning of a sentence makes none. Nothing stays where no sentence names a line.
+    A sentence cites a row by the number of its line (``L12``, ``line 12``, ``server.log:12``). Its
+    numbers and names must all stand in the rows that it cites, not elsewhere on the page. A name is
+    a word with a digit, a capital, or a sign such as ``_`` or ``.`` in it; a capital at the
+    beginning of a sentence makes none.
+
+    Args:
+        paragraph: what the model wrote.
+        page: the table that it read, made by `page` for 120 columns or more, or lines that begin
+            with ``[line 12]``.
     """
-    known = {_plain(term) for term in _TERM.findall(page)}
-    known |= {part for term in known for part in re.split(r"[:/.$@-]", term)}
+    rows = _rows(page)
     kept: list[str] = []
     removed: list[str] = []
     for sentence in filter(None, map(str.strip, _SENTENCE.split(" ".join(paragraph.split())))):
-        (kept if _stands(sentence, known) else removed).append(sentence)
-    if not any(_LINE.search(sentence) for sentence in kept):
-        return "", kept + removed
+        (kept if _stands(sentence, rows) else removed).append(sentence)
     return " ".join(kept), removed
 
 
-def _stands(sentence: str, known: set[str]) -> bool:
+def _rows(page: str) -> dict[str, set[str]]:
+    """The terms of each row, by the number of its line. Two rows may have the same one, in two
+    sources.
+    """
+    texts: list[str] = []
+    inside = False
+    for line in page.split("\n"):
+        if _ROW.match(line):
+            texts.append(line)
+            inside = True
+        elif inside and line.startswith(_INDENTED):
+            texts[-1] += f"\n{line}"
+        else:
+            inside = False
+    rows: dict[str, set[str]] = {}
+    for text in texts:
+        if place := _PLACE.search(text):
+            rows.setdefault(place.group(1), set()).update(_terms(text))
+    return rows
+
+
+def _terms(text: str) -> set[str]:
+    """The numbers and names of a row, parts of names, and numbers without their end: a time
+    without its seconds, an address without its port.
+    """
+    terms: set[str] = set()
+    for found in _TERM.finditer(text):
+        term = _plain(found.group())
+        terms.add(term)
+        terms.update([term.rpartition(":")[0]] if term[0].isdigit() else _PARTS.split(term))
+    return terms
+
+
+def _stands(sentence: str, rows: dict[str, set[str]]) -> bool:
+    places = [
+        number.replace(",", "")
+        for citation in _CITED.findall(sentence)
+        for number in _DIGITS.findall(citation)
+    ]
+    if not places or any(place not in rows for place in places):
+        return False
+    known = set().union(*(rows[place] for place in places)) | {f"l{p}" for p in places}
+    known |= set(places)
     for found in _TERM.finditer(sentence):
         term = found.group()
         inner = term[1:] if not sentence[: found.start()].strip("\"'( ") else term

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvstream.cli.shared import logs
 from kvstream.logs.page import page
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.telling import NOTHING_LEFT
 
 
 def lines(day: int, count: int = 20) -> str:
@@ -65,6 +67,23 @@ def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
 def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session, log) -> None:
     for option in (["--as", "prose"], ["--budget", "512"], ["--no-extract"]):
         assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "first"),
+    [
+        ("The shop failed at 12:00:07 (L8). It burned.", "The shop failed at 12:00:07 (L8)."),
+        ("The shop failed at 12:00:07 (L1).", NOTHING_LEFT),
+        ("", NOTHING_LEFT),
+    ],
+)
+def test_a_paragraph_keeps_what_its_rows_say(cli, log, monkeypatch, written, first) -> None:
+    answer = SimpleNamespace(text=written)
+    model = SimpleNamespace(ask=lambda **_: answer)
+    monkeypatch.setattr(logs, "open_model", lambda options: model)
+    ran = cli("summarize", log, "-m", "smollm2")
+    assert ran.code == 0
+    assert ran.stdout.startswith(f"{first}\n\n20 lines")
 
 
 def test_rotated_logs_are_read_in_the_order_of_their_times(tmp_path) -> None:

@@ -346,6 +346,34 @@ def test_rare_templates_of_one_start_are_one_row() -> None:
     assert "the first of 25 rare templates" in rare[0].notes[0]
 
 
+def test_a_start_of_the_system_is_named() -> None:
+    words = ["klogd started", *(f"{'abcdefghijklmnop'[i] * 4} is ready" for i in range(14))]
+    begin = [(0.0 + 60 * i, "cron[7]: job done") for i in range(400)]
+    lines = begin + [(20_000 + i, f"kernel: {w}") for i, w in enumerate(words)]
+    (row,) = [f for f in report(finished(lines)).findings if f.templates > 10]
+    assert row.notes[1] == "looks like a start of the system"
+
+
+def test_errors_that_are_new_are_listed_in_the_order_of_time() -> None:
+    lines = [(60.0 * i, f"INFO shop: order {i}") for i in range(400)]
+    lines.append((18_000, "WARN net: address changed"))
+    lines += [(18_100 + i, "ERROR shop: cannot reach mail") for i in range(20)]
+    lines.append((18_030, "FATAL mail: gone"))
+    text = page(finished(lines))
+    assert "in order of time: 05:00:00 L302 net; 05:00:30 L303 mail; 05:01:40 L305 shop\n" in text
+    assert text.index("FATAL") < text.index("WARNING")
+
+
+def test_small_bursts_of_harmless_lines_are_none() -> None:
+    for level, told in (("INFO", False), ("ERROR", True)):
+        rng = random.Random(4)
+        lines = [(rng.uniform(0, 86_400), f"{level} ui: drawn {i}") for i in range(400)]
+        lines += [(rng.uniform(0, 86_400), f"INFO db: read {i}") for i in range(4000)]
+        lines += [(40_000 + i, f"{level} ui: drawn {i}") for i in range(30)]
+        notes = [n for f in report(finished(lines)).findings for n in f.notes]
+        assert any("burst of" in n for n in notes) == told
+
+
 def test_interleaved_streams_keep_their_levels_and_components() -> None:
     lines = []
     for n in range(200):

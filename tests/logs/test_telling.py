@@ -13,6 +13,7 @@ Errors and warnings
         L1020  18:06:26 to 18:06:28; new; on node = MININT-FNANLI5
   1,347 ERROR disk: /dev/sdb1 is full
         L912  03:15:11
+        1 WARNING  03:15:09  server.log:77  disk: /dev/sdb1 is at 99%
 """
 
 
@@ -23,6 +24,9 @@ Errors and warnings
         "There are 1347 errors of the disk at L912.",
         "TaskListener exited at L1020 with NoRouteToHostException.",
         "Node MININT-FNANLI5 is named in L1020.",
+        "The disk was full at 03:15 (line 912).",
+        "First the disk was at 99% (server.log:77), then it was full (L912).",
+        "Lines 77 and 912 are about /dev/sdb1.",
     ],
 )
 def test_what_is_on_the_page_stays(sentence: str) -> None:
@@ -32,15 +36,20 @@ def test_what_is_on_the_page_stays(sentence: str) -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
-        "The disk was full at 03:15:12.",
+        "The disk was full at 03:15:12 (L912).",
         "It began at L913.",
-        "There are 1348 errors.",
-        "The NameNode failed.",
-        "It is the service orders_db.",
-        "Later Hadoop stopped.",
+        "There are 1348 errors (L912).",
+        "The NameNode failed (L1020).",
+        "It is the service orders_db (L912).",
+        "Later Hadoop stopped (L1020).",
+        "There were 1347 errors.",
+        "The disk was full at 18:06:26 (L912).",
+        "TaskListener exited because the disk was full (L912).",
+        "The disk was full for 15 minutes (L912).",
+        "Of 2,000 lines one is L912.",
     ],
 )
-def test_a_sentence_with_another_number_or_name_is_removed(sentence: str) -> None:
+def test_a_sentence_without_a_row_that_has_its_numbers_and_names_is_removed(sentence: str) -> None:
     assert checked(f"The disk is full (L912). {sentence}", PAGE) == (
         "The disk is full (L912).",
         [sentence],

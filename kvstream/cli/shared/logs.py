@@ -16,6 +16,7 @@ import click
 
 from kvstream.api.logs import (
     MOST_TOKENS,
+    NOTHING_LEFT,
     QUESTION,
     ROWS,
     ROWS_READ,
@@ -181,14 +182,14 @@ class _Reports:
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
                 self._out.write(f"\n--- {now}: {lines - self._told:,} new lines ---\n")
-            if paragraph:
-                self._out.write(f"{in_lines(paragraph)}\n\n")
+            if writes:
+                self._out.write(f"{in_lines(paragraph or NOTHING_LEFT)}\n\n")
             self._out.write(self._page(news=news))
         self._out.flush()
         if removed and not self._options.quiet:
             self._tell(
-                f"Removed from the paragraph: {len(removed)} of its sentences, which have numbers "
-                "or names that are not in the table, or name no line."
+                f"Removed from the paragraph: {len(removed)} of its sentences, which name no "
+                "line, or have numbers or names that are not in the rows of these lines."
             )
         log.mark()
         self._told = lines
