@@ -31,6 +31,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.joining import Joiner, join
 from kvstream.memory.saving import look, save
+from kvstream.methods.automatic import SETTINGS
 from kvstream.run.request import Request
 from kvstream.session.session import finished
 from kvstream.session.sharding import cut, read_part
@@ -114,13 +115,14 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
     alone: list[bool] = []
     joined: list[bool] = []
     budget = options.budget or 1024
+    own_settings = SETTINGS.get(options.method, {})
     for group in options.texts:
         memories, asked = [], []
         for number in range(options.parts):
-            name = f"group{group}-{number}-{budget}"
+            name = f"group{group}-{number}-{options.method}-{budget}"
             seed = 1000 + options.parts * group + number
             path, own = bench.text(name, options.tokens or 4096, seed, options.facts)
-            run = RunSettings(Budget(tokens=budget), "keydiff", {"pool": "15"}, max_tokens=32)
+            run = RunSettings(Budget(tokens=budget), options.method, own_settings, max_tokens=32)
             request = Request((), run, "remember")
             memory = bench.memory(
                 name,
@@ -134,7 +136,9 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
         both = memories[0]
         for memory in memories[1:]:
             both = join(both, memory, 4096)
-        joined += bench.found(f"group{group}-joined-{budget}{options.tag}", both, asked)
+        joined += bench.found(
+            f"group{group}-joined-{options.method}-{budget}{options.tag}", both, asked
+        )
         told("the right document's memory", alone)
         told(f"{options.parts} documents in one", joined)
         beside(alone, joined)
@@ -160,6 +164,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--budget", type=int)
     parser.add_argument("--facts", type=int, default=6, help="in each text")
+    parser.add_argument("--method", default="foresight", help="of the documents' memories")
     parser.add_argument("--tag", default="", help="of the answers' files: another way to join")
     parser.add_argument("--seconds", type=float, default=1e9, help="end soon behind so many")
     options = parser.parse_args()
