@@ -209,9 +209,9 @@ def test_the_penalty_reaches_the_answer(
     seen: list[RunSettings] = []
     made = answering.make_sampler
 
-    def noted(run: RunSettings) -> Callable[[torch.Tensor], int]:
+    def noted(run: RunSettings, *more: Any) -> Callable[[torch.Tensor], int]:
         seen.append(run)
-        return made(run)
+        return made(run, *more)
 
     monkeypatch.setattr(answering, "make_sampler", noted)
     asked(session, note, repetition_penalty=1.3, max_tokens=4)

@@ -29,6 +29,7 @@ class FakeSession:
     """Tells of a document of ``tokens`` tokens; answers with ``pieces``."""
 
     default_extract = True
+    foresees = False
     tokens: int | None = 8192
     chunk = 512
     pause = 0.0
