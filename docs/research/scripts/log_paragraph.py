@@ -2,8 +2,8 @@
 
     python docs/research/scripts/log_paragraph.py ../shared/data/logs -m smollm2 --wording 0
 
-Each log of the folder becomes a table of its first rows; the model answers, and the sentences with
-a number or a name that the table lacks are removed. A person judges what is left.
+Each log of the folder becomes a table of its first rows; the model answers, and sentences are
+removed unless they cite the rows that have their numbers and names. A person judges what is left.
 """
 
 from __future__ import annotations
