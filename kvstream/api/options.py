@@ -153,9 +153,11 @@ _RUN = {
 }  # fmt: skip
 """Options of a run, and what `RunSettings` calls them."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
-_REQUEST = ("system", "strict", "thin", "interrupted", "command")
-_ELSEWHERE = ("extract", "passages", "reread", "every", "checkpoint", "checkpoint_every")
-_KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST, *_ELSEWHERE})
+_REQUEST = (
+    "system", "strict", "thin", "interrupted", "command", "extract", "passages", "reread", "every",
+    "checkpoint", "checkpoint_every",
+)  # fmt: skip
+_KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 
 
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
