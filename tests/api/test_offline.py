@@ -7,6 +7,7 @@ import sys
 import pytest
 
 PROGRAM = """
+import os
 import socket
 import sys
 import huggingface_hub.constants  # reads HF_HUB_OFFLINE now, and never again
@@ -16,6 +17,9 @@ asked = []
 
 def refused(*address, **more):
     asked.append(address)
+    if sys.argv[1] == "online":  # one is enough: the library would try again for a minute
+        print(len(asked), flush=True)
+        os._exit(0)
     raise OSError("no network here")
 
 socket.getaddrinfo = socket.create_connection = socket.socket.connect = refused

@@ -187,7 +187,12 @@ def test_pyramid_chooses_as_snapkv_does() -> None:
         assert torch.equal(pyramid.origin, snap.origin)
 
 
-POOLING = [name for name, method in available().items() if hasattr(method(), "pool")]
+# The scores of foresight come from a trained network: no attention makes a token stand out.
+POOLING = [
+    name
+    for name, method in available().items()
+    if hasattr(method(), "pool") and name != "foresight"
+]
 
 
 @pytest.mark.parametrize("name", POOLING)
