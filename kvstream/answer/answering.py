@@ -201,8 +201,10 @@ def _written(
 
 def _refusal_limit(memory: Memory) -> RefusalLimit | None:
     """That of the model, where it was calibrated and a question is answered."""
+    if memory.prompt.task != "ask":
+        return None
     calibration = _calibration(memory)
-    if memory.prompt.task != "ask" or calibration is None or not calibration.refusal_limit:
+    if calibration is None or not calibration.refusal_limit:
         return None
     begun = (memory.tokenizer.encode(start + REFUSAL)[0] for start in ("", " "))
     return RefusalLimit(tuple(sorted(set(begun))), calibration.refusal_limit)

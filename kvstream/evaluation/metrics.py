@@ -15,8 +15,6 @@ from kvstream.errors import UsageError
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _DIGITS = re.compile(r"\d+")
-ABSTENTION = "not in the text"
-"""What the embedded model says when the text does not answer the question."""
 
 
 def normalize(text: str) -> str:
