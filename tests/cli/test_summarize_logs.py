@@ -125,10 +125,11 @@ def test_following_tells_what_is_new(log) -> None:
     assert ran.returncode in (0, 143)
 
 
-def test_the_rows_of_the_guide_are_those_of_the_pages(data: Path) -> None:
-    guide = Path(__file__).parents[2] / "docs/guide/summarize-a-log.md"
-    *_, apache, others = [b for b in re.findall(r"```text\n(.*?)```", guide.read_text(), re.DOTALL)
-                          if "WARNING" in b or "ERROR" in b]  # fmt: skip
+def test_the_rows_of_the_docs_are_those_of_the_pages(data: Path) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    apache, others = [b for page in ("guide/summarize-a-log.md", "research/examples.md")
+                      for b in re.findall(r"```text\n(.*?)```", (docs / page).read_text(), re.DOTALL)
+                      if "WARNING" in b or "ERROR" in b]  # fmt: skip
     blocks = {"apache": apache}
     for part in others.split("# ")[1:]:
         title, _, rows = part.partition("\n")
