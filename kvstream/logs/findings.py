@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time as clock
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -49,7 +50,8 @@ DEVIATIONS = 6.0
 FARTHER = 1.4
 """Times the second one that a short change goes."""
 LONGEST_GAP = 900.0
-"""Seconds (lines, in a log without times) before a burst in which a line may explain it."""
+"""Seconds (lines, in a log without times) before a burst in which a line may explain it, and
+between two bursts that tell the same."""
 CAUSE = 5.0
 """What a rare line before a flood of errors scores; two less before another flood."""
 TOGETHER = 4
@@ -88,7 +90,10 @@ class Finding:
     templates: int = 1
     """Templates of the row; 0: it is about a component."""
     together: tuple[str, int] | None = None
-    """What happens, and in which bucket: findings that share it tell the same."""
+    """What happens, and in which bucket: findings that share it tell the same, if they begin near
+    each other. A bucket of a log of months lasts hours."""
+    begin: float = 0.0
+    """When it happens, as exactly as that is known."""
 
 
 @dataclass
@@ -215,11 +220,14 @@ def _chosen(found: list[Finding], rows: int) -> list[Finding]:
 def _ranked(found: list[Finding]) -> list[Finding]:
     """From the highest score down; of findings that tell the same, all but two come later."""
     found = sorted(found, key=lambda f: -f.score)
-    seen: dict[tuple[str, int], int] = {}
+    seen: dict[tuple[str, int], Counter[float]] = {}
     for finding in found:
         if finding.together is not None:
-            seen[finding.together] = seen.get(finding.together, 0) + 1
-            finding.score -= 4 * max(seen[finding.together] - 2, 0)
+            begins = seen.setdefault(finding.together, Counter())
+            near = (time for time in begins if abs(time - finding.begin) <= LONGEST_GAP)
+            begin = next(near, finding.begin)
+            begins[begin] += 1
+            finding.score -= 4 * max(begins[begin] - 2, 0)
     return sorted(found, key=lambda f: -f.score)
 
 
@@ -248,9 +256,10 @@ def _finding(
         score += 1
     changed = False
     together: tuple[str, int] | None = None
+    begin = 0.0
     if burst is not None:
         start, end, lines, factor = burst
-        together = "burst", start
+        together, begin = ("burst", start), _begin(shape, start, log)[0]
         if lines == shape.count:
             notes.append(f"one burst of {lines:,} lines")
         else:
@@ -266,7 +275,7 @@ def _finding(
     silence = None if rare else _silence(shape, log, order)
     if silence is not None:
         start, gap_end, expected = silence
-        together = together or ("silence", start)
+        together = together or ("silence", start)  # which begins with its bucket
         until = "since" if gap_end is None else "from"
         to = "" if gap_end is None else f" to {when.bucket(gap_end)}"
         notes.append(
@@ -312,7 +321,7 @@ def _finding(
         first_time if news and shape.reported else shape.low, shape.high,
         shape.example, message_of(shape.message), shape.trace, notes,
         _variables(shape), dict(shape.components.most_common(3)), score,
-        together=together,
+        together=together, begin=begin,
     )  # fmt: skip
 
 
@@ -437,7 +446,12 @@ def _onset(
         return None
     if shape.level not in SEVERE and burst[2] < MUCH * log.total.count:
         return None
-    start = burst[0] * log.width
+    return _begin(shape, burst[0], log)
+
+
+def _begin(shape: Shape, bucket: int, log: LogSummary) -> tuple[float, int]:
+    """When a burst in this bucket begins: a time, and a line if the template is new then."""
+    start = bucket * log.width
     first = float(shape.first_line) if log.by_line else shape.first_time
     if first is not None and start <= first < start + log.width:
         return first, shape.first_line

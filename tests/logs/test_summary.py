@@ -100,6 +100,30 @@ def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
     return lines
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_burst_hours_from_a_flood_outranks_errors_of_every_day(seed: int) -> None:
+    """In a log of three months, a burst and a flood of one day share a bucket of nine hours."""
+    rng = random.Random(seed)
+    lines = [(rng.uniform(0, 90 * 86_400), f"INFO shop: order {i}") for i in range(5000)]
+    for name in ("ba", "ke", "lo", "mi", "nu", "ra", "so", "ti"):
+        for _ in range(500):
+            moment = rng.uniform(0, 90 * 86_400)
+            lines.append((moment, f"ERROR {name}: {name} lost {rng.randint(1, 9999)}"))
+    flood = 60 * 86_400 + 8 * 3600
+    for name in ("red", "green", "blue"):
+        for i in range(300):
+            moment = flood + rng.expovariate(1 / 120)
+            lines.append((moment, f"ERROR shop: {name} order {i} is not saved"))
+    lines += [(flood + 3 * 3600 + i, f"ERROR disk: sector {i} is bad") for i in range(150)]
+    log = finished(lines)
+    assert log.width > 4 * 3600
+    errors = [f for f in report(log).findings if f.level == "error"]
+    bursts = [f for f in errors if any("one burst of" in note for note in f.notes)]
+    assert "sector <*> is bad" in [f.text for f in bursts]
+    assert errors[: len(bursts)] == bursts
+    assert len(errors) > len(bursts)  # the others are told, below
+
+
 def test_a_silence_and_a_slow_day_of_a_long_log_are_told() -> None:
     lines = months(random.Random(11))
     day = 86_400
