@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from kvstream.logs.lines import SEVERE, message_of
-from kvstream.logs.summary import Component, Gap, LogSummary, Series, Shape, Variable
+from kvstream.logs.summary import RUSH, Component, Gap, LogSummary, Series, Shape, Variable
 from kvstream.logs.swings import Swing
 from kvstream.logs.templates import WILDCARD, shown
 
@@ -144,9 +144,13 @@ class Clock:
         first, last = self(low, finding.first_line), self(high, finding.last_line)
         if finding.count == 1 or first == last:
             return first
-        if low is not None and high is not None and low // 86400 == high // 86400:
-            last = self._as("%H:%M:%S", high, finding.last_line)
-        return f"{first} to {last}"
+        return f"{first} to {self.after(low, high, finding.last_line)}"
+
+    def after(self, low: float | None, time: float | None, line: int) -> str:
+        """A time behind another one that is written before it: the day only if it differs."""
+        if low is None or time is None or low // 86400 != time // 86400:
+            return self(time, line)
+        return self._as("%H:%M:%S", time, line)
 
     def bucket(self, bucket: int) -> str:
         """When a bucket begins."""
@@ -236,7 +240,7 @@ def _finding(
     log: LogSummary,
     order: list[int],
     burst: tuple[int, int, int, float] | None,
-    onsets: list[tuple[tuple[float, int], Shape]],
+    onsets: list[tuple[Onset, Shape]],
     when: Clock,
     *,
     news: bool,
@@ -259,15 +263,18 @@ def _finding(
     begin = 0.0
     if burst is not None:
         start, end, lines, factor = burst
-        together, begin = ("burst", start), _begin(shape, start, log)[0]
+        onset = _begin(shape, burst, log)
+        together, begin = ("burst", start), onset.time
         if lines == shape.count:
             notes.append(f"one burst of {lines:,} lines")
         else:
+            during = _from_to(shape, start, end, when)
+            if start == end and onset.within <= RUSH and log.width > LONGEST_GAP:
+                during = f"around {when(onset.time, int(onset.time))}"  # a bucket lasts hours
             how = (
-                f"burst of {lines:,} of these lines {_from_to(shape, start, end, when)}"
+                f"burst of {lines:,} of these lines {during}"
                 if 2 * lines > shape.count
-                else f"burst of {lines:,} lines {_from_to(shape, start, end, when)} "
-                f"({factor:.0f} times its rate)"
+                else f"burst of {lines:,} lines {during} ({factor:.0f} times its rate)"
             )
             notes.append(how)
         score += 2 + min(math.log10(lines), 4)
@@ -378,7 +385,9 @@ def _from_to(shape: Shape, start: int, end: int, when: Clock) -> str:
     if shape.low is not None and shape.high is not None:
         low, high = max(low, shape.low), min(high, shape.high)
     first, last = when(low, max(int(low), 1)), when(high, int(high))
-    return f"from {first}" if first == last else f"from {first} to {last}"
+    return (
+        f"from {first}" if first == last else f"from {first} to {when.after(low, high, int(high))}"
+    )
 
 
 def _is_new(shape: Shape, log: LogSummary) -> bool:
@@ -438,39 +447,56 @@ def _telling(
     return None if burst is None or (harmless and burst[3] < HARMLESS) else burst
 
 
+@dataclass(frozen=True)
+class Onset:
+    """When a burst begins."""
+
+    time: float
+    """Or the line, in a log without times."""
+    within: float
+    """How far from there it may begin."""
+    line: int = 0
+    """The first line, if the template is new then."""
+
+
 def _onset(
     shape: Shape, burst: tuple[int, int, int, float] | None, log: LogSummary
-) -> tuple[float, int] | None:
-    """When a burst begins: a time, and a line if the template is new then."""
+) -> Onset | None:
+    """When a burst begins that the lines before it may explain."""
     if burst is None or burst[2] < 30 or burst[3] < FLOOD:
         return None
     if shape.level not in SEVERE and burst[2] < MUCH * log.total.count:
         return None
-    return _begin(shape, burst[0], log)
+    onset = _begin(shape, burst, log)
+    return onset if onset.within <= LONGEST_GAP else None
 
 
-def _begin(shape: Shape, bucket: int, log: LogSummary) -> tuple[float, int]:
-    """When a burst in this bucket begins: a time, and a line if the template is new then."""
-    start = bucket * log.width
+def _begin(shape: Shape, burst: tuple[int, int, int, float], log: LogSummary) -> Onset:
+    """When a burst begins, as exactly as that is known: with the first line of the template, in
+    the minute with most of its lines, or somewhere in a bucket.
+    """
+    start, end = burst[0] * log.width, (burst[1] + 1) * log.width
     first = float(shape.first_line) if log.by_line else shape.first_time
     if first is not None and start <= first < start + log.width:
-        return first, shape.first_line
-    return start + log.width / 2, 0
+        return Onset(first, min(log.width / 2, LONGEST_GAP), shape.first_line)
+    if shape.rush is not None and start <= shape.rush.begin < end:
+        return Onset(shape.rush.begin, min(log.width / 2, RUSH))
+    return Onset(start + log.width / 2, log.width / 2)
 
 
 def _before(
-    shape: Shape, onsets: list[tuple[tuple[float, int], Shape]], log: LogSummary
+    shape: Shape, onsets: list[tuple[Onset, Shape]], log: LogSummary
 ) -> tuple[float, Shape] | None:
     """The burst that a rare template comes shortly before, and by how much."""
     best: tuple[float, Shape] | None = None
     mine = float(shape.first_line) if log.by_line else shape.first_time
     if mine is None:
         return None
-    for (time, line), flood in onsets:
-        if flood is shape or (line and shape.first_line > line):
+    for onset, flood in onsets:
+        if flood is shape or (onset.line and shape.first_line > onset.line):
             continue
-        gap = time - mine
-        if -log.width / 2 <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
+        gap = onset.time - mine
+        if -onset.within <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
             best is None or gap < best[0]
         ):
             best = max(gap, 0.0), flood
