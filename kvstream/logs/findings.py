@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 import time as clock
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from kvstream.logs.lines import SEVERE, message_of
-from kvstream.logs.summary import Component, Gap, LogSummary, Series, Shape, Variable
+from kvstream.logs.summary import RUSH, Component, Gap, LogSummary, Series, Shape, Variable
 from kvstream.logs.swings import Swing
 from kvstream.logs.templates import WILDCARD, shown
 
@@ -49,7 +50,8 @@ DEVIATIONS = 6.0
 FARTHER = 1.4
 """Times the second one that a short change goes."""
 LONGEST_GAP = 900.0
-"""Seconds (lines, in a log without times) before a burst in which a line may explain it."""
+"""Seconds (lines, in a log without times) before a burst in which a line may explain it, and
+between two bursts that tell the same."""
 CAUSE = 5.0
 """What a rare line before a flood of errors scores; two less before another flood."""
 TOGETHER = 4
@@ -88,7 +90,10 @@ class Finding:
     templates: int = 1
     """Templates of the row; 0: it is about a component."""
     together: tuple[str, int] | None = None
-    """What happens, and in which bucket: findings that share it tell the same."""
+    """What happens, and in which bucket: findings that share it tell the same, if they begin near
+    each other. A bucket of a log of months lasts hours."""
+    begin: float = 0.0
+    """When it happens, as exactly as that is known."""
 
 
 @dataclass
@@ -139,9 +144,13 @@ class Clock:
         first, last = self(low, finding.first_line), self(high, finding.last_line)
         if finding.count == 1 or first == last:
             return first
-        if low is not None and high is not None and low // 86400 == high // 86400:
-            last = self._as("%H:%M:%S", high, finding.last_line)
-        return f"{first} to {last}"
+        return f"{first} to {self.after(low, high, finding.last_line)}"
+
+    def after(self, low: float | None, time: float | None, line: int) -> str:
+        """A time behind another one that is written before it: the day only if it differs."""
+        if low is None or time is None or low // 86400 != time // 86400:
+            return self(time, line)
+        return self._as("%H:%M:%S", time, line)
 
     def bucket(self, bucket: int) -> str:
         """When a bucket begins."""
@@ -215,11 +224,14 @@ def _chosen(found: list[Finding], rows: int) -> list[Finding]:
 def _ranked(found: list[Finding]) -> list[Finding]:
     """From the highest score down; of findings that tell the same, all but two come later."""
     found = sorted(found, key=lambda f: -f.score)
-    seen: dict[tuple[str, int], int] = {}
+    seen: dict[tuple[str, int], Counter[float]] = {}
     for finding in found:
         if finding.together is not None:
-            seen[finding.together] = seen.get(finding.together, 0) + 1
-            finding.score -= 4 * max(seen[finding.together] - 2, 0)
+            begins = seen.setdefault(finding.together, Counter())
+            near = (time for time in begins if abs(time - finding.begin) <= LONGEST_GAP)
+            begin = next(near, finding.begin)
+            begins[begin] += 1
+            finding.score -= 4 * max(begins[begin] - 2, 0)
     return sorted(found, key=lambda f: -f.score)
 
 
@@ -228,7 +240,7 @@ def _finding(
     log: LogSummary,
     order: list[int],
     burst: tuple[int, int, int, float] | None,
-    onsets: list[tuple[tuple[float, int], Shape]],
+    onsets: list[tuple[Onset, Shape]],
     when: Clock,
     *,
     news: bool,
@@ -248,17 +260,21 @@ def _finding(
         score += 1
     changed = False
     together: tuple[str, int] | None = None
+    begin = 0.0
     if burst is not None:
         start, end, lines, factor = burst
-        together = "burst", start
+        onset = _begin(shape, burst, log)
+        together, begin = ("burst", start), onset.time
         if lines == shape.count:
             notes.append(f"one burst of {lines:,} lines")
         else:
+            during = _from_to(shape, start, end, when)
+            if start == end and onset.within <= RUSH and log.width > LONGEST_GAP:
+                during = f"around {when(onset.time, int(onset.time))}"  # a bucket lasts hours
             how = (
-                f"burst of {lines:,} of these lines {_from_to(shape, start, end, when)}"
+                f"burst of {lines:,} of these lines {during}"
                 if 2 * lines > shape.count
-                else f"burst of {lines:,} lines {_from_to(shape, start, end, when)} "
-                f"({factor:.0f} times its rate)"
+                else f"burst of {lines:,} lines {during} ({factor:.0f} times its rate)"
             )
             notes.append(how)
         score += 2 + min(math.log10(lines), 4)
@@ -266,7 +282,7 @@ def _finding(
     silence = None if rare else _silence(shape, log, order)
     if silence is not None:
         start, gap_end, expected = silence
-        together = together or ("silence", start)
+        together = together or ("silence", start)  # which begins with its bucket
         until = "since" if gap_end is None else "from"
         to = "" if gap_end is None else f" to {when.bucket(gap_end)}"
         notes.append(
@@ -312,7 +328,7 @@ def _finding(
         first_time if news and shape.reported else shape.low, shape.high,
         shape.example, message_of(shape.message), shape.trace, notes,
         _variables(shape), dict(shape.components.most_common(3)), score,
-        together=together,
+        together=together, begin=begin,
     )  # fmt: skip
 
 
@@ -369,7 +385,9 @@ def _from_to(shape: Shape, start: int, end: int, when: Clock) -> str:
     if shape.low is not None and shape.high is not None:
         low, high = max(low, shape.low), min(high, shape.high)
     first, last = when(low, max(int(low), 1)), when(high, int(high))
-    return f"from {first}" if first == last else f"from {first} to {last}"
+    return (
+        f"from {first}" if first == last else f"from {first} to {when.after(low, high, int(high))}"
+    )
 
 
 def _is_new(shape: Shape, log: LogSummary) -> bool:
@@ -429,34 +447,56 @@ def _telling(
     return None if burst is None or (harmless and burst[3] < HARMLESS) else burst
 
 
+@dataclass(frozen=True)
+class Onset:
+    """When a burst begins."""
+
+    time: float
+    """Or the line, in a log without times."""
+    within: float
+    """How far from there it may begin."""
+    line: int = 0
+    """The first line, if the template is new then."""
+
+
 def _onset(
     shape: Shape, burst: tuple[int, int, int, float] | None, log: LogSummary
-) -> tuple[float, int] | None:
-    """When a burst begins: a time, and a line if the template is new then."""
+) -> Onset | None:
+    """When a burst begins that the lines before it may explain."""
     if burst is None or burst[2] < 30 or burst[3] < FLOOD:
         return None
     if shape.level not in SEVERE and burst[2] < MUCH * log.total.count:
         return None
-    start = burst[0] * log.width
+    onset = _begin(shape, burst, log)
+    return onset if onset.within <= LONGEST_GAP else None
+
+
+def _begin(shape: Shape, burst: tuple[int, int, int, float], log: LogSummary) -> Onset:
+    """When a burst begins, as exactly as that is known: with the first line of the template, in
+    the minute with most of its lines, or somewhere in a bucket.
+    """
+    start, end = burst[0] * log.width, (burst[1] + 1) * log.width
     first = float(shape.first_line) if log.by_line else shape.first_time
     if first is not None and start <= first < start + log.width:
-        return first, shape.first_line
-    return start + log.width / 2, 0
+        return Onset(first, min(log.width / 2, LONGEST_GAP), shape.first_line)
+    if shape.rush is not None and start <= shape.rush.begin < end:
+        return Onset(shape.rush.begin, min(log.width / 2, RUSH))
+    return Onset(start + log.width / 2, log.width / 2)
 
 
 def _before(
-    shape: Shape, onsets: list[tuple[tuple[float, int], Shape]], log: LogSummary
+    shape: Shape, onsets: list[tuple[Onset, Shape]], log: LogSummary
 ) -> tuple[float, Shape] | None:
     """The burst that a rare template comes shortly before, and by how much."""
     best: tuple[float, Shape] | None = None
     mine = float(shape.first_line) if log.by_line else shape.first_time
     if mine is None:
         return None
-    for (time, line), flood in onsets:
-        if flood is shape or (line and shape.first_line > line):
+    for onset, flood in onsets:
+        if flood is shape or (onset.line and shape.first_line > onset.line):
             continue
-        gap = time - mine
-        if -log.width / 2 <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
+        gap = onset.time - mine
+        if -onset.within <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
             best is None or gap < best[0]
         ):
             best = max(gap, 0.0), flood

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from kvstream.logs.lines import (
     LEVELS,
+    SEVERE,
     LineParser,
     LineSplitter,
     component_of,
@@ -45,6 +46,8 @@ TRACE_LINES = 12
 """Lines of a stack trace that stay with the example."""
 JUMP = 60.0
 """Seconds by which a clock may go back before it is a jump."""
+RUSH = 60.0
+"""Seconds (lines, in a log without times) whose lines of an error are counted together."""
 UNTIMED = 1000
 """Lines without any time behind which line numbers serve as the clock."""
 
@@ -209,6 +212,27 @@ class Component(Series):
             self.second = length
 
 
+class Rush:
+    """The minute with the most lines of a template: when a burst begins, where buckets of time
+    last hours.
+    """
+
+    __slots__ = ("_lines", "_since", "begin", "lines")
+
+    def __init__(self) -> None:
+        self._since, self._lines = -math.inf, 0
+        self.begin = 0.0
+        self.lines = 0
+
+    def take(self, at: float) -> None:
+        """A line at this time (or with this number). A minute begins with a line."""
+        if not 0 <= at - self._since < RUSH:
+            self._since, self._lines = at, 0
+        self._lines += 1
+        if self._lines > self.lines:
+            self.lines, self.begin = self._lines, self._since
+
+
 class Shape(Series):
     """The lines of one template."""
 
@@ -222,6 +246,7 @@ class Shape(Series):
         "places",
         "reader",
         "reported",
+        "rush",
         "since_line",
         "since_time",
         "template",
@@ -252,6 +277,8 @@ class Shape(Series):
         self.reader: ValueReader | None = None
         self.measured: list[tuple[int, Variable]] = []
         """Variables with swings, and where the reader has their values."""
+        self.rush = Rush() if level in SEVERE else None
+        """Of warnings and errors."""
         self.reported = 0
         """Lines that a report has covered."""
         self.since_time: float | None = None
@@ -309,6 +336,8 @@ class Shape(Series):
             self.since_line, self.since_time = other.since_line, other.since_time
         if LEVELS.index(other.level) > LEVELS.index(self.level):
             self.level = other.level
+        if other.rush is not None and (self.rush is None or other.rush.lines > self.rush.lines):
+            self.rush = other.rush
         for place, variable in other.variables.items():
             if place in self.variables:
                 self.variables[place].merge(variable)
@@ -470,6 +499,8 @@ class LogSummary:
                 shape.components[component] += 1
         if shape.count <= ALL_VALUES or shape.count % STEPS[near > MANY] == 0:
             shape.look(rest, bucket)
+        if shape.rush is not None:
+            shape.rush.take(number if time is None else time)
         if shape.measured and shape.count % MEASURED == 0:
             shape.measure(rest, number if time is None else time)
 
@@ -496,7 +527,7 @@ class LogSummary:
         if shape.count == 1 and len(shape.trace) < TRACE_LINES:
             shape.trace.append(line[:EXAMPLE])
         if shape.level in ("", "info", "suspect") and is_trace(line):
-            shape.level = "error"
+            shape.level, shape.rush = "error", shape.rush or Rush()
 
     def _widen(self) -> None:
         """Double the width of the buckets until they are few."""

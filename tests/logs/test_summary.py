@@ -100,6 +100,58 @@ def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
     return lines
 
 
+def months_of_errors(rng: random.Random) -> list[tuple[float, str]]:
+    """Three months of a service, with eight errors that occur at a steady rate."""
+    lines = [(rng.uniform(0, 90 * 86_400), f"INFO shop: order {i}") for i in range(40_000)]
+    for name in ("ba", "ke", "lo", "mi", "nu", "ra", "so", "ti"):
+        for _ in range(500):
+            moment = rng.uniform(0, 90 * 86_400)
+            lines.append((moment, f"ERROR {name}: {name} lost {rng.randint(1, 9999)}"))
+    return lines
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_burst_hours_from_a_flood_outranks_errors_of_every_day(seed: int) -> None:
+    """In a log of three months, a burst and a flood of one day share a bucket of 18 hours."""
+    rng = random.Random(seed)
+    lines = months_of_errors(rng)
+    flood = 60 * 86_400 + 8 * 3600
+    for name in ("red", "green", "blue"):
+        for i in range(300):
+            moment = flood + rng.expovariate(1 / 120)
+            lines.append((moment, f"ERROR shop: {name} order {i} is not saved"))
+    lines += [(flood + 3 * 3600 + i, f"ERROR disk: sector {i} is bad") for i in range(150)]
+    log = finished(lines)
+    assert log.width > 4 * 3600
+    errors = [f for f in report(log).findings if f.level == "error"]
+    bursts = [f for f in errors if any("one burst of" in note for note in f.notes)]
+    assert "sector <*> is bad" in [f.text for f in bursts]
+    assert errors[: len(bursts)] == bursts
+    assert len(errors) > len(bursts)  # the others are told, below
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_bursts_of_known_errors_have_their_minute_and_their_cause(seed: int) -> None:
+    rng = random.Random(seed)
+    lines = months_of_errors(rng)
+    flood = 60 * 86_400 + 8 * 3600
+    for name in ("ba", "ke", "lo", "mi"):
+        for i in range(500):
+            lines.append((flood + rng.expovariate(1 / 120), f"ERROR {name}: {name} lost {i}"))
+    lines += [(flood + 3 * 3600 + i / 2, f"ERROR so: so lost {i}") for i in range(300)]
+    lines.append((flood - 8, "INFO disk: volume is now read only"))
+    for i in range(24):  # none of them explains anything
+        moment = 60 * 86_400 + 3600 * i + 1800
+        lines.append((moment, f"INFO odd: {'abcdefghijklmnopqrstuvwx'[i] * 4} happened"))
+    found = report(finished(lines)).findings
+    first = [f for f in found if f.level == "error"][:3]
+    notes = {f.text: " ".join(f.notes) for f in first}
+    assert "around 06-30 11:00:" in notes["so lost <*>"]
+    assert sum("around 06-30 08:0" in note for note in notes.values()) == 2
+    rare = [f.text for f in found if any("before a burst" in note for note in f.notes)]
+    assert rare == ["volume is now read only"]
+
+
 def test_a_silence_and_a_slow_day_of_a_long_log_are_told() -> None:
     lines = months(random.Random(11))
     day = 86_400
