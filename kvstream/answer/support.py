@@ -48,10 +48,6 @@ one all any some such very because none nobody nothing nowhere never unknown
 COMMON = frozenset(_COMMON_WORDS.split())
 
 
-REFUSAL = "not in the text"
-"""What the prompt asks a model to say where the text has no answer."""
-
-
 def abstains(answer: str) -> bool:
     """Whether the answer says that the text has none."""
     return bool(_ABSTAINS.search(answer))

@@ -23,13 +23,13 @@ from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import ROOM, IdFeed
 from kvstream.evaluation.synthetic import keys, questions, training_facts
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer, split_sentences
-from kvstream.evaluation.synthetic.training_facts import REFUSAL, Planted
+from kvstream.evaluation.synthetic.training_facts import Planted
 from kvstream.methods.base import EntryTensor, Step
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.tools.scorer import Scorer, new_scorer
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
-from kvstream.run.prompt import build_prompt
+from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 

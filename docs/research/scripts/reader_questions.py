@@ -18,7 +18,7 @@ from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ask
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
