@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,11 +103,12 @@ class Calibration:
     """Log-odds that the first token of a refusal needs; 0 is the model's own choice."""
 
     @classmethod
+    @lru_cache(maxsize=8)
     def of(cls, folder: str | Path, fingerprint: str) -> Calibration | None:
         """That of the weights in a folder; None where there is none, or it is of other weights.
 
-        `fingerprint` is that of the weights as they are loaded. Raises ModelError where the file
-        is no calibration.
+        `fingerprint` is that of the weights as they are loaded. The file is read once for each
+        model: every answer asks for it. Raises ModelError where the file is no calibration.
         """
         path = Path(folder) / FILE
         if not folder or not path.is_file():
