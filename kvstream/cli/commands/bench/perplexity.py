@@ -54,20 +54,16 @@ def command(**values: Any) -> int:
 
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import perplexity
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
 
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)
     records = Records(values["save"])
     session = open_session(settings, verbose=values["verbose"])
+    every = perplexity.trials(session, paths, cases, values["limit"])
     total = len(paths) * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(
-            measure(perplexity.trials(session, paths, cases, values["limit"]), records),
-            advance,
-            perplexity.so_far,
-        )
+    found, complete = output.measured(every, total, records, values, perplexity.so_far)
     rows = perplexity.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, "Perplexity", settings, rows, _tables(rows), _plots(rows))

@@ -74,7 +74,7 @@ def command(**values: Any) -> int:
 def _run(page: Any, **values: Any) -> int:
     early.require("rank_bm25", "words", "Ranking by words (BM25)")
     from kvstream.evaluation.filler import Filler
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
     from kvstream.evaluation.suites import SUITES as TASKS
     from kvstream.evaluation.suites import running
     from kvstream.evaluation.sweep import BM25, WHOLE
@@ -93,12 +93,10 @@ def _run(page: Any, **values: Any) -> int:
         tokens=values["tokens"], count=values["trials"], seed=values["seed"], later=values["later"],
     )  # fmt: skip
     total = len(tasks) * values["trials"] * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(measure(trials, records), advance, running.so_far)
+    found, complete = output.measured(trials, total, records, values, running.so_far)
     for message in dict.fromkeys(record["error"] for record in found if "error" in record):
         say(f"Left out: {message}")
-    if records.reused and not values["quiet"]:
-        say(f"{records.reused:,} trials were taken from {values['save']}.")
+    output.say_reused(records, values)
     rows = running.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, f"Suite: {name}", settings, rows, _tables(rows))
