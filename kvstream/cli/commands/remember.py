@@ -222,12 +222,12 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -
     path = options.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
-    from kvstream.api.files import inspect
+    from kvstream.api.files import finished_reading
 
-    left = inspect(path)
-    if left.complete_checkpoint_of is None or left.digest != inspect(target).digest:
+    written = finished_reading(path, target)
+    if written is None:
         return False
-    if not left.ends_with(sources):
+    if not written.ends_with(sources):
         raise SourceError(
             f"{path} belongs to a run that was finished, and the sources have changed since. "
             "Remove the file to read them."
