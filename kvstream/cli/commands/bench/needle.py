@@ -23,9 +23,11 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
     whole_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")

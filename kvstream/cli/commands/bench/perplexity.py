@@ -18,8 +18,11 @@ from kvstream.cli.commands.bench.options import (
     text_files,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
 @click.command("perplexity", cls=SectionedCommand)

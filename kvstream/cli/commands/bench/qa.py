@@ -25,9 +25,12 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
     whole_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
 @click.command("qa", cls=SectionedCommand)

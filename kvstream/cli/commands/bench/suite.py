@@ -19,9 +19,12 @@ from kvstream.cli.commands.bench.options import (
     text_files,
     text_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 SUITES = ("ruler", "nolima")
 """A test compares them with kvstream.evaluation.suites."""

@@ -19,9 +19,11 @@ from kvstream.cli.commands.bench.options import (
     seed_option,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 
 @click.command("summary", cls=SectionedCommand)
