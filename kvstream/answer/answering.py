@@ -16,12 +16,12 @@ import torch
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.coverage import coverage
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
-from kvstream.answer.support import REFUSAL, Calibration, Support, abstains, judge
+from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event, Notice, Result
 from kvstream.memory.base import Memory
 from kvstream.memory.kept import positions
-from kvstream.run.prompt import broken_apart
+from kvstream.run.prompt import REFUSAL, broken_apart
 from kvstream.run.request import PASSAGES, Request
 from kvstream.tokenization.loading import WordForms
 from kvstream.tokenization.passages import Passage

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,10 +47,6 @@ into about after before up down out over under will would can could shall should
 one all any some such very because none nobody nothing nowhere never unknown
 """
 COMMON = frozenset(_COMMON_WORDS.split())
-
-
-REFUSAL = "not in the text"
-"""What the prompt asks a model to say where the text has no answer."""
 
 
 def abstains(answer: str) -> bool:
@@ -106,11 +103,12 @@ class Calibration:
     """Log-odds that the first token of a refusal needs; 0 is the model's own choice."""
 
     @classmethod
+    @lru_cache(maxsize=8)
     def of(cls, folder: str | Path, fingerprint: str) -> Calibration | None:
         """That of the weights in a folder; None where there is none, or it is of other weights.
 
-        `fingerprint` is that of the weights as they are loaded. Raises ModelError where the file
-        is no calibration.
+        `fingerprint` is that of the weights as they are loaded. The file is read once for each
+        model: every answer asks for it. Raises ModelError where the file is no calibration.
         """
         path = Path(folder) / FILE
         if not folder or not path.is_file():

@@ -99,12 +99,6 @@ class MemoryFile:
         return found
 
     @property
-    def complete_checkpoint_of(self) -> str | None:
-        """Where this is the checkpoint of a finished reading into another memory, its digest."""
-        position = self.kind.position
-        return position.base if position is not None and position.complete else None
-
-    @property
     def told(self) -> MemoryFile:
         """What it says of itself, without what it holds: it cannot be recalled."""
         content = self.kind.content
@@ -152,3 +146,16 @@ def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
     from kvstream.memory.checkpoint import tokens_of
 
     return tokens_of(Path(path))
+
+
+def finished_reading(
+    checkpoint: str | os.PathLike[str], target: str | os.PathLike[str]
+) -> MemoryFile | None:
+    """The memory of `target`, if the checkpoint of a reading into another memory is of its end.
+
+    Then nothing is left to read. The headers say so, and the memory is checked whole. Raises
+    SourceError.
+    """
+    from kvstream.memory.checkpoint import is_finished
+
+    return inspect(target) if is_finished(Path(checkpoint), Path(target)) else None

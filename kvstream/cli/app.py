@@ -74,7 +74,7 @@ class App(Modules):
         values = config.load(path)
         if not values:
             return {}
-        from kvstream.cli.shared.options import configured
+        from kvstream.cli.options.configured import configured
 
         known = {
             other: {o.name: o for o in options if o.name and o.expose_value}

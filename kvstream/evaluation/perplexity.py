@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, open_reader
+from kvstream.evaluation.harness import IdFeed, open_reader
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.sweep import Case
-from kvstream.input.sources import open_sources
+from kvstream.evaluation.text_trials import Text, text_trials
 from kvstream.session.session import Session
-from kvstream.tokenization.loading import TokenStream
 
 FIRST_BIN = 1024
 """Tokens of the first bin of positions; each of the next ends at twice the one before."""
@@ -38,21 +36,11 @@ def trials(
     session: Session, paths: Sequence[str], cases: Sequence[Case], limit: int | None
 ) -> Iterator[Trial]:
     """One trial for each text and case."""
-    facts = ModelIdentity.of(session)
-    for path in paths:
-        size = Path(path).stat().st_size
-        for case in cases:
-            identity: Record = {
-                "bench": "perplexity", **facts.identity(), **case.identity(),
-                "text": Path(path).name, "size": size, "limit": limit,
-            }  # fmt: skip
-            yield Trial(identity, partial(_run, session, path, case, limit))
+    return text_trials("perplexity", session, paths, cases, limit, partial(_run, session))
 
 
-def _run(session: Session, path: str, case: Case, limit: int | None) -> Record:
-    stream = TokenStream(session.tokenizer, open_sources([path], text=True))
-    chunk = stream.read(limit if limit is not None else 2**62)
-    ids, size = chunk.ids.tolist(), chunk.end
+def _run(session: Session, text: Text, case: Case) -> Record:
+    ids = text.ids
     reader, _ = open_reader(session, [], case.run, len(ids))
     reader.report_loss = True
     losses: list[float] = []
@@ -61,7 +49,7 @@ def _run(session: Session, path: str, case: Case, limit: int | None) -> Record:
         losses += report.loss.tolist()
     return {
         "tokens": len(ids),
-        "bytes": size,
+        "bytes": text.bytes,
         "loss": math.fsum(losses),
         "by_position": [
             {"from": a, "to": b, "loss": math.fsum(losses[a:b])} for a, b in bins(len(ids))

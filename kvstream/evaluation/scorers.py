@@ -21,15 +21,16 @@ from torch.nn import functional as F
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.harness import ROOM, IdFeed
-from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic import questions, training_facts
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer, split_sentences
-from kvstream.evaluation.synthetic.training_facts import REFUSAL, Planted
+from kvstream.evaluation.synthetic.mixture import planted
+from kvstream.evaluation.synthetic.training_facts import Planted
 from kvstream.methods.base import EntryTensor, Step
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.tools.scorer import Scorer, new_scorer
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
-from kvstream.run.prompt import build_prompt
+from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 
@@ -39,6 +40,8 @@ BUDGETS = (256, 448, 448, 768)
 """Under which it is read."""
 FACTS, PASSAGES = (2, 4, 8), (0, 1, 2, 4)
 """How many of each a document has."""
+PASSKEYS = 0.3
+"""Share of single keys among the facts."""
 ASKED_OF_PROSE, ASKED_OF_A_PASSAGE, MOST_QUESTIONS = 6, 4, 40
 LONGEST = 900
 """Characters of a passage at most."""
@@ -86,32 +89,21 @@ def _pooled(scores: Tensor) -> Tensor:
 # Documents
 
 
-def planted(corpus: Corpus, draw: random.Random, count: int) -> list[Planted]:
-    """At least `count` facts and keys, and sentences that people asked about."""
-    made: list[Planted] = []
-    while len(made) < count:
-        kind = draw.random()
-        if kind < 0.3:
-            made.append(keys.passkey(draw))
-        elif kind < 0.4:
-            made.extend(keys.keyring(draw, draw.choice((1, 2, 3))))
-        elif kind < 0.5:
-            made.extend(training_facts.two_steps(draw))
-        elif kind < 0.75:
-            told = draw.choice(corpus.sentences if kind < 0.6 else corpus.snippets)
-            made.append(Planted(told.text, list(told.questions)))
-        else:
-            made.append(training_facts.anything(draw))
-    return made
-
-
 def document(
     corpus: Corpus, tokenizer: Tokenizer, draw: random.Random, tokens: int
 ) -> tuple[list[int], list[QuestionAnswer]]:
     """Ids of about `tokens` tokens, and what is asked about them."""
+
+    def told(kind: float) -> Planted:
+        """A sentence that people asked about, or a fact."""
+        if kind >= 0.75:
+            return training_facts.anything(draw)
+        sentence = draw.choice(corpus.sentences if kind < 0.6 else corpus.snippets)
+        return Planted(sentence.text, list(sentence.questions))
+
     parts = [
         (f" {fact.text} ", [draw.choice(fact.questions)] if fact.questions else [])
-        for fact in planted(corpus, draw, draw.choice(FACTS))
+        for fact in planted(draw, draw.choice(FACTS), PASSKEYS, told)
     ]
     for passage in draw.sample(corpus.passages, draw.choice(PASSAGES)):
         if len(passage.text) < LONGEST:

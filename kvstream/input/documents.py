@@ -50,14 +50,14 @@ def kind_of_zip(path: Path) -> str:
         return "plain"
 
 
-def parts_of(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
-    """The text of a document, part after part; what was left out is added to ``notices``.
+def parts_of(kind: str, path: Path, warnings: list[str]) -> Iterator[Part]:
+    """The text of a document, part after part; what was left out is added to ``warnings``.
 
     Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
     """
     found = False
     try:
-        for part in _parts(kind, path, notices):
+        for part in _parts(kind, path, warnings):
             found = found or bool(part.text.strip())
             yield part
     except SourceError:
@@ -70,11 +70,11 @@ def parts_of(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
         )
 
 
-def _parts(kind: str, path: Path, notices: list[str]) -> Iterator[Part]:
+def _parts(kind: str, path: Path, warnings: list[str]) -> Iterator[Part]:
     if kind == "pdf":
         from kvstream.input.pdf import pages
 
-        return pages(path, notices)
+        return pages(path, warnings)
     if kind == "html":
         return _html_file(path)
     return _packed(kind, path).parts()

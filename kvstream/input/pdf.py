@@ -125,8 +125,8 @@ def _spread(pages: int) -> list[int]:
     return [round((i + 0.5) * pages / SAMPLES) for i in range(SAMPLES)]
 
 
-def pages(path: Path, notices: list[str]) -> Iterator[Part]:
-    """Every page; how many lines were left out is added to ``notices``. Raises SourceError."""
+def pages(path: Path, warnings: list[str]) -> Iterator[Part]:
+    """Every page; how many lines were left out is added to ``warnings``. Raises SourceError."""
     patience = Patience(str(path), path.stat().st_size)
     near: deque[_Page] = deque()
     """The pages around the one that is handed out next."""
@@ -155,7 +155,7 @@ def pages(path: Path, notices: list[str]) -> Iterator[Part]:
         number += 1
     if left_out:
         lines = left_out.total()
-        notices.append(
+        warnings.append(
             f"{path}: {lines:,} running headers, footers and page numbers were left out."
         )
 

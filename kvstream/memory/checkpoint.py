@@ -179,7 +179,18 @@ def tokens_of(path: Path) -> int | None:
     Raises as `Checkpoint`, which reads the whole file and checks its digest.
     """
     file.check_writable(path)
-    return _position(path, file.read_notes(path)).tokens if path.exists() else None
+    return _position(path, file.read_notes(path)[0]).tokens if path.exists() else None
+
+
+def is_finished(path: Path, target: Path) -> bool:
+    """Whether the checkpoint of a reading into another memory is complete and `target` is that
+    memory, as both headers say. Raises SourceError.
+    """
+    notes, digest = file.read_notes(path)
+    position = position_of(notes)
+    if position is None or position.base is None or not position.complete:
+        return False
+    return file.read_notes(target)[1] == digest
 
 
 def _position(path: Path, notes: Mapping[str, Any]) -> Position:

@@ -154,10 +154,11 @@ def read(path: Path) -> Content:
     return Content(state, notes, tensors, digest)
 
 
-def read_notes(path: Path) -> dict[str, Any]:
-    """The notes of a memory file, from its header alone: no digest is checked. Raises SourceError.
+def read_notes(path: Path) -> tuple[dict[str, Any], str]:
+    """The notes of a memory file and the digest that it claims, from its header alone.
 
-    Enough to refuse a file early that is of another kind; who uses its numbers calls `read`.
+    No digest is checked. Enough to refuse a file early that is of another kind; who uses its
+    numbers calls `read`. Raises SourceError.
     """
     if path.exists() and not path.is_file():
         raise SourceError(f"{path} is not a file; name a memory file.")
@@ -172,7 +173,7 @@ def read_notes(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise _no_memory(path, error) from error
     _check_memory(path, metadata)
-    return _texts(path, metadata)[1]
+    return _texts(path, metadata)[1], metadata["memory"]
 
 
 def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-BUILT_IN = (
+NAMES = (
     "infinipot", "cascade", "bumblebee", "edgeinfinite",
     "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "foresight", "append",
     "streaming", "window", "random", "truncate", "full",
 )  # fmt: skip
-"""In the order of `kvstream methods`; a test compares them with the registry."""
+"""Of the built-in methods, in the order of `kvstream methods`; a test compares them with
+`BUILT_IN` of the registry, which has their classes and imports torch."""
 GROUP = "kvstream.methods"
 """Entry points of other packages' methods."""
 
@@ -24,4 +25,4 @@ def plugins() -> tuple[str, ...]:
 
 def method_names() -> tuple[str, ...]:
     """Every name that is known without importing a method."""
-    return (*BUILT_IN, *(name for name in plugins() if name not in BUILT_IN))
+    return (*NAMES, *(name for name in plugins() if name not in NAMES))

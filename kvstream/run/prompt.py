@@ -17,6 +17,8 @@ from kvstream.tokenization.tokenizer import Tokenizer
 
 Task = Literal["ask", "summarize"]
 
+REFUSAL = "not in the text"
+"""What the prompt asks a model to write where the text has no answer; `pocket` learned it."""
 SUMMARY_QUESTION = "What is the summary of the text?"
 _THINK_OPEN, _THINK_CLOSED = "<think>", "\n</think>\n\n"
 # The harmony format of gpt-oss: every message says in which channel it is.
@@ -185,7 +187,7 @@ CURRENT = Wording(
     "<document>\n",
     "<document>\n",
     "\n</document>\n\n",
-    "Question: {}\nAnswer briefly from the document. If it does not say, write: not in the text.",
+    f"Question: {{}}\nAnswer briefly from the document. If it does not say, write: {REFUSAL}.",
     "Summarize the document above: what it is about, what happens or is said, and how it ends. "
     "Use only what the document says.",
     "Question: {}\nAnswer with a short phrase copied from the document.",

@@ -13,7 +13,7 @@ from kvstream.evaluation.synthetic.corpus import (
     QuestionAnswer,
     split_sentences,
 )
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 
 
 @dataclass

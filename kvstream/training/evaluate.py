@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from kvstream.evaluation.metrics import best, exact_match, f1
 from kvstream.evaluation.synthetic import keys, questions, training_facts
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext, split_sentences
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import DocumentPart
 from kvstream.training.rows import ANSWER, TEXT, Mixture, RowMaker

@@ -18,7 +18,7 @@ import numpy as np
 import tiktoken
 
 from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.store import pocket
 from kvstream.training.documents import DocumentMaker, DocumentPart
 

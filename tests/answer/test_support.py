@@ -273,6 +273,24 @@ def test_the_limit_comes_from_the_calibration_of_the_weights(
     assert _refusal_limit(reading) is None  # a summary refuses nothing
 
 
+def test_the_calibration_is_read_once_for_each_model(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    read_text = Path.read_text
+
+    def noted(path: Path, *how: Any) -> str:
+        read.append(path)
+        return read_text(path, *how)
+
+    monkeypatch.setattr(Path, "read_text", noted)
+    Calibration.of.cache_clear()
+    memory = remember(session, lease, EVERYTHING, "Who is the tenant?")
+    for _ in range(2):
+        assert answered(memory, "Who is the tenant?")[0].support is not None
+    assert [path.name for path in read].count(FILE) == 1
+
+
 def test_a_damaged_calibration_is_an_error_with_its_name(tmp_path: Path) -> None:
     shipped = json.loads((pocket.path() / FILE).read_text())
     for broken in ([], {}, {**shipped, "weights": {"other": 1.0}}, {**shipped, "bias": "x"}):

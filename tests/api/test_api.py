@@ -17,7 +17,8 @@ from snippets import BOOK, LOG
 import kvstream
 from kvstream.api.model import Model
 from kvstream.api.options import MemoryOptions, ReadOptions, model_settings, request_of
-from kvstream.cli.shared import options as cli_options
+from kvstream.cli.options.model import LOADING
+from kvstream.cli.options.reading import ASKED, reading_options
 
 SMALL = {"budget": 300, "max_tokens": 8}
 
@@ -220,11 +221,11 @@ def test_progress_is_shown_where_it_is_wanted(model, book, capsys, monkeypatch) 
 def test_options_are_those_of_the_command_line() -> None:
     """Every shared option of the command line is one of the API, with the same default."""
 
-    @cli_options.reading_options
+    @reading_options
     def command(**_: object) -> None: ...
 
     wrapped = click.command()(command)
-    declared = {p.name: p for p in wrapped.params if p.name in cli_options._ASKED}
+    declared = {p.name: p for p in wrapped.params if p.name in ASKED}
     assert declared.keys() | {"method", "set"} <= ReadOptions.__annotations__.keys()
     assert MemoryOptions.__annotations__.keys() < ReadOptions.__annotations__.keys()
     defaults = {
@@ -238,7 +239,7 @@ def test_options_are_those_of_the_command_line() -> None:
     loading = {
         p.name: p.default
         for p in wrapped.params
-        if p.name in cli_options._LOADING and isinstance(p.default, int | str)
+        if p.name in LOADING and isinstance(p.default, int | str)
     }
     assert model_settings("pocket", loading) == model_settings("pocket", {})
 

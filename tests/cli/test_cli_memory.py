@@ -159,6 +159,23 @@ def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
     assert "the sources have changed since" in ran.stderr
 
 
+def test_a_checkpoint_is_read_once(cli, memory, story, tmp_path, monkeypatch) -> None:
+    saved, both = tmp_path / "c.kvs", tmp_path / "both.kvs"
+    more = ("remember", "--memory", memory, str(story), "-o", str(both), "--checkpoint", str(saved))
+    with monkeypatch.context() as kept:
+        kept.setattr(Path, "unlink", lambda self, missing_ok=False: None)
+        assert cli(*more, "-q").code == 0
+    both.write_bytes(Path(memory).read_bytes())  # an older memory: the end has to be written again
+    read: list[Path] = []
+    whole = file._whole
+    monkeypatch.setattr(file, "_whole", lambda path: read.append(path) or whole(path))
+    ran = cli(*more)
+    assert ran.code == 0, ran.stderr
+    assert "Going on from" in ran.stderr
+    assert read.count(saved) == 1
+    assert not saved.exists()
+
+
 def test_bytes_that_are_no_text_do_not_end_a_chat(cli, memory) -> None:
     said = b"Who \xff\xfe is ill?\n\xffWho?\n"
     ran = cli("chat", "--memory", memory, "-q", "-n", "2", stdin=said)

@@ -27,7 +27,6 @@ from kvstream.methods.tools.scorer import (
     Scorer,
     load_scorers,
     new_scorer,
-    path_of,
     save_scorers,
 )
 from kvstream.model.bounded import BoundedModel
@@ -130,7 +129,7 @@ def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) 
         load_scorers(facts)
     with pytest.raises(UsageError, match="is no file"):
         load_scorers(facts, str(tmp_path / "missing"))
-    path_of(facts).write_bytes(b"no scorers")
+    (tmp_path / FILE).write_bytes(b"no scorers")
     with pytest.raises(UsageError, match="cannot be read as scorers"):
         load_scorers(facts)
 

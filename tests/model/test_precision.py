@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralFo
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import ModelError, UsageError
-from kvstream.methods.names import BUILT_IN
+from kvstream.methods.names import NAMES
 from kvstream.methods.registry import make
 from kvstream.model import int8, loading, placement, precision, widening
 from kvstream.model.bounded import BoundedModel
@@ -135,7 +135,7 @@ def test_a_budget_in_bytes_holds_twice_as_many_entries_in_16_bits(folder: Path) 
     assert held == cache.capacity_bytes <= 200_000
 
 
-@pytest.mark.parametrize("method", [name for name in BUILT_IN if name not in ("full", "truncate")])
+@pytest.mark.parametrize("method", [name for name in NAMES if name not in ("full", "truncate")])
 @pytest.mark.parametrize("kv", [torch.bfloat16, torch.float16])
 def test_every_method_reads_into_a_narrower_cache(method: str, kv: torch.dtype) -> None:
     model = _llama().storing(kv)

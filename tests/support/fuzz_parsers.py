@@ -22,9 +22,10 @@ import torch
 
 from kvstream.answer.answering import answer
 from kvstream.answer.reread.excerpts import excerpts_of
+from kvstream.api.options import method_settings
 from kvstream.cli import config
 from kvstream.cli.app import COMMANDS, cli
-from kvstream.cli.shared.options import method_settings, pairs
+from kvstream.cli.options.reading import pairs
 from kvstream.errors import BudgetError, KvstreamError, ModelError, UsageError
 from kvstream.evaluation.datasets import load
 from kvstream.events import Answered

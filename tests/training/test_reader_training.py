@@ -10,8 +10,7 @@ import torch
 from user_cache import CACHE
 
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
-from kvstream.run.prompt import build_prompt
+from kvstream.run.prompt import REFUSAL, build_prompt
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.reader_rows import ReaderRows, Row, visible
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kvstream.evaluation.synthetic import keys, questions, training_facts
 from kvstream.evaluation.synthetic.corpus import HUMAN_FILES, Corpus, split_sentences
 from kvstream.evaluation.synthetic.splits import is_heldout
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.store import pocket
 from kvstream.training.rows import ANSWER, PAD, TEXT, Mixture, RowMaker
 from kvstream.training.shards import write_shards

@@ -26,9 +26,9 @@ from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.synthetic.corpus import Corpus
 from kvstream.evaluation.synthetic.document import make_facts
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
+from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming

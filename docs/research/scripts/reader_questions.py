@@ -19,7 +19,7 @@ from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ask
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
@@ -54,5 +54,6 @@ for name in SETS:
             scores.append(metrics.f1(said, answer))
             contained += metrics.contains(said, answer)
     f1 = [round(100 * v, 1) for v in mean_interval(scores)] if len(scores) > 1 else None
-    row = {"set": name, "questions": len(chosen), "f1": f1, "contained": contained, "refused": refused}
+    row = {"set": name, "questions": len(chosen), "f1": f1, "contained": contained}
+    row["refused"] = refused
     print(json.dumps(row), flush=True)

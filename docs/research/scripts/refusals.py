@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 from kvstream.training.evaluate import TASKS, Trials
 
 UNANSWERABLE = ("refusal-human", "refusal-facts")

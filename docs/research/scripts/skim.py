@@ -46,9 +46,9 @@ from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import ask, document
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
+from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.session.skimming import LEAST, PART, Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings

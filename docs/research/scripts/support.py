@@ -50,10 +50,10 @@ from kvstream.evaluation.qa import choose, elsewhere
 from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.evaluation.synthetic.questions import from_sentence
 from kvstream.evaluation.synthetic.splits import is_heldout
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.events import Result
 from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
+from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings

@@ -23,8 +23,8 @@ from kvstream.answer.reread.excerpts import excerpts_of
 from kvstream.answer.skim import words as search
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.synthetic.corpus import Corpus
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
 from kvstream.input.sources import NamedStream, open_sources
+from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.loading import load_tokenizer
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")

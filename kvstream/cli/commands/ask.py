@@ -8,18 +8,11 @@ from typing import Any
 import click
 
 from kvstream.cli.commands.compare import compare
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.many import Each, Shards, each_options, shards_option
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.streams import following_options, memory_file
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
-from kvstream.cli.shared.options import (
-    Each,
-    ReadingOptions,
-    SectionedCommand,
-    Shards,
-    each_options,
-    following_options,
-    memory_file,
-    reading_options,
-    shards_option,
-)
 from kvstream.cli.shared.running import read
 from kvstream.errors import UsageError
 

@@ -12,15 +12,12 @@ from pathlib import Path
 import click
 
 from kvstream.api.options import SHOWN_OPTIONS
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.memory import ONE_METHOD
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.streams import memory_file
 from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
-from kvstream.cli.shared.options import (
-    ONE_METHOD,
-    ReadingOptions,
-    SectionedCommand,
-    memory_file,
-    reading_options,
-)
 from kvstream.cli.shared.recalling import open_memory, refuse_reading
 from kvstream.cli.shared.running import (
     WITHHELD,

@@ -13,19 +13,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.many import Each, each_options
+from kvstream.cli.options.model import ONE_MODEL, model_help
+from kvstream.cli.options.option import option
+from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.options import (
-    ONE_MODEL,
-    Each,
-    ReadingOptions,
-    SectionedCommand,
-    each_options,
-    model_help,
-    option,
-    reading_options,
-)
 from kvstream.cli.shared.output import OutputFile
 from kvstream.cli.shared.running import (
     WITHHELD,

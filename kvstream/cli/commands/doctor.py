@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvstream.cli.shared.options import SectionedCommand
+from kvstream.cli.options.command import SectionedCommand
 from kvstream.errors import KvstreamError
 from kvstream.reporters.format import json_text
 

@@ -9,15 +9,11 @@ from pathlib import Path
 import click
 
 from kvstream.cli.commands.remember import summary
+from kvstream.cli.options.answers import OF_ANSWERS_ALONE
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
-from kvstream.cli.shared.options import (
-    OF_ANSWERS_ALONE,
-    FileType,
-    ReadingOptions,
-    SectionedCommand,
-    complete_files,
-    reading_options,
-)
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import of_maker
 from kvstream.cli.shared.running import announce, open_model, prepared

@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.options.answers import OF_ANSWERS_ALONE
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.many import Each, Shards, each_options, shards_option
+from kvstream.cli.options.memory import ONE_METHOD
+from kvstream.cli.options.option import option
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.types import FileType
 from kvstream.cli.shared import early, reports
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
-from kvstream.cli.shared.options import (
-    OF_ANSWERS_ALONE,
-    ONE_METHOD,
-    Each,
-    FileType,
-    ReadingOptions,
-    SectionedCommand,
-    Shards,
-    each_options,
-    option,
-    reading_options,
-    shards_option,
-)
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import open_memory
 from kvstream.cli.shared.running import (
@@ -222,12 +216,12 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -
     path = options.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
         return False
-    from kvstream.api.files import inspect
+    from kvstream.api.files import finished_reading
 
-    left = inspect(path)
-    if left.complete_checkpoint_of is None or left.digest != inspect(target).digest:
+    written = finished_reading(path, target)
+    if written is None:
         return False
-    if not left.ends_with(sources):
+    if not written.ends_with(sources):
         raise SourceError(
             f"{path} belongs to a run that was finished, and the sources have changed since. "
             "Remove the file to read them."

@@ -12,8 +12,10 @@ from typing import TextIO
 
 import click
 
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType, FileType, SeedType
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.options import CountType, FileType, SectionedCommand, SeedType, option
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import SourceError, UsageError
 from kvstream.reporters.format import for_terminal, json_text

@@ -9,18 +9,13 @@ from typing import Any
 import click
 
 from kvstream.api.options import require
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.memory import ONE_METHOD
+from kvstream.cli.options.model import ONE_MODEL, model_help
+from kvstream.cli.options.option import option
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.types import BytesType, Finite
 from kvstream.cli.shared import early
-from kvstream.cli.shared.options import (
-    ONE_METHOD,
-    ONE_MODEL,
-    BytesType,
-    Finite,
-    ReadingOptions,
-    SectionedCommand,
-    model_help,
-    option,
-    reading_options,
-)
 from kvstream.cli.shared.running import DEMONSTRATION, POCKET, open_model, quiet_libraries
 
 REQUESTS = "each request brings its own."

@@ -6,21 +6,14 @@ from typing import Any
 
 import click
 
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.many import Each, Shards, each_options, shards_option
+from kvstream.cli.options.memory import ONE_METHOD
+from kvstream.cli.options.model import ONE_MODEL, model_help
+from kvstream.cli.options.reading import ReadingOptions, reading_options
+from kvstream.cli.options.streams import following_options
 from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
-from kvstream.cli.shared.options import (
-    ONE_METHOD,
-    ONE_MODEL,
-    Each,
-    ReadingOptions,
-    SectionedCommand,
-    Shards,
-    each_options,
-    following_options,
-    model_help,
-    reading_options,
-    shards_option,
-)
 from kvstream.cli.shared.running import read, summarizing
 
 HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}

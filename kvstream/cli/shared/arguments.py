@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import click
 
-from kvstream.cli.shared.options import complete_files, option, stack
+from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.types import complete_files
 
 sources_argument = click.argument(
     "sources", nargs=-1, metavar="[SOURCE]...", type=str, shell_complete=complete_files

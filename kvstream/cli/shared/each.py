@@ -13,8 +13,12 @@ import click
 
 from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.options import BM25, need_bm25, require
+from kvstream.cli.options.answers import OF_ANSWERS_ALONE
+from kvstream.cli.options.many import Each
+from kvstream.cli.options.option import typed
+from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.options import NONE, OF_ANSWERS_ALONE, Each, ReadingOptions, typed
 from kvstream.cli.shared.running import (
     POCKET,
     WITHHELD,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvstream.api.options import need_bm25, require
-from kvstream.cli.shared.options import ReadingOptions
+from kvstream.cli.options.reading import ReadingOptions
 
 __all__ = ["check", "require"]
 

@@ -29,9 +29,10 @@ from kvstream.api.logs import (
     page_of_screen,
     record,
 )
+from kvstream.cli.options.option import option, typed
+from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
-from kvstream.cli.shared.options import ReadingOptions, option, typed
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import POCKET, open_model

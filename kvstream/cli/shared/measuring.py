@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import SeedType
 from kvstream.cli.shared import libraries
-from kvstream.cli.shared.options import SeedType, option
 from kvstream.reporters.format import for_terminal
 from kvstream.settings import ModelSettings
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kvstream.api.options import AUTO
+from kvstream.cli.options.option import typed
+from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
-from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, typed
 from kvstream.cli.shared.running import (
     POCKET,
     READER,

@@ -18,7 +18,7 @@ from kvstream.reporters.format import size
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
-    from kvstream.cli.shared.options import ReadingOptions
+    from kvstream.cli.options.reading import ReadingOptions
 
 SHOWN_ELSEWHERE = ("budget", "schedule", "chunk", "checkpoint", "checkpoint_every")
 

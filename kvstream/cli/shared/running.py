@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from kvstream.api.options import refuse_beside_skimming
+from kvstream.api.options import AUTO, refuse_beside_skimming
+from kvstream.cli.options.many import Shards
+from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
-from kvstream.cli.shared.options import AUTO, NONE, ReadingOptions, Shards
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started

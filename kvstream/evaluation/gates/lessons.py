@@ -21,8 +21,9 @@ from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.evaluation.gates.peek import peek
 from kvstream.evaluation.harness import IdFeed
-from kvstream.evaluation.synthetic import keys, questions, training_facts
+from kvstream.evaluation.synthetic import questions, training_facts
 from kvstream.evaluation.synthetic.corpus import QuestionAnswer, split_sentences
+from kvstream.evaluation.synthetic.mixture import planted
 from kvstream.methods.base import CompressiveMemory, ModelFacts, Step
 from kvstream.methods.edgeinfinite import EdgeInfinite
 from kvstream.methods.tools.gates import LearnedGate
@@ -35,6 +36,8 @@ from kvstream.tokenization.tokenizer import Tokenizer
 
 PLANTED = (1, 1, 2, 3, 5)
 """Facts in a text; few of them, so that not all that is asked for is unlike the rest."""
+PASSKEYS = 0.15
+"""Share of single keys among them."""
 FOLLOWING = 200
 """Tokens that are run behind a text without questions."""
 ANSWER = 16
@@ -94,12 +97,12 @@ def with_questions(
         for sentence in split_sentences(tokenizer.decode(ids))
     ]
     said = [asked for _, asked in pieces if asked]
-    planted = _planted(draw, draw.choice(PLANTED))
-    for fact in planted:
+    facts = planted(draw, draw.choice(PLANTED), PASSKEYS, lambda _: training_facts.anything(draw))
+    for fact in facts:
         between = "\n\n" if "\n" in fact.text else " "
         at = draw.randrange(len(pieces) + 1)
         pieces.insert(at, (f"{between}{fact.text}{between}", fact.questions))
-    hidden = [fact.questions for fact in planted if fact.questions]
+    hidden = [fact.questions for fact in facts if fact.questions]
     prompt = build_prompt(tokenizer)
     asked: list[list[int]] = []
     words: list[int] = []
@@ -116,21 +119,6 @@ def with_questions(
     if not asked:
         return None
     return Lesson(tokenizer.encode("".join(piece for piece, _ in pieces)), asked, words)
-
-
-def _planted(draw: random.Random, count: int) -> list[training_facts.Planted]:
-    made: list[training_facts.Planted] = []
-    while len(made) < count:
-        kind = draw.random()
-        if kind < 0.15:
-            made.append(keys.passkey(draw))
-        elif kind < 0.25:
-            made.extend(keys.keyring(draw, draw.choice((1, 2, 3))))
-        elif kind < 0.35:
-            made.extend(training_facts.two_steps(draw))
-        else:
-            made.append(training_facts.anything(draw))
-    return made
 
 
 class Keeping:

@@ -11,19 +11,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from kvstream.errors import SourceError, UsageError
-from kvstream.evaluation.harness import ModelIdentity, open_reader
+from kvstream.evaluation.harness import open_reader
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.retention.watch import MEASURES, Watch, mean
 from kvstream.evaluation.retention.whole import Whole
 from kvstream.evaluation.sweep import Case
-from kvstream.input.sources import open_sources
+from kvstream.evaluation.text_trials import Text, text_trials
 from kvstream.methods.registry import available
 from kvstream.session.session import Session
-from kvstream.tokenization.loading import TokenStream
 
 SUMMARIZED = (*MEASURES, "chance")
 
@@ -47,24 +45,14 @@ def trials(
     question: str | None,
 ) -> Iterator[Trial]:
     """One trial for each text and case."""
-    facts = ModelIdentity.of(session)
-    for path in paths:
-        size = Path(path).stat().st_size
-        for case in cases:
-            identity: Record = {
-                "bench": "retention", **facts.identity(), **case.identity(),
-                "text": Path(path).name, "size": size, "limit": limit, "question": question,
-            }  # fmt: skip
-            yield Trial(identity, partial(_run, session, path, case, limit, question))
+    run = partial(_run, session, question)
+    return text_trials("retention", session, paths, cases, limit, run, question=question)
 
 
-def _run(
-    session: Session, path: str, case: Case, limit: int | None, question: str | None
-) -> Record:
-    stream = TokenStream(session.tokenizer, open_sources([path], text=True))
-    ids = stream.read(limit if limit is not None else 2**62).ids.tolist()
+def _run(session: Session, question: str | None, text: Text, case: Case) -> Record:
+    ids = text.ids
     if not ids:
-        raise SourceError(f"{path} has no text; leave it out.")
+        raise SourceError(f"{text.path} has no text; leave it out.")
     reader, prompt = open_reader(session, [question] if question else [], case.run, len(ids))
     tail = prompt.tail(question) if question else []
     whole = Whole(session.model, prompt.head, len(ids) + len(tail))

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from kvstream.evaluation.synthetic.splits import is_heldout
-from kvstream.evaluation.synthetic.training_facts import REFUSAL
+from kvstream.run.prompt import REFUSAL
 
 QuestionAnswer = tuple[str, str]
 HUMAN_FILES = (

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from kvstream.evaluation.synthetic.words import phrases, words
 
-REFUSAL = "not in the text"
-
 
 @dataclass
 class Planted:

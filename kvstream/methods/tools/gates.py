@@ -8,8 +8,7 @@ layer, trained for the model (``kvstream methods train edgeinfinite``).
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.functional import elu, linear
 from kvstream.errors import UsageError
 from kvstream.methods.base import LayerFacts, ModelFacts
 from kvstream.methods.tools.heads import grouped, ungrouped
+from kvstream.methods.tools.learned import LearnedFile
 
 FORMS = ("learned", "paper")
 
@@ -167,51 +167,31 @@ def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None)
     `rows` are those of a memory that learned features have to fit; None: any.
     """
     name = (PaperGate if form == "paper" else LearnedGate).file
-    path = Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / name
     option = " --form paper" if form == "paper" else ""
     remedy = (
         f"train one with `kvstream methods train edgeinfinite --model {model.name} --data "
         f"FOLDER --out {name}{option}` and name it with --set edgeinfinite.gate={name}."
     )
-    if not path.is_file():
-        where = (
-            f"{path} is no file" if file else f"there is none beside the weights of {model.name}"
-        )
-        raise UsageError(
-            f"edgeinfinite needs a gate that was trained for the model, and {where}; {remedy}"
-        )
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    stored = LearnedFile(model, "edgeinfinite", "a gate", name, file, remedy)
 
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"{path} cannot be read as a gate ({error}); {remedy}") from error
-    gates = {}
-    for layer in model.layers:
-        prefix = f"layers.{layer.index}."
-        own = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
-        features, hidden = (_last_size(own.get(name)) for name in ("b_key", "b1"))
-        gate = new_gate(form, layer, features, hidden)
-        wanted = {k: v.shape for k, v in gate.state_dict().items()}
-        if {k: v.shape for k, v in own.items()} != wanted:
-            if own and ("w_key" in own) != (form == "learned"):
-                (other,) = {*FORMS} - {form}
-                raise UsageError(
-                    f"{path} is a gate of the form {other}, and the form {form} was asked for; "
-                    f"use --set edgeinfinite.form={other}, or {remedy}"
-                )
+    def new(layer: LayerFacts, own: Mapping[str, Tensor]) -> Gate:
+        if own and ("w_key" in own) != (form == "learned"):
+            (other,) = {*FORMS} - {form}
             raise UsageError(
-                f"{path} was trained for another model: its layer {layer.index} does not fit "
-                f"{model.name}; {remedy}"
+                f"{stored.path} is a gate of the form {other}, and the form {form} was asked for; "
+                f"use --set edgeinfinite.form={other}, or {remedy}"
             )
-        if form == "learned" and rows not in (None, features):
+        features, hidden = (_last_size(own.get(name)) for name in ("b_key", "b1"))
+        return new_gate(form, layer, features, hidden)
+
+    gates = stored.layers("layers.{}.", new)
+    for number, gate in gates.items():
+        if isinstance(gate, LearnedGate) and rows not in (None, gate.b_key.shape[-1]):
+            features = gate.b_key.shape[-1]
             raise UsageError(
-                f"The gate of layer {layer.index} has {features} features, and a memory of {rows} "
+                f"The gate of layer {number} has {features} features, and a memory of {rows} "
                 f"rows was asked for; use --set edgeinfinite.features={features}."
             )
-        gate.load_state_dict(own)
-        gates[layer.index] = gate.requires_grad_(False).to(layer.device)
     return gates
 
 

@@ -6,15 +6,15 @@ sum over the layers is the logarithm of the odds that some question will attend 
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, linear
 
-from kvstream.errors import UsageError
 from kvstream.methods.base import LayerFacts, ModelFacts
+from kvstream.methods.tools.learned import LearnedFile
 
 FILE = "foresight.safetensors"
 """Looked for beside the model's weights."""
@@ -65,52 +65,23 @@ class Scorer(nn.Module):
         return torch.cat(scores)
 
 
-def path_of(model: ModelFacts, file: str = "") -> Path:
-    """Where the scorers of a model are, or would be."""
-    return Path(os.path.expanduser(file)) if file else Path(model.folder or ".") / FILE
-
-
 def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
     """The scorers of a model by layer. Raises UsageError where there are none, or of other shapes.
 
     `file` is where they are; empty: beside the model's weights.
     """
-    path = path_of(model, file)
     remedy = (
         f"train them with `kvstream methods train foresight --model {model.name} --data FOLDER "
         f"--out {FILE}` and name them with --set foresight.scorers={FILE}, or use --method keydiff "
         "--set keydiff.pool=15."
     )
-    if not path.is_file():
-        where = (
-            f"{path} is no file" if file else f"there are none beside the weights of {model.name}"
-        )
-        raise UsageError(
-            f"foresight needs scorers that were trained for the model, and {where}; {remedy}"
-        )
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
-    try:
-        stored = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f"{path} cannot be read as scorers ({error}); {remedy}") from error
-    scorers = nn.ModuleDict()
-    for layer in model.layers:
-        prefix = f"{layer.index}."
-        own = {k.removeprefix(prefix): v for k, v in stored.items() if k.startswith(prefix)}
+    def new(layer: LayerFacts, own: Mapping[str, Tensor]) -> Scorer:
         hidden, width = own["w2"].shape[1:] if "w2" in own and own["w2"].ndim == 3 else (1, 1)
-        scorer = new_scorer(layer, hidden, width)
-        if {k: v.shape for k, v in own.items()} != {
-            k: v.shape for k, v in scorer.state_dict().items()
-        }:
-            raise UsageError(
-                f"{path} was trained for another model: its layer {layer.index} does not fit "
-                f"{model.name}; {remedy}"
-            )
-        scorer.load_state_dict(own)
-        scorers[str(layer.index)] = scorer.requires_grad_(False).to(layer.device)
-    return scorers
+        return new_scorer(layer, hidden, width)
+
+    stored = LearnedFile(model, "foresight", "scorers", FILE, file, remedy, several=True)
+    return nn.ModuleDict({str(n): scorer for n, scorer in stored.layers("{}.", new).items()})
 
 
 def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:

@@ -23,9 +23,11 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
     whole_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")
@@ -132,7 +134,7 @@ def command(**values: Any) -> int:
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import heatmap, needle, needle_rows, report
     from kvstream.evaluation.filler import Filler
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import BM25, NEAR, WHOLE
     from kvstream.evaluation.synthetic.questions import from_sentence
 
@@ -148,7 +150,7 @@ def _run(page: Any, **values: Any) -> int:
         trials=values["trials"], needles=values["needles"], seed=values["seed"],
         rule=from_sentence, wording=values["wording"],
     )  # fmt: skip
-    plot, quiet = values["plot"], values["quiet"]
+    plot = values["plot"]
     if plot is not None:
         heatmap.check(plot)
     records = Records(values["save"])
@@ -156,17 +158,12 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
 
     total = len(plan.lengths) * len(plan.depths) * plan.trials * len(cases)
-    with output.progress(values["progress"], total, quiet=quiet) as advance:
-        found, complete = output.collect(
-            measure(needle.trials(session, filler, plan, cases), records),
-            advance,
-            needle_rows.so_far,
-        )
+    every = needle.trials(session, filler, plan, cases)
+    found, complete = output.measured(every, total, records, values, needle_rows.so_far)
     rows = needle_rows.rows(found)
     for message in dict.fromkeys(row["error"] for row in rows if "error" in row):
         say(f"Left out: {message}")
-    if records.reused and not quiet:
-        say(f"{records.reused:,} trials were taken from {values['save']}.")
+    output.say_reused(records, values)
     output.show(rows, lambda: _tables(rows, report, heatmap), as_json=values["json"])
     pages.write(
         page, f"Needles: {plan.kind}", settings, rows, _tables(rows, report, heatmap), _plots(rows)

@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.options.option import given_options, option, stack
+from kvstream.cli.options.streams import PROGRESS
+from kvstream.cli.options.types import BudgetType, CountType, FileType, StartType
 from kvstream.cli.shared import measuring
-from kvstream.cli.shared.options import (
-    PROGRESS,
-    BudgetType,
-    CountType,
-    FileType,
-    StartType,
-    given_options,
-    option,
-    stack,
-)
 from kvstream.errors import UsageError
 from kvstream.settings import CHUNKS, GROWTHS, PAPER, Budget, RunSettings
 from kvstream.version import __version__

@@ -15,7 +15,7 @@ from kvstream.cli.shared.measuring import say
 from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:
-    pass
+    from kvstream.evaluation.records import Records, Trial
 
 PLAIN_SECONDS = 20.0
 """A plain line of progress at most this often."""
@@ -84,6 +84,29 @@ def collect(records: Iterable[Row], advance: Callable[[str], None],
         say("Interrupted; these are the results so far.")
         return found, False
     return found, True
+
+
+def measured(
+    trials: Iterable[Trial],
+    total: int,
+    records: Records,
+    values: dict[str, Any],
+    so_far: Callable[[list[Row]], str],
+) -> tuple[list[Row], bool]:
+    """The record of every trial, with progress, as `collect`; what `records` has is not measured.
+
+    `values` are the options of the benchmark; `so_far` words the progress.
+    """
+    from kvstream.evaluation.records import measure
+
+    with progress(values["progress"], total, quiet=values["quiet"]) as advance:
+        return collect(measure(trials, records), advance, so_far)
+
+
+def say_reused(records: Records, values: dict[str, Any]) -> None:
+    """How many trials were not run, because --save has them."""
+    if records.reused and not values["quiet"]:
+        say(f"{records.reused:,} trials were taken from {values['save']}.")
 
 
 def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:

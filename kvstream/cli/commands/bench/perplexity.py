@@ -18,8 +18,11 @@ from kvstream.cli.commands.bench.options import (
     text_files,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
 @click.command("perplexity", cls=SectionedCommand)
@@ -54,20 +57,16 @@ def command(**values: Any) -> int:
 
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import perplexity
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
 
     paths = text_files(values["files"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values)
     records = Records(values["save"])
     session = open_session(settings, verbose=values["verbose"])
+    every = perplexity.trials(session, paths, cases, values["limit"])
     total = len(paths) * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(
-            measure(perplexity.trials(session, paths, cases, values["limit"]), records),
-            advance,
-            perplexity.so_far,
-        )
+    found, complete = output.measured(every, total, records, values, perplexity.so_far)
     rows = perplexity.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, "Perplexity", settings, rows, _tables(rows), _plots(rows))

@@ -25,9 +25,12 @@ from kvstream.cli.commands.bench.options import (
     tokens_option,
     whole_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 
 @click.command("qa", cls=SectionedCommand)
@@ -106,7 +109,7 @@ def command(**values: Any) -> int:
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import longbench, qa
     from kvstream.evaluation.filler import Filler
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
     from kvstream.evaluation.sweep import WHOLE
 
     early.require("rouge_score", "bench", "ROUGE")
@@ -133,12 +136,8 @@ def _run(page: Any, **values: Any) -> int:
         within = qa.Within(values["within"], Filler.of(texts, seed=values["seed"]))
     session = open_session(settings, verbose=values["verbose"])
     total = len(items) * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(
-            measure(qa.trials(session, items, cases, within, values["seed"], prompts), records),
-            advance,
-            qa.so_far,
-        )
+    every = qa.trials(session, items, cases, within, values["seed"], prompts)
+    found, complete = output.measured(every, total, records, values, qa.so_far)
     rows = qa.rows(found, by=values["by_attribute"])
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, "Questions and answers", settings, rows, _tables(rows), _plots(rows))

@@ -19,8 +19,11 @@ from kvstream.cli.commands.bench.options import (
     text_files,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 BY_STEP = {
     "hit_question": "Held of what the question attends to",
@@ -69,7 +72,7 @@ def command(**values: Any) -> int:
 
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import heatmap
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
     from kvstream.evaluation.retention import plot, trials
 
     paths = text_files(values["files"], heldout=values["heldout"])
@@ -82,10 +85,8 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
     every = trials.trials(session, paths, cases, values["limit"], values["question"])
     total = len(paths) * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(measure(every, records), advance, trials.so_far)
-    if records.reused and not values["quiet"]:
-        output.say(f"{records.reused:,} trials were taken from {values['save']}.")
+    found, complete = output.measured(every, total, records, values, trials.so_far)
+    output.say_reused(records, values)
     rows = trials.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, "Retention", settings, rows, _tables(rows), _plots(rows))

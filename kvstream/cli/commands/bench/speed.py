@@ -22,9 +22,11 @@ from kvstream.cli.commands.bench.options import (
     text_option,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option, stack
 from kvstream.cli.shared import libraries
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import SectionedCommand, model_options, option, stack
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:

@@ -19,9 +19,12 @@ from kvstream.cli.commands.bench.options import (
     text_files,
     text_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
-from kvstream.cli.shared.options import CountType, SectionedCommand, model_options, option
 
 SUITES = ("ruler", "nolima")
 """A test compares them with kvstream.evaluation.suites."""
@@ -74,7 +77,7 @@ def command(**values: Any) -> int:
 def _run(page: Any, **values: Any) -> int:
     early.require("rank_bm25", "words", "Ranking by words (BM25)")
     from kvstream.evaluation.filler import Filler
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
     from kvstream.evaluation.suites import SUITES as TASKS
     from kvstream.evaluation.suites import running
     from kvstream.evaluation.sweep import BM25, WHOLE
@@ -93,12 +96,10 @@ def _run(page: Any, **values: Any) -> int:
         tokens=values["tokens"], count=values["trials"], seed=values["seed"], later=values["later"],
     )  # fmt: skip
     total = len(tasks) * values["trials"] * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(measure(trials, records), advance, running.so_far)
+    found, complete = output.measured(trials, total, records, values, running.so_far)
     for message in dict.fromkeys(record["error"] for record in found if "error" in record):
         say(f"Left out: {message}")
-    if records.reused and not values["quiet"]:
-        say(f"{records.reused:,} trials were taken from {values['save']}.")
+    output.say_reused(records, values)
     rows = running.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, f"Suite: {name}", settings, rows, _tables(rows))

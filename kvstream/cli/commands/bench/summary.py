@@ -19,9 +19,11 @@ from kvstream.cli.commands.bench.options import (
     seed_option,
     tokens_option,
 )
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
 
 
 @click.command("summary", cls=SectionedCommand)
@@ -67,7 +69,7 @@ def command(**values: Any) -> int:
 
 def _run(page: Any, **values: Any) -> int:
     from kvstream.evaluation import summary
-    from kvstream.evaluation.records import Records, measure
+    from kvstream.evaluation.records import Records
 
     early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
@@ -81,12 +83,8 @@ def _run(page: Any, **values: Any) -> int:
     wanted = values["extract"]
     extract = values["passages"] if (session.default_extract if wanted is None else wanted) else 0
     total = len(stories) * len(cases)
-    with output.progress(values["progress"], total, quiet=values["quiet"]) as advance:
-        found, complete = output.collect(
-            measure(summary.trials(session, stories, cases, extract), records),
-            advance,
-            summary.so_far,
-        )
+    every = summary.trials(session, stories, cases, extract)
+    found, complete = output.measured(every, total, records, values, summary.so_far)
     rows = summary.rows(found)
     output.show(rows, lambda: _tables(rows), as_json=values["json"])
     pages.write(page, "Summaries", settings, rows, _tables(rows), _plots(rows))

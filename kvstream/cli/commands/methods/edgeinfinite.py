@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -17,13 +21,6 @@ from kvstream.cli.shared.measuring import (
     say,
     seed_option,
     verbose_option,
-)
-from kvstream.cli.shared.options import (
-    CountType,
-    SectionedCommand,
-    model_options,
-    option,
-    stack,
 )
 from kvstream.errors import UsageError
 

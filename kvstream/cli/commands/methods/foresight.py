@@ -7,6 +7,9 @@ from typing import Any
 
 import click
 
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.model import model_options
+from kvstream.cli.options.option import option
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -15,7 +18,6 @@ from kvstream.cli.shared.measuring import (
     seed_option,
     verbose_option,
 )
-from kvstream.cli.shared.options import SectionedCommand, model_options, option
 from kvstream.errors import SourceError, UsageError
 
 HELD = 12

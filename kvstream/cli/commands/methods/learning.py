@@ -8,7 +8,7 @@ import click
 
 from kvstream.cli.groups import Group
 
-BUILT_IN = {
+COMMANDS = {
     "edgeinfinite": "kvstream.cli.commands.methods.edgeinfinite",
     "foresight": "kvstream.cli.commands.methods.foresight",
 }
@@ -20,7 +20,7 @@ def learning_of(name: str) -> str:
     from kvstream.api.methods import available_methods
 
     method = available_methods().get(name)
-    return "" if method is None else method.learning or BUILT_IN.get(name, "")
+    return "" if method is None else method.learning or COMMANDS.get(name, "")
 
 
 class Learners(Group):

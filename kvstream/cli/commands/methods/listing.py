@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.commands.methods.learning import actions, learning_of
-from kvstream.cli.shared.options import MethodsType, SectionedCommand
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.types import MethodsType
 from kvstream.reporters.format import json_text
 
 if TYPE_CHECKING:

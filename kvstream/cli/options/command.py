@@ -1,0 +1,120 @@
+"""Commands whose help pages have sections, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import click
+
+from kvstream.cli.options.option import Option, typed
+
+
+class SectionedCommand(click.Command):
+    """A command whose help page shows its options in sections, in the order they were declared.
+
+    ``--help`` leaves the advanced options out, ``--help-all`` shows them. `without` names options
+    that have no effect in this command, and why: they are refused where somebody types them, and
+    read from the environment and the config file, which are for all commands, without a word.
+    `helps` words shared options for this command, and `defaults` gives them another default.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        without: Mapping[str, str] | None = None,
+        helps: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.without = dict(without or {})
+        for param in self.params:
+            if isinstance(param, click.Option) and param.name in (helps or {}):
+                param.help = (helps or {})[param.name]
+            if param.name in (defaults or {}):
+                param.default = (defaults or {})[param.name]
+        self.params.append(
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, expose_value=False,
+                hidden=not any(self._is_advanced(p) for p in self.params),
+                callback=_show_all, help="Show this message with all options and exit.",
+            )
+        )  # fmt: skip
+
+    def _is_advanced(self, param: click.Parameter) -> bool:
+        return getattr(param, "advanced", False) and param.name not in self.without
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Click would take the word behind such an option for its value, be it the question.
+        bare = {
+            name: f"{name}={param.bare}"
+            for param in self.params
+            if isinstance(param, Option) and param.bare
+            for name in param.opts
+        }
+        end = args.index("--") if "--" in args else len(args)
+        self._refuse_detached(ctx, args[:end])
+        args = [bare.get(a, a) for a in args[:end]] + args[end:]
+        try:
+            rest = super().parse_args(ctx, list(args))
+            self._refuse_without_effect(ctx)
+            return rest
+        except click.NoSuchOption as error:
+            text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
+            if text is None or not text.startswith(error.option_name):
+                raise
+            raise click.UsageError(
+                f"{text!r} begins like an option; put text that begins with a dash after --, "
+                "behind all options.",
+                ctx,
+            ) from None
+
+    def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """A value behind such an option with a space, where it would be a source or a question."""
+        values = {
+            name: param.type.choices
+            for param in self.params
+            if isinstance(param, Option) and param.bare and isinstance(param.type, click.Choice)
+            for name in param.opts
+        }
+        for name, word in pairwise(args):
+            if word in values.get(name, ()) and not os.path.exists(word):
+                raise click.UsageError(
+                    f"{name} takes its value after an equals sign: {name}={word}.", ctx
+                )
+
+    def _refuse_without_effect(self, ctx: click.Context) -> None:
+        for param in self.params:
+            if param.name in self.without and typed(ctx, param.name):
+                name = max(param.opts, key=len)
+                raise click.UsageError(
+                    f"{name} has no effect in {ctx.command_path}: {self.without[param.name]}", ctx
+                )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Argument) or param.name in self.without:
+                continue
+            if self._is_advanced(param) and not ctx.meta.get(_ALL):
+                continue
+            record = param.get_help_record(ctx)
+            if record is not None:
+                section = getattr(param, "section", "Other")
+                sections.setdefault(section, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=28)
+
+
+_ALL = "kvstream.help_all"
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()

@@ -1,0 +1,105 @@
+"""Options of models: which one reads and answers, and how it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kvstream.api.options import AUTO, SKIMS
+from kvstream.cli.options.option import option, stack
+from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsType
+
+
+def model_help(default: str) -> str:
+    """The help of --model, with the model that a command uses if nobody names one."""
+    return (
+        "A model of the Hugging Face hub, a local folder, a GGUF file, a short name of the config "
+        f"file, reader, or pocket (the embedded model). [default: {default}]"
+    )
+
+
+def model_option(default: str) -> Callable[[Any], Any]:
+    """--model; `default` is as in `model_help`."""
+    return option(
+        "-m", "--model", type=ModelType(), default="pocket", metavar="ID_OR_PATH", section="Model",
+        help=model_help(default),
+    )  # fmt: skip
+
+
+skim_options = stack(
+    option(
+        "--skim", type=SkimType(), default=AUTO, show_default=True, metavar="MODEL",
+        section="Model", advanced=True,
+        help="Read long texts with this small model; --model then reads the most relevant passages "
+        "and answers. auto: pocket if reader answers on a CPU; none: --model reads everything.",
+    ),
+    option(
+        "--skim-by", type=click.Choice(SKIMS), default=SKIMS[-1], show_default=True,
+        advanced=True, section="Model",
+        help="How --skim selects passages. memory: those that the small model holds and attends "
+        "to; words: those with the question's words (BM25); both: the best of both.",
+    ),
+)  # fmt: skip
+
+loading_options = stack(
+    option(
+        "--device", default="auto", show_default=True, metavar="NAME",
+        advanced=True, section="Model", help="auto, cpu, cuda, cuda:1 or mps.",
+    ),
+    option(
+        "--dtype", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Number type for computing. auto: the type of the stored weights, or float32 if the "
+        "CPU has no instructions for that type.",
+    ),
+    option(
+        "--kv-dtype", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Number type of the KV cache. auto: that of --dtype, or the 16-bit type of the stored "
+        "weights if --dtype auto computes in float32.",
+    ),
+    option(
+        "--attn", default="auto", show_default=True, advanced=True, section="Model",
+        type=click.Choice(["auto", "split", "flash", "sdpa", "reference"]),
+        help="Attention backend.",
+    ),
+    option(
+        "--quantize", type=click.Choice(["int8", "8bit", "4bit"]), advanced=True,
+        section="Model",
+        help="Quantize the weights while loading: int8 on a CPU; 8bit and 4bit need bitsandbytes.",
+    ),
+    option(
+        "--max-weights", type=BytesType(), metavar="SIZE", advanced=True, section="Model",
+        help="Maximum memory for weights; kvstream reads the others from disk for every chunk, "
+        "slowly.",
+    ),
+    option(
+        "--threads", type=ThreadsType(), metavar="N", advanced=True, section="Model",
+        help="CPU threads. [default: as PyTorch chooses]",
+    ),
+    option(
+        "--revision", metavar="NAME", advanced=True, section="Model",
+        help="Branch, tag or commit on the hub.",
+    ),
+    option(
+        "--offline", is_flag=True, advanced=True, section="Model",
+        help="Use only files that are already on this machine.",
+    ),
+    option(
+        "--trust-remote-code", is_flag=True, advanced=True, section="Model",
+        help="Run Python code that comes with the model.",
+    ),
+)  # fmt: skip
+
+model_options = stack(model_option("pocket"), loading_options)
+
+ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
+"""For commands where no second model skims: options without effect."""
+
+LOADING = (
+    "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
+    "offline", "trust_remote_code", "quiet", "skim_by",
+)  # fmt: skip
+"""Names of the options of `kvstream.load`, which go there."""

@@ -1,0 +1,63 @@
+"""How a shared option is declared, and whether it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Option(click.Option):
+    """An option that belongs to a section of the help page and has its environment variable."""
+
+    def __init__(
+        self,
+        *args: Any,
+        section: str = "Options",
+        bare: str | None = None,
+        advanced: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+        self.advanced = advanced
+        """Shown by ``--help-all`` and not by ``--help``."""
+        self.bare = bare
+        """The value of the option if no ``=VALUE`` follows it."""
+        if self.envvar is None and self.name and self.expose_value and not self.hidden:
+            self.envvar = f"KVSTREAM_{self.name.upper()}"
+
+
+def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
+    """``click.option`` with a section and an environment variable."""
+    return click.option(*names, cls=Option, **attributes)
+
+
+def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """One decorator out of several, applied so that the help page keeps their order."""
+
+    def apply(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return apply
+
+
+def typed(ctx: click.Context, name: str) -> bool:
+    """Whether an option was given on the command line."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def given_options() -> set[str]:
+    """Names of the options of the current command that have a value which is no default."""
+    ctx = click.get_current_context()
+    return {name for name in ctx.params if _is_given(ctx.get_parameter_source(name))}
+
+
+def _is_given(source: ParameterSource | None) -> bool:
+    return source not in (ParameterSource.DEFAULT, None)

@@ -1,0 +1,177 @@
+"""All options that every reading command has, and what they said."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvstream.api.options import AUTO, AUTOMATIC, method_settings
+from kvstream.cli.options.answers import ANSWERS, answer_options
+from kvstream.cli.options.memory import memory_options
+from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
+from kvstream.cli.options.option import Command, given_options, stack, typed
+from kvstream.cli.options.streams import output_options
+from kvstream.cli.options.types import NONE
+from kvstream.errors import UsageError
+
+ASKED = (
+    "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
+    "reread", "thin", "checkpoint", "checkpoint_every", *ANSWERS,
+)  # fmt: skip
+"""Names of the options of `Model.read` and `Model.stream`; those that were given go there."""
+FIELDS = (
+    "model", "skim", "text", "max_unpacked", "output", "report", "stats", "progress", "quiet",
+    "verbose", "dry_run",
+)  # fmt: skip
+"""Names of the options that are fields of `ReadingOptions` as they are."""
+SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json")))
+"""Names of all options that `reading_options` adds: they become one `ReadingOptions`."""
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """What the shared options said: as options of `kvstream.Model`, and those of the program."""
+
+    model: str
+    model_given: bool
+    """Whether somebody chose it; else `running.settled` may choose another one."""
+    skim: str
+    """A model, ``auto`` or ``none``."""
+    loading: Mapping[str, Any]
+    """Options of `kvstream.load`."""
+    methods: tuple[str, ...]
+    """More than one are compared."""
+    settings: Mapping[str, Mapping[str, str]]
+    """Those of each method."""
+    asked: Mapping[str, Any]
+    """Options of `Model.read` and `Model.stream` that were given, without method and settings."""
+    text: bool
+    max_unpacked: int
+    output: Path | None
+    as_json: bool
+    report: Path | None
+    stats: Path | None
+    progress: str
+    quiet: bool
+    verbose: bool
+    dry_run: bool
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The file of --checkpoint."""
+        return self.asked.get("checkpoint")
+
+    @property
+    def extract(self) -> bool | None:
+        """None: as the model does it (pocket extracts when it summarizes)."""
+        return self.asked.get("extract")
+
+    @property
+    def reread(self) -> str | None:
+        """How --reread finds what to read again."""
+        return self.asked.get("reread")
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """Options of `Memory.ask`."""
+        return {name: self.asked[name] for name in ANSWERS if name in self.asked}
+
+    def of_method(self, name: str | None = None) -> dict[str, Any]:
+        """The options of a reading by a method, the first one if none is named."""
+        name = name or self.methods[0]
+        settings = {f"{name}.{key}": value for key, value in self.settings.get(name, {}).items()}
+        return {**self.asked, "method": name, "set": settings}
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, Any], *, strict_settings: bool, given: Container[str] = ()
+    ) -> ReadingOptions:
+        """From click's values. ``strict_settings``: refuse --set of a method that is not used.
+
+        ``given`` are the names of the options that have a value which is no default.
+        """
+        methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
+        if not methods:
+            raise UsageError("--method is empty; see kvstream methods.")
+        typed_settings = pairs(values["set"])
+        owners = {path.partition(".")[0] for path in typed_settings}
+        if methods == (AUTO,) and len(own := owners & AUTOMATIC) == 1:
+            methods = tuple(own)
+        return cls(
+            model_given="model" in given,
+            loading={name: values[name] for name in LOADING},
+            methods=methods,
+            settings=method_settings(typed_settings, methods, strict=strict_settings),
+            asked={name: values[name] for name in ASKED if name in given},
+            as_json=values["json"],
+            **{name: values[name] for name in FIELDS},
+        )
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """``METHOD.NAME=VALUE`` as names and values, later ones winning. Raises UsageError."""
+    found = {}
+    for item in given:
+        path, equals, value = item.partition("=")
+        owner, dot, name = path.strip().partition(".")
+        if not (equals and dot and owner and name):
+            raise UsageError(f"--set {item!r} is not METHOD.NAME=VALUE, as in infinipot.alpha=0.5.")
+        found[path.strip()] = value.strip()
+    return found
+
+
+def reading_options(command: Command) -> Command:
+    """All options that every reading command has; the function gets one ReadingOptions."""
+
+    def wrapper(**values: Any) -> Any:
+        shared = {name: values.pop(name) for name in SHARED}
+        context = click.get_current_context()
+        refuse_without_effect(context, shared)
+        output = shared["output"]
+        if output is not None and output.is_dir() and values.get("each") is None:
+            raise click.BadParameter(
+                f"File {str(output)!r} is a directory.", context, param_hint="'-o' / '--output'"
+            )
+        # A setting in the config file may be for a method that this run does not use.
+        options = ReadingOptions.of(
+            shared, strict_settings=typed(context, "set"), given=given_options()
+        )
+        return command(options=options, **values)
+
+    update_wrapper(wrapper, command)
+    model = model_option("reader once it is fetched, else pocket")
+    return stack(  # type: ignore
+        memory_options, model, skim_options, loading_options, answer_options, output_options
+    )(wrapper)
+
+
+def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Options that have an effect only beside others. Raises click.UsageError."""
+    for name in ("top_p", "top_k"):
+        if typed(ctx, name) and not values["temp"]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect at temperature 0, which always takes "
+                "the most likely token; add --temp 0.7, or leave it out.",
+                ctx,
+            )
+    if typed(ctx, "skim_by") and values["skim"] == NONE:
+        raise click.UsageError(
+            "--skim-by has no effect with --skim none; leave one of them out.", ctx
+        )
+    if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
+        raise click.UsageError(
+            "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
+        )
+    if values["report"] is not None and values["dry_run"]:
+        raise click.UsageError("--dry-run reads nothing, so there is no --report; use one.", ctx)
+    # A summary may be extracted without being asked to.
+    extracts = values["extract"] or (ctx.info_name == "summarize" and values["extract"] is None)
+    if typed(ctx, "passages") and not extracts:
+        raise click.UsageError(
+            "--passages has no effect without --extract; add it, or leave --passages out.", ctx
+        )

@@ -1,0 +1,219 @@
+"""What values options take: checked before torch is imported."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from kvstream.api.options import AUTO
+from kvstream.cli import config
+from kvstream.errors import UsageError, meant
+from kvstream.settings import PAPER, Budget, parse_count
+
+NONE = "none"
+"""Of --skim: one model reads everything."""
+
+
+class BudgetType(click.ParamType):
+    """``4k``, ``4096``, ``512MB``, ``1GiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if isinstance(value, Budget) else Budget.parse(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class BytesType(click.ParamType):
+    """``512MB``, ``16GiB``; a number without a unit is refused."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int):
+            return value
+        try:
+            size = Budget.parse(str(value)).bytes
+        except UsageError:
+            size = None
+        if not size:
+            self.fail(f"{value!r} is not a size; write it as 512MB or 16GiB.", param, ctx)
+        return size
+
+
+class CountType(click.ParamType):
+    """``4096``, ``4k``, ``1M``: k is 1024, M is 1024²."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return value if isinstance(value, int) else parse_count(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class StartType(CountType):
+    """A count, or ``paper``."""
+
+    name = "start"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return PAPER if value == PAPER else super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number; ``nan`` and ``inf`` are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class MethodsType(click.ParamType):
+    """Names of methods, separated by commas; checked before torch is imported."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kvstream.api.methods import method_names, plugins
+
+        known = method_names()
+        for name in filter(None, (each.strip() for each in str(value).split(","))):
+            # Another package's method may have another name than its entry point; it is asked later
+            if name not in known and name != AUTO and not plugins():
+                close = meant(name, known)
+                self.fail(
+                    f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
+                    param,
+                    ctx,
+                )
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from kvstream.api.methods import method_names
+
+        before, comma, last = incomplete.rpartition(",")
+        taken = before.split(",")
+        return [
+            CompletionItem(f"{before}{comma}{name}")
+            for name in (AUTO, *method_names())
+            if name.startswith(last) and name not in taken
+        ]
+
+
+class EveryType(click.ParamType):
+    """``10k`` tokens or ``30s``."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kvstream.api.options import Intervals
+
+        try:
+            return Intervals.of(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SeedType(click.ParamType):
+    """A whole number that torch takes as a seed."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
+        if not -(2**63) <= number < 2**63:
+            self.fail(f"{number} is beyond 64 bits; choose a smaller number.", param, ctx)
+        return number
+
+
+class ThreadsType(click.ParamType):
+    """A number of threads that this machine can run: far more make torch crash or stand still."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        cpus = os.cpu_count() or 1
+        most = max(16, 4 * cpus)
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{str(value)[:40]!r} is not a whole number.", param, ctx)
+        if not 1 <= number <= most:
+            self.fail(
+                f"{number} threads are out of range for a machine with {cpus} CPUs; "
+                f"choose 1 to {most}.",
+                param,
+                ctx,
+            )
+        return number
+
+
+class ModelType(click.ParamType):
+    """A hub id, a folder, or a short name that the config file has for one."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        name = str(value)
+        if len(name) > config.LONGEST_NAME:
+            self.fail(
+                f"The model name has {len(name)} characters, too many for any model; check it.",
+                param,
+                ctx,
+            )
+        return config.model_name(name)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        names = [n for n in (config.EMBEDDED, *config.aliases()) if n.startswith(incomplete)]
+        return [CompletionItem(n) for n in names] or [CompletionItem(incomplete, type="dir")]
+
+
+class SkimType(ModelType):
+    """``auto``, ``none``, or a model."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in (AUTO, NONE) else super().convert(value, param, ctx)
+
+
+def complete_files(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """File names, for arguments that are files or a question."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+class FileType(click.Path):
+    """A file by its path, which may still be to come; an empty one is refused."""
+
+    def __init__(self, *, folder: bool = False) -> None:
+        super().__init__(dir_okay=folder, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("The name is empty; name a file, or leave the option out.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputType(FileType):
+    """A file; with ``--each`` a folder, which `ReadingOptions` sees to."""
+
+    def __init__(self) -> None:
+        click.Path.__init__(self, path_type=Path)

@@ -1,0 +1,91 @@
+"""Files with what a method learned for a model: a small module for each layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from kvstream.errors import UsageError
+from kvstream.methods.base import LayerFacts, ModelFacts
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class LearnedFile:
+    """The file of a method for a model, and what messages say of it."""
+
+    model: ModelFacts
+    method: str
+    what: str
+    """What it holds, as in ``a gate``."""
+    name: str
+    """Looked for beside the model's weights."""
+    file: str
+    """Looked for instead, if not empty."""
+    remedy: str
+    """How the user gets one."""
+    several: bool = False
+    """Whether `what` is a plural."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or would be."""
+        if self.file:
+            return Path(os.path.expanduser(self.file))
+        return Path(self.model.folder or ".") / self.name
+
+    def layers(
+        self, prefix: str, new: Callable[[LayerFacts, Mapping[str, Tensor]], Module]
+    ) -> dict[int, Module]:
+        """The modules of the model's layers. Raises UsageError where none are, or other shapes.
+
+        `prefix` is that of the names of a layer's tensors, with ``{}`` for its number; `new` makes
+        an untrained module that has the sizes of the stored tensors.
+        """
+        stored = self._tensors()
+        found = {}
+        for layer in self.model.layers:
+            start = prefix.format(layer.index)
+            own = {k.removeprefix(start): v for k, v in stored.items() if k.startswith(start)}
+            module = new(layer, own)
+            if _shapes(own) != _shapes(module.state_dict()):
+                raise UsageError(
+                    f"{self.path} was trained for another model: its layer {layer.index} does not "
+                    f"fit {self.model.name}; {self.remedy}"
+                )
+            module.load_state_dict(own)
+            found[layer.index] = module.requires_grad_(False).to(layer.device)
+        return found
+
+    def _tensors(self) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if not self.path.is_file():
+            was, there = ("were", "there are none") if self.several else ("was", "there is none")
+            where = (
+                f"{self.path} is no file"
+                if self.file
+                else f"{there} beside the weights of {self.model.name}"
+            )
+            raise UsageError(
+                f"{self.method} needs {self.what} that {was} trained for the model, and {where}; "
+                f"{self.remedy}"
+            )
+        try:
+            found: dict[str, Tensor] = load_file(self.path)
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"{self.path} cannot be read as {self.what} ({error}); {self.remedy}"
+            ) from error
+        return found
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
