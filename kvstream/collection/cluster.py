@@ -140,6 +140,23 @@ def room(ray: Any, need: Need) -> int:
     )
 
 
+def is_lost(ray: Any, node: str) -> bool:
+    """Whether a machine is gone, by its id.
+
+    Ray notices that seconds after the machine's workers have ended, so the machine is asked too.
+    """
+    known = next((each for each in ray.nodes() if each["NodeID"] == node), None)
+    if known is None or not known["Alive"]:
+        return True
+    try:
+        with socket.create_connection(
+            (known["NodeManagerAddress"], known["NodeManagerPort"]), ANSWERS_IN
+        ):
+            return False
+    except OSError:
+        return True
+
+
 class NoRoomError(KvstreamError):
     """No machine of a cluster has what a worker needs."""
 

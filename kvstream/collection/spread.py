@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstream.collection.cluster import Need
+from kvstream.collection.cluster import Need, is_lost
 from kvstream.collection.job import Job
 from kvstream.collection.serial import Tell
 from kvstream.collection.task import Task
@@ -211,10 +211,7 @@ class Spread:
 
     def _lost(self, seat: _Seat) -> bool:
         """Whether the machine of a worker is gone."""
-        if seat.placed is None:
-            return False
-        alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        return seat.placed.node not in alive
+        return seat.placed is not None and is_lost(self.ray, seat.placed.node)
 
     def _end(self, seat: _Seat) -> None:
         with suppress(Exception):  # it is gone, or the cluster is

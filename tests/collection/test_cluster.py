@@ -1,0 +1,26 @@
+"""What is asked of a cluster, without one."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+from kvstream.collection.cluster import is_lost
+
+
+def cluster(alive: bool, port: int) -> Any:
+    node = {
+        "NodeID": "a", "Alive": alive, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port,
+    }  # fmt: skip
+    return SimpleNamespace(nodes=lambda: [node])
+
+
+def test_a_machine_is_lost_before_ray_says_so() -> None:
+    """Ray calls it alive for some seconds more; nothing listens there any longer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert not is_lost(cluster(True, port), "a")
+        assert is_lost(cluster(False, port), "a")
+        assert is_lost(cluster(True, port), "b")
+    assert is_lost(cluster(True, port), "a")
