@@ -314,8 +314,8 @@ class SectionedCommand(click.Command):
             if text is None or not text.startswith(error.option_name):
                 raise
             raise click.UsageError(
-                f"{text!r} begins like an option; put text that begins with a dash after --, "
-                "behind all options.",
+                f"{text!r} begins with a dash, like an option; put it after --, at the end of the "
+                "command.",
                 ctx,
             ) from None
 
@@ -515,7 +515,7 @@ _loading_options = stack(
     ),
     option(
         "--trust-remote-code", is_flag=True, advanced=True, section="Model",
-        help="Run Python code that comes with the model.",
+        help="Run Python code of the model.",
     ),
 )  # fmt: skip
 
@@ -544,7 +544,7 @@ memory_options = stack(
     ),
     option(
         "--keep", type=CountType(), metavar="N", advanced=True, section="Memory",
-        help="Entries in memory after the last chunk. [default: the most that fits]",
+        help="Entries in memory after the last chunk. [default: as many as fit]",
     ),
     option(
         "--start", type=StartType(), metavar="N|paper", advanced=True, section="Memory",
@@ -785,8 +785,8 @@ class Shards:
         for name, value in given.items():
             if value:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} goes with one reading, and --shards reads a text "
-                    "in parts; leave one of them out."
+                    f"--{name.replace('_', '-')} is for one reading, but --shards makes several; "
+                    "leave one of them out."
                 )
 
     def asked(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from kvstream.cli.shared.options import CountType, SectionedCommand, model_optio
 
 
 @click.command("qa", cls=SectionedCommand)
-@data_option("Records as JSON lines, packed or not; may be given many times.")
+@data_option("Records as JSON lines, compressed or not; repeatable.")
 @limit_option("records")
 @option(
     "--where",
