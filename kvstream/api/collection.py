@@ -82,7 +82,7 @@ def ask_each(
     """
     asked = (*((question,) if question else ()), *questions)
     if not asked:
-        raise UsageError("No question: give it as question=; summarize_each() needs none.")
+        raise UsageError("No question: give it as question=, or use summarize_each().")
     command: Command = "compare" if methods else "ask"
     return _each(source, asked, command, model, methods, options)
 
@@ -133,7 +133,7 @@ def _each(
     asked = {name: value for name, value in options.items() if name not in _EACH}
     for name in ("checkpoint", "every"):
         if asked.get(name) is not None:
-            raise UsageError(f"{name} is for one text, not for each of many.")
+            raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
     interrupted: Callable[[], bool] = asked.pop("interrupted", None) or _never
     settings = _settings(model, options.get("loading") or {})
     asked["command"] = command
@@ -155,7 +155,7 @@ def _each(
         )
         parts.append(Part(name or request.run.method, request, name == BM25))
     if command == "remember" and parts[0].by_words:
-        raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")
+        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
     into = options.get("into")
     plain = options.get("plain", False)
     job = Job(

@@ -144,8 +144,7 @@ class Memory:
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
             raise UsageError(
-                f"{min(fixed)}= goes with the first reading; leave it out, or read everything "
-                f"again."
+                f"The first reading sets {min(fixed)}=; leave it out, or read everything again."
             )
         asked: dict[str, Any] = {"command": "remember", **options}
         request = request_of((), **asked)

@@ -180,7 +180,7 @@ class Model:
     ) -> Answer:
         """Read texts under the budget and answer one question."""
         if not question.strip():
-            raise UsageError("No question: give it as question=; summarize() needs none.")
+            raise UsageError("No question: give it as question=, or use summarize().")
         events = self.stream(source, text=text, question=question, **options)
         return answers(watched(events, progress))[-1]
 
@@ -315,7 +315,7 @@ class Model:
         if self.skimming is not None:
             raise UsageError("shards= is for one model; load it without skim=.")
         if options.get("follow"):
-            raise UsageError("shards= cuts a text whose end is known; leave out follow=.")
+            raise UsageError("shards= needs a text with a known end; leave out follow=.")
         shards, workers = options["shards"], options.get("workers")
         if workers is None:
             memory = yield from read_shards(self.session, sources, request, shards)
@@ -410,10 +410,10 @@ def _shards(options: Any) -> bool:
     if options.get("shards") is not None:
         return True
     if options.get("workers") is not None:
-        raise UsageError("workers= reads parts of one text at once: say how many with shards=.")
+        raise UsageError("workers= needs shards=, the number of parts of the text.")
     return False
 
 
 def _refuse_bm25(method: str | None) -> None:
     if method == BM25:
-        raise UsageError(f"{BM25} keeps no memory: ask with it, or compare it with a method.")
+        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")

@@ -187,8 +187,8 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
     for name in ("extract", "reread", "every", "checkpoint", "follow"):
         if options.get(name):
             raise UsageError(
-                f"--{name} is for one model, and here a second one skims the text; leave it out, "
-                "or add --skim none."
+                f"--{name} is for one model, but here a second model skims the text; leave it "
+                "out, or add --skim none."
             )
 
 
@@ -225,7 +225,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
     checkpoint = options.get("checkpoint")
     every = options.get("every")
     if reread is not None and every is not None:
-        raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
+        raise UsageError("--reread needs a complete text; leave --follow and --every out.")
     known = bool(questions) or command == "summarize" or extract
     return Request(
         questions=tuple(questions),

@@ -125,11 +125,10 @@ class App(Modules):
 )
 @click.version_option(__version__, "--version", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Ask questions of texts far longer than a model's context, inside a KV cache that never
-    grows.
+    """Ask questions about texts far longer than a model's context, with a KV cache of bounded size.
 
     kvstream reads a text of any length through a causal language model, chunk by chunk. After
-    every chunk it evicts the least important entries, so that the KV cache stays within a budget
+    every chunk it evicts the least important entries, so that the KV cache never exceeds a budget
     that you choose. It answers from the entries that remain.
 
     \b

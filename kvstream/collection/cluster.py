@@ -135,8 +135,8 @@ def room(ray: Any, need: Need) -> int:
     raise NoRoomError(
         f"A worker needs {need}, and no machine has that: the largest figures are "
         f"{most['CPU']:g} CPUs, {most['memory'] / 1024**3:.1f} GiB and {most['GPU']:g} GPUs. "
-        "Choose a smaller model, --budget or --threads, or say with --worker-memory what a worker "
-        "really takes."
+        "Choose a smaller model, --budget or --threads, or set --worker-memory to what a worker "
+        "needs."
     )
 
 

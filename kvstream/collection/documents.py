@@ -56,12 +56,12 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
         else:
             raise UsageError(
                 f"{path} is not a file, and --each names its results by their content; write it to "
-                "a file first, and name that."
+                "a file first, and name the file."
             )
     told = ", ".join(f"{count:,} × {what}" for what, count in left_out.items())
     if not found:
         raise SourceError(
-            f"{', '.join(paths)}: no text files that are not hidden or ignored"
+            f"{', '.join(paths)}: no text files, apart from hidden and ignored ones"
             f"{f' ({told} skipped)' if told else ''}; name the files themselves."
         )
     return list(found.values()), [f"Skipped: {told}."] if told else []

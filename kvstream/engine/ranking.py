@@ -24,8 +24,8 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     catalyst = prefill.catalyst
     if cache.used + len(catalyst) > cache.capacity:
         raise BudgetError(
-            f"Ranking takes {len(catalyst)} entries beside the {cache.used} that are held "
-            f"under a budget of {cache.capacity}; memory was made without room for it."
+            f"Ranking takes {len(catalyst)} entries, but memory holds {cache.used} and left no "
+            f"room for it under its budget of {cache.capacity}."
         )
     if catalyst:
         with cache.passing():

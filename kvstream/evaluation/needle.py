@@ -71,7 +71,7 @@ class Plan:
             )
         for depth in self.depths:
             if not 0 <= depth <= 1:
-                raise UsageError(f"A depth lies between 0 and 1; {depth} does not.")
+                raise UsageError(f"A depth must be from 0 to 1, not {depth}.")
 
 
 @dataclass(frozen=True)

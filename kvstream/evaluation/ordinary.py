@@ -34,7 +34,7 @@ def ordinary(text: str, depths: Sequence[float], rng: random.Random, rule: Rule)
                 facts.append(Fact(question, (answer,), "rule", depth, sentence))
                 break
         else:
-            raise UsageError("The text has too few sentences that a rule makes a question of.")
+            raise UsageError("The text has too few sentences that a rule can turn into a question.")
     return facts
 
 

@@ -49,7 +49,7 @@ def choose(
     tests = [_test(text) for text in where]
     items = [i for i in load(paths) if wanted(i.document) and all(test(i.record) for test in tests)]
     if not items:
-        raise UsageError("No record fits; --where takes KEY=VALUE as it stands in the records.")
+        raise UsageError("No record fits; use a KEY=VALUE of the records in --where.")
     if limit is not None and limit < len(items):
         items = random.Random(seed).sample(items, limit)
     return items

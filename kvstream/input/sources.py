@@ -338,7 +338,7 @@ class SourceSet:
             if source.path is None and not isinstance(source.stream, bytes):
                 raise SourceError(
                     f"The sources are read a second time, and {_shown(source.name)} can be read "
-                    "only once; write it to a file first, and name that."
+                    "only once; write it to a file first, and name the file."
                 )
         return self._again
 

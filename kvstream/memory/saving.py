@@ -297,9 +297,8 @@ def recall(
         made, here = state["method"].get("trained"), _trained(reader)
         if made != here:
             raise ModelError(
-                f"{kind.path} was made by {run.method} with another gate than the one that is here "
-                f"(its fingerprint was {made}, and is {here}); put that one back, or make the "
-                "memory anew."
+                f"{kind.path} was made by {run.method} with another gate (fingerprint {made}) than "
+                f"the present one ({here}); restore that gate, or read the sources again."
             )
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)

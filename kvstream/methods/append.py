@@ -17,13 +17,13 @@ class Append(Method):
     """Adds each chunk's best entries to memory and never looks at older ones again.
 
     The "incremental fixed memory" of "Memorize Step by Step" (IMDC), appendix B.2, after
-    AutoCompressors: the reference that loses to memory which is compressed anew at every step.
-    Of a chunk ``m_i - m_(i-1)`` entries stay, chosen by SnapKV's score (attention of the chunk's
-    last ``window`` tokens, [G, K, n]). With a fixed memory the first chunks fill it, and nothing
-    that follows is remembered.
+    AutoCompressors: a baseline for memory that is compressed again at every step. Of a chunk,
+    ``m_i - m_(i-1)`` entries stay, chosen by SnapKV's score (attention of the chunk's last
+    ``window`` tokens, [G, K, n]). With a fixed memory the first chunks fill it, and nothing that
+    follows stays.
 
-    Where memory has to shrink all the same (an adaptive schedule, a long answer), what the newest
-    tokens attend to least leaves.
+    If memory has to shrink (an adaptive schedule, a long answer), the entries with the least
+    attention from the newest tokens are evicted.
     """
 
     name: ClassVar[str] = "append"

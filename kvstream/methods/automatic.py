@@ -19,10 +19,10 @@ ABOUT = """\
 Chooses infinipot, foresight or keydiff (the default).
 
 infinipot keeps what a question or the instruction of a summary attends to, so kvstream uses it
-whenever one of them is known before it reads. If questions come later, foresight keeps what a small
-network expects to be asked about; the embedded model pocket comes with that network. For other
-models keydiff keeps the keys least similar to the others. --set for one of these methods chooses
-that method, and --preset chooses infinipot.
+if it knows one of them before it reads. If questions come later, foresight keeps what a small
+network expects questions to ask for; the package has this network for pocket. For other models,
+keydiff keeps the keys least similar to the others. --set for one of these methods chooses that
+method, and --preset chooses infinipot.
 
   what kvstream knows before it reads        method      settings
   a question, or that it summarizes          infinipot   its defaults

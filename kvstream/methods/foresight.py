@@ -18,16 +18,16 @@ POSITIVE = 16.0
 
 @dataclass(frozen=True)
 class Foresight(ScoredMethod):
-    """Keeps what a small network expects to be asked about; needs no question.
+    """Keeps what a small network expects questions to ask for; needs no question.
 
     After KVzap (arXiv 2601.07891), which predicts the scores of another method. Here the network
-    learned from questions: it predicts which tokens the question and the answer attend to, the
-    highest of all questions about a text. It sees the unrotated keys of a layer, a token beside its
-    neighbors; the sum over the layers is the score. A score is made once, when the entry comes, and
-    stays with it. All heads of all layers keep the same tokens.
+    learned from questions: it predicts how much a question and its answer attend to a token, the
+    highest over all questions about a text. Its input is the unrotated keys of a layer, of a token
+    and its neighbors; the sum over the layers is the score. An entry gets its score once, when its
+    chunk is read. All heads of all layers keep the same tokens.
 
-    ``kvstream methods train foresight`` trains the network for a model. Models without one are
-    refused.
+    ``kvstream methods train foresight`` trains the network for a model. Without a network, kvstream
+    refuses the method.
     """
 
     name: ClassVar[str] = "foresight"

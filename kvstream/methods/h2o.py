@@ -17,12 +17,12 @@ class H2O(ScoredMethod):
     """Keeps what all tokens so far attended to most (heavy hitters), and the newest.
 
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
-    Models", section 4 and algorithm 1: an entry's score is the attention that it got from every
-    query since it came, ``F(j) = sum_t softmax(q_t K^T)_j``, and half of the memory belongs to
-    the newest entries. The sum is the ``attention`` of each entry, [G, K, n].
+    Models", section 4 and algorithm 1: an entry's score is the sum of the attention from all later
+    queries, ``F(j) = sum_t softmax(q_t K^T)_j``, and half of the memory belongs to the newest
+    entries. The sum is the ``attention`` of each entry, [G, K, n].
 
-    Departures: the sum is taken a chunk at a time and entries leave after the chunk, where the
-    paper evicts one for each token; the query heads of a group share their mean.
+    Departures: eviction once per chunk, where the paper evicts one entry per token. The query
+    heads of a group share their mean.
     """
 
     name: ClassVar[str] = "h2o"

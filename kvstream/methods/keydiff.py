@@ -19,10 +19,9 @@ class KeyDiff(ScoredMethod):
     Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
     Resource-Constrained Environments", section 3. With the anchor ``a = mean_j k_j / |k_j|`` over
     the candidates of a head, an entry's score is ``-cos(k_j, a)``; keys [1, K, n, D]. The paper
-    works block by block under a bound as we do.
+    also works block by block under a bound.
 
-    Departure: keys are compared as they are stored here, before their rotation, since an entry's
-    position changes whenever others leave.
+    Departure: it compares keys before their rotation, because positions change at every eviction.
     """
 
     name: ClassVar[str] = "keydiff"

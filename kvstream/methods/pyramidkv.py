@@ -15,13 +15,13 @@ class PyramidKV(SnapKV):
     """Keeps what the newest tokens attend to, with memory that shrinks from layer to layer.
 
     Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
-    section 4: with a mean of ``m`` entries a layer the top one gets ``m / beta``, the bottom one
-    ``2 m - m / beta``, the others lie on the line between; within a layer SnapKV decides.
+    section 4: with a mean of ``m`` entries per layer, the top layer gets ``m / beta``, the bottom
+    layer ``2 m - m / beta``, and sizes between them are linear. Within a layer SnapKV decides.
 
-    Departure: the bound is what a head may hold at most, so the bottom layer gets what the
-    schedule allows and the others less: all layers together hold little more than half of what
-    `snapkv` holds at the same budget. A schedule's own differences between layers (square-sqrt,
-    adaptive) give way to the pyramid, which follows the largest of its sizes.
+    Departure: the budget limits each head, so the bottom layer gets what the schedule allows, and
+    the other layers get less. All layers together hold little more than half of what `snapkv`
+    holds at the same budget. If a schedule has sizes per layer (square-sqrt, adaptive), the
+    pyramid replaces them and follows the largest.
     """
 
     name: ClassVar[str] = "pyramidkv"

@@ -45,8 +45,8 @@ class Window(Streaming):
 class Random(ScoredMethod):
     """Keeps a random choice in each head, and the newest tokens.
 
-    The floor that any method with a claim to judgment has to beat. A stream's early tokens fade:
-    what stays of a chunk after many steps shrinks geometrically, as with every repeated choice.
+    A baseline that every method should beat. The entries of an early chunk disappear over time:
+    each step keeps a random part of them, so their number shrinks geometrically.
     """
 
     name: ClassVar[str] = "random"

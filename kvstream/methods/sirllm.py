@@ -17,11 +17,11 @@ class SirLLM(ScoredMethod):
     """Keeps sinks and the tokens of the highest cross-entropy.
 
     Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
-    token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. Older entropies
-    may fade, by the factor ``decay`` at every chunk (the paper: at every turn of a dialogue, 1,
-    0.9 or 0.7 by task). The paper's own runs keep 4 sinks and no recent window.
+    token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. The
+    factor ``decay`` lowers older entropies at every chunk (in the paper at every turn of a
+    dialogue: 1, 0.9 or 0.7 by task). The paper's own runs keep 4 sinks and no recency window.
 
-    An entry keeps the ``entropy`` that it was born with, [G, K, n], but for the fading.
+    Apart from the decay, an entry keeps its first ``entropy``, [G, K, n].
     """
 
     name: ClassVar[str] = "sirllm"

@@ -16,8 +16,8 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 class SnapKV(ScoredMethod):
     """Keeps what an observation window at the end of each chunk attends to, and the window.
 
-    Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper looks back
-    once, from the end of the prompt; under a bound the window is that of each chunk.
+    Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation". The paper selects
+    once, from the end of the prompt; under a bound each chunk has its own window.
     """
 
     name: ClassVar[str] = "snapkv"

@@ -16,12 +16,12 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 class TOVA(ScoredMethod):
     """Keeps what the last token of each chunk attends to, the same in all heads of a layer.
 
-    Oren et al., "Transformers are Multi-State RNNs", section 3.2: whenever an entry has to go, it
-    is the one with the least attention from the newest query, averaged over the heads of the
-    layer. Nothing is protected for being recent; only the newest token itself stays.
+    Oren et al., "Transformers are Multi-State RNNs", section 3.2: evicts the entry with
+    the least attention from the newest query, averaged over the heads of the layer. Recent tokens
+    are not protected; only the newest token itself always stays.
 
-    Departures: decided once a chunk instead of once a token, and ``heads`` may let each KV head
-    decide for itself, as the other methods here do.
+    Departures: one decision per chunk instead of one per token. With ``heads=independent`` each KV
+    head decides separately, as in the other methods.
     """
 
     name: ClassVar[str] = "tova"

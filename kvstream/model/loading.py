@@ -245,7 +245,7 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
         )
     if "trust_remote_code" in text:
         return ModelError(
-            f"{name} brings its own Python code; --trust-remote-code runs it, if you trust it."
+            f"{name} has its own Python code; if you trust it, add --trust-remote-code."
         )
     fetched = isinstance(error, OSError) or "Offline" in chain or "Connection" in chain
     if "does not appear to have a file named" in text and SINGLE in text:

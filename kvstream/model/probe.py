@@ -155,9 +155,9 @@ def _probe(
         here, there = first.stored, second.stored
         if _distance(out_here, out_there) > _tolerance(out_here):
             raise UnsupportedModelError(
-                f"{name} ({_kind(model)}) gives other answers when its input is moved: it has "
+                f"{name} ({_kind(model)}) gives other answers at other positions: it has "
                 "learned or absolute positions, so kept entries cannot get new ones. Use a "
-                "rotary model."
+                "model with rotary positions."
             )
         specs = []
         shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}

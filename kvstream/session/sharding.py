@@ -26,8 +26,7 @@ def check_shards(request: Request, shards: int) -> None:
     for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
         if given is not None:
             raise UsageError(
-                f"{option} goes with one reading, and --shards makes several of one text; leave "
-                "one of them out."
+                f"{option} is for one reading, but --shards makes several; leave one of them out."
             )
 
 
@@ -51,8 +50,8 @@ def _again(sources: RereadableSource) -> RereadableSource:
         return sources.again()
     except SourceError as error:
         raise SourceError(
-            "--shards cuts a text whose length is known, and this one can be read only once; "
-            "write it to a file first, and name that."
+            "--shards needs a text of known length, and this one can be read only once; "
+            "write it to a file first, and name the file."
         ) from error
 
 

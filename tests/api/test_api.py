@@ -164,7 +164,7 @@ def test_a_memory_is_asked_saved_recalled_and_read_on(model, book, tmp_path) -> 
     assert recalled.read(text=LOG * 12) is recalled
     assert recalled.read_tokens > before
     assert recalled.peak[0] <= 300
-    with pytest.raises(kvstream.UsageError, match="goes with the first reading"):
+    with pytest.raises(kvstream.UsageError, match="The first reading sets"):
         recalled.read(text=LOG, budget=100)
 
 

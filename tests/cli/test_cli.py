@@ -94,7 +94,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
         (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
         (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
-        (["ask", "BOOK", "-who did it?"], "'-who did it?' begins like an option"),
+        (["ask", "BOOK", "-who did it?"], "'-who did it?' begins with a dash, like an option"),
         (["ask", "BOOK", "-x"], "No such option '-x'"),
         (["ask", "BOOK", "Q?", "--seed", "9" * 30], "beyond 64 bits"),
         (["ask", "BOOK", "Q?", "--seed", "x"], "'x' is not a whole number"),

@@ -108,7 +108,7 @@ def test_ask_and_its_options_write_a_page(cli, tmp_path: Path) -> None:
     [
         (["--each"], "--report shows one text"),
         (["--dry-run"], "--dry-run reads nothing, so there is no --report"),
-        (["--skim", "pocket"], "names the model that answers, too"),
+        (["--skim", "pocket"], "--skim and --model are both pocket"),
     ],
 )
 def test_what_has_no_page_says_so_and_leaves_no_file(cli, tmp_path: Path, more, message) -> None:

@@ -483,7 +483,7 @@ def test_llamacpp_needs_the_gguf_file() -> None:
         (("--against", "llamacpp"), "needs --llamacpp-python"),
         (("--against", "llama.cpp"), "Unknown system 'llama.cpp'"),
         (("--against", "kvpress"), "needs --kvpress-python"),
-        (("--save", "x"), "a time is never taken"),
+        (("--save", "x"), "measures times anew"),
         (("--shape", "gpt-5"), "Unknown shape 'gpt-5'; choose one of tiny"),
         (("--shape", "tiny", "-m", "pocket"), "two models"),
         (("--layers", "2"), "--layers is for a --shape"),

@@ -175,7 +175,7 @@ def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) 
         run = RunSettings(Budget(tokens=320), method)
         with pytest.raises(UsageError, match="cannot be joined"):
             refused(open_sources([str(story)]), Request(("Who?",), run))
-    with pytest.raises(UsageError, match="--every goes with one reading"):
+    with pytest.raises(UsageError, match="--every is for one reading"):
         refused(open_sources([str(story)]), request(every=Intervals(tokens=100)))
     with pytest.raises(UsageError, match="at least 1"):
         refused(open_sources([str(story)]), request(), 0)

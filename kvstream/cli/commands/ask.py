@@ -38,9 +38,9 @@ def command(
 ) -> int:
     """Stream texts of any length through the model under the budget, and answer.
 
-    A SOURCE is a file, a directory, or - for standard input; without one, text is read from a
-    pipe. Plain text, HTML, PDF, EPUB and DOCX are read; plain text may be compressed (gzip, bzip2,
-    xz, zstd). The last argument is the QUESTION, unless -Q is used.
+    A SOURCE is a file, a directory, or - for standard input. Without a SOURCE, kvstream reads the
+    pipe. It reads HTML, PDF, EPUB, DOCX and plain text, which can be compressed (gzip, bzip2, xz,
+    zstd). The last argument is the QUESTION, unless you use -Q.
 
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k

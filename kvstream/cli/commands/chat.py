@@ -72,7 +72,7 @@ def command(
       kvstream chat book.txt --budget 2k
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A chat uses one method; --method names several.", ctx)
+        raise click.UsageError("chat uses one method, but --method names several; name one.", ctx)
     if memory is not None and sources:
         raise click.UsageError(
             "Either name sources or give --memory; remember --memory reads sources into a memory.",

@@ -83,11 +83,11 @@ def command(
 ) -> int:
     """Answer the same questions with several methods under the same budget, side by side.
 
-    kvstream loads the model once and reads the text once per method: without --method, the two
-    methods that auto chooses from, and streaming as a baseline. It copies a pipe to a temporary
-    file. "kept" counts the tokens of the text that at least one head
-    still holds. "spread" is 1 if they are spread evenly over the text, and 0 if all are in one
-    place. ! marks an answer with a warning.
+    kvstream loads the model once and reads the text once per method. Without --method, it compares
+    infinipot, keydiff and the baseline streaming. It copies a pipe to a temporary file. "kept"
+    counts the tokens of the text that at least one head still holds. "spread" is 1 if these tokens
+    are spread evenly over the text, and 0 if all are in one place. ! marks an answer with a
+    warning.
 
     \b
       kvstream compare book.txt "Who hid the letter?" --budget 1k

@@ -77,8 +77,8 @@ def command(
 
     The size of the file depends on the budget, not on the length of the text. kvstream ask --memory
     FILE and kvstream chat --memory FILE answer from it, without the sources. Name your questions
-    with -Q if you know them: answers are then right more often. Without -Q, memory keeps the
-    entries that are least similar to the others (kvstream methods auto).
+    with -Q if you know them: more answers are then right. Without -Q, kvstream chooses a method
+    that needs no question (kvstream methods auto).
 
     \b
       kvstream remember book.txt -o book.kvs --budget 4k
@@ -87,7 +87,9 @@ def command(
       kvstream remember letters/ --each -o memories/
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A memory is made by one method; --method names several.", ctx)
+        raise click.UsageError(
+            "remember uses one method, but --method names several; name one.", ctx
+        )
     if each is not None:
         from kvstream.cli.shared.each import read_each
 

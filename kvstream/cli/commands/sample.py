@@ -79,9 +79,9 @@ def command(
 ) -> None:
     """Write a long text with made-up facts in it, and the questions that ask for them.
 
-    The facts name people, places and things that do not exist, so that a right answer can only
-    come from the text. They are spread over its whole length; --into plants them in a text of
-    yours, between its paragraphs.
+    The facts name people, places and things that do not exist, so a right answer can only come
+    from the text. They are spread over the whole text. --into plants them in your own text,
+    between paragraphs.
 
     \b
       kvstream sample --tokens 1M -o long.txt --questions long.jsonl

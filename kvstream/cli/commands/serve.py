@@ -120,7 +120,7 @@ def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
       curl http://127.0.0.1:8100/v1/models
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A server uses one method; --method names several.", ctx)
+        raise click.UsageError("serve uses one method, but --method names several; name one.", ctx)
     for module in ("fastapi", "uvicorn"):
         require(module, "serve", "kvstream serve")
     early.check(options)

@@ -42,15 +42,15 @@ def command(
 ) -> int:
     """Stream texts of any length through the model under the budget, and summarize them.
 
-    --extract prints sentences or lines of the text instead of a written summary: those that memory
-    retains best, in their order and with line numbers. pocket always does so unless you give
-    --no-extract.
+    With --extract, kvstream prints the sentences or lines that memory retains best, in their order
+    and with line numbers, instead of a written summary. With pocket this is the default
+    (--no-extract).
 
     For a log, kvstream needs no model. It lists the templates of the lines with counts, times,
     bursts, silences and drifts, errors first. --passages sets the number of rows (16, or as many as
-    the screen holds). With -m a model writes a paragraph above the list; kvstream removes sentences
-    with a number or a name that is not in the list. It reads several files of a log in the order of
-    their times. --as prose lets the model read the log.
+    fit the screen). With -m a model writes a paragraph above the list; kvstream removes sentences
+    that do not cite rows with all of their numbers and names. It reads several files of a log in
+    the order of their times. With --as prose the model reads the log.
 
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k
@@ -59,7 +59,9 @@ def command(
       kvstream summarize reports/ --each -o summaries/
     """
     if len(options.methods) > 1:
-        raise click.UsageError("A summary is made by one method; --method names several.", ctx)
+        raise click.UsageError(
+            "summarize uses one method, but --method names several; name one.", ctx
+        )
     options = summarizing(options)
     if each is not None:
         from kvstream.cli.shared.each import read_each

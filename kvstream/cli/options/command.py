@@ -67,8 +67,8 @@ class SectionedCommand(click.Command):
             if text is None or not text.startswith(error.option_name):
                 raise
             raise click.UsageError(
-                f"{text!r} begins like an option; put text that begins with a dash after --, "
-                "behind all options.",
+                f"{text!r} begins with a dash, like an option; put it after --, at the end of the "
+                "command.",
                 ctx,
             ) from None
 

@@ -89,8 +89,8 @@ class Shards:
         for name, value in given.items():
             if value:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} goes with one reading, and --shards reads a text "
-                    "in parts; leave one of them out."
+                    f"--{name.replace('_', '-')} is for one reading, but --shards makes several; "
+                    "leave one of them out."
                 )
 
     def asked(self) -> dict[str, Any]:

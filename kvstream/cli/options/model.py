@@ -89,7 +89,7 @@ loading_options = stack(
     ),
     option(
         "--trust-remote-code", is_flag=True, advanced=True, section="Model",
-        help="Run Python code that comes with the model.",
+        help="Run Python code of the model.",
     ),
 )  # fmt: skip
 

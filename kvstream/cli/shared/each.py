@@ -114,7 +114,7 @@ def _outcomes(
 ) -> Iterator[Outcome]:
     several = command == "compare" or len(options.methods) > 1
     if several and command in ("summarize", "remember"):
-        raise UsageError(f"{command} takes one method; --method names several.")
+        raise UsageError(f"{command} uses one method, but --method names several; name one.")
     asked = dict(options.asked)
     for name in ("checkpoint", "checkpoint_every"):  # of the config file, for single texts
         asked.pop(name, None)

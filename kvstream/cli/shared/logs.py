@@ -277,7 +277,7 @@ def in_time(every: Any) -> Any:
     """The interval of --every. Raises UsageError for one in tokens."""
     if every is not None and every.seconds is None:
         raise UsageError(
-            "A log is not cut into tokens, so --every N has no effect on it; give a time, such as "
-            "--every 30s, or read it with the model: --as prose."
+            "Without a model, kvstream counts no tokens in a log, so --every N has no effect; use "
+            "a time, such as --every 30s, or let the model read: --as prose."
         )
     return every

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from a memory file; returns the exit code."""
     if options.reread is not None:
-        raise UsageError("--reread needs the sources, and a memory file answers without them.")
+        raise UsageError(
+            "--reread needs the sources, but a memory file answers without them; leave it out."
+        )
     if options.dry_run:
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     refuse_reading(ctx)
@@ -105,8 +107,8 @@ def refuse_reading(ctx: click.Context) -> None:
         if typed(ctx, name):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{option} sets how kvstream reads sources, and a memory file answers without "
-                f"them. Leave {option} out."
+                f"{option} is for reading sources, but a memory file answers without them; leave "
+                f"{option} out."
             )
 
 

@@ -89,7 +89,7 @@ def read(
     code = 0
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
-        raise UsageError("--reread needs a complete text, and --follow and --every wait for more.")
+        raise UsageError("--reread needs a complete text; leave --follow and --every out.")
     if shards is not None:
         shards.refuse_with(options, follow=follow, every=every)
         check_shards(paths)
@@ -172,7 +172,7 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
         skim = POCKET if skims else NONE
     if skim == model:
         raise UsageError(
-            f"--skim {skim} names the model that answers, too; name two models, or use --skim none."
+            f"--skim and --model are both {skim}; name two models, or use --skim none."
         )
     loading = {**options.loading, "skim": None if skim == NONE else skim}
     return replace(options, model=model, model_given=True, skim=skim, loading=loading)
@@ -237,8 +237,8 @@ def check_shards(paths: Sequence[str]) -> None:
         if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
             name = "standard input" if path == "-" else path
             raise UsageError(
-                f"--shards cuts a text whose length is known, and {name} can be read only once; "
-                "write it to a file first, and name that."
+                f"--shards needs a text of known length, and {name} can be read only once; "
+                "write it to a file first, and name the file."
             )
 
 
@@ -258,7 +258,7 @@ def check_reread(
             name = "standard input" if path == "-" else path
             raise UsageError(
                 f"--reread reads the sources a second time, and {name} can be read only once; "
-                "write it to a file first, and name that."
+                "write it to a file first, and name the file."
             )
 
 

@@ -10,9 +10,9 @@ BENCHES = {
     "needle": "Find what was said once in a long text.",
     "qa": "Answer questions of a data set.",
     "suite": "Tasks with long texts, as RULER and NoLiMa describe them.",
-    "summary": "Summaries against those of people.",
-    "perplexity": "How surprising long texts are.",
-    "retention": "What memory keeps, and what is attended to.",
+    "summary": "Compare summaries with human ones.",
+    "perplexity": "How well long texts are predicted.",
+    "retention": "What memory keeps, step by step.",
     "speed": "Time and memory of reading.",
 }
 """Each is an attribute ``command`` of the module kvstream.cli.commands.bench.<name>."""

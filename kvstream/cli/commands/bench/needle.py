@@ -98,7 +98,7 @@ WORDINGS = ("own", "varied")
     "--near",
     is_flag=True,
     section="Compared",
-    help="Also ask about the needle's surroundings alone: what the model can do without eviction.",
+    help="Also read only the text around the needle: what the model finds without eviction.",
 )
 @option(
     "--reread",

@@ -69,7 +69,7 @@ case_options = stack(
     ),
     option(
         "--keep", type=COUNTS, metavar="N,...", section="Compared",
-        help="Entries in memory after the last chunk. [default: the most that fits]",
+        help="Entries in memory after the last chunk. [default: as many as fit]",
     ),
     option(
         "--start", type=ListType(StartType()), metavar="N,paper,...", section="Compared",

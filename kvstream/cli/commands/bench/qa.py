@@ -34,7 +34,7 @@ from kvstream.cli.shared.measuring import model_settings, open_session
 
 
 @click.command("qa", cls=SectionedCommand)
-@data_option("Records as JSON lines, packed or not; may be given many times.")
+@data_option("Records as JSON lines, compressed or not; repeatable.")
 @limit_option("records")
 @option(
     "--where",

@@ -40,8 +40,8 @@ BY_STEP = {
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "-Q", "--question", metavar="TEXT", section="Measurement", envvar=(),
-    help="A question about the texts, known during the reading; hits of its attention are measured "
-    "after every step.",
+    help="A question about the texts, known during the reading; its hit rate is measured after "
+    "every step.",
 )  # fmt: skip
 @option(
     "--limit", type=CountType(), metavar="N", section="Measurement",
@@ -57,10 +57,11 @@ BY_STEP = {
 def command(**values: Any) -> int:
     """Stream texts under the budget, and measure what memory keeps after every step.
 
-    Hits: the share of the tokens with the most attention that memory holds; a second reading in a
-    full KV cache, up to the trained length, says which these are. Also the overlap of heads, the
-    attention that memory gets from the next chunk, how much of memory was there one step before,
-    and its age. A row is one method over all texts, with lists by step and by layer.
+    The hit rate: of the tokens that get the most attention in a full KV cache, the share that
+    memory holds. For it, kvstream reads each text a second time in a full KV cache, up to the
+    trained length. Also the overlap of heads, the attention of the next chunk to memory, the share
+    of memory that was there one step before, and the age of memory. A row is one method over all
+    texts, with lists by step and by layer.
 
     \b
       kvstream bench retention book.txt --limit 3k --budget 1k --method infinipot,snapkv,random

@@ -105,7 +105,9 @@ def command(ctx: click.Context, **values: Any) -> int:
     if values["layers"] and not values["shape"]:
         raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
     if values["save"] is not None:
-        raise click.UsageError("--save is for accuracy; a time is never taken from an earlier run.")
+        raise click.UsageError(
+            "--save keeps answers; bench speed measures times anew in each run. Leave it out."
+        )
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)
 

@@ -57,14 +57,14 @@ SUITES = ("ruler", "nolima")
 def command(**values: Any) -> int:
     """Run a suite of tasks, and print a table of scores: task by method, for each budget.
 
-    ruler: numbers of one key or several among other text (single, multikey, multivalue,
-    multiquery), variables that get each other's value (tracking), the most common words of a list
+    ruler: numbers of one or several keys in other text (single, multikey, multivalue, multiquery),
+    variables that get the value of another variable (tracking), the most common words of a list
     (common) and of made-up text (frequent). nolima: a sentence that shares no word with its
     question (places, trades).
 
-    A score is the share of the expected strings in the answer. Beside the methods stand `whole`,
-    the whole text in a full KV cache where the model was trained for it, and `bm25`, the passages
-    with the question's words, as many as the budget holds.
+    A score is the share of the expected strings in the answer. Two more columns are baselines.
+    `whole`: the whole text in a full KV cache, if the model was trained for that length. `bm25`:
+    the passages with the question's words, as many as the budget holds.
 
     \b
       kvstream bench suite ruler --budget 512,1k --method infinipot,streaming --save ruler.jsonl

@@ -50,10 +50,10 @@ KEPT = 1 / 8
 def train(**values: Any) -> int:  # fmt: skip
     """Train the scorers of foresight for a model; the model itself stays as it is.
 
-    The embedded model has scorers. Another model learns them in minutes to hours, by its speed.
-    The model reads documents with known questions. The scorers learn from the keys of a token
-    whether a question looks at it. At the end the command prints how much of what the questions of
-    held-out documents look at is in an eighth of the tokens.
+    The embedded model has scorers. For another model, the training takes minutes to hours. The
+    model reads documents with known questions. The scorers learn to predict, from the keys of a
+    token, whether a question attends to it. At the end the command prints how much of the attention
+    of held-out questions the best eighth of the tokens gets.
 
     \b
       kvstream methods train foresight --model OWNER/NAME --data FOLDER
@@ -90,7 +90,7 @@ def train(**values: Any) -> int:  # fmt: skip
     found = scorers.recovered(now.scorers, read[1], KEPT)
     if found:
         click.echo(
-            f"An eighth of a held-out document has {sum(found) / len(found):.0%} of what its "
-            f"questions look at (mean of {len(found)} documents)."
+            f"The best eighth of the tokens gets {sum(found) / len(found):.0%} of the attention of "
+            f"held-out questions (mean of {len(found)} documents)."
         )
     return 0
