@@ -161,6 +161,8 @@ class Result:
     support: dict[str, float] | None = None
     """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
     model is calibrated, the ``probability`` that it is right."""
+    interrupted: bool = False
+    """The user stopped the reading, so the answer is from the beginning of the text."""
     absent: tuple[str, ...] = ()
     """Numbers and names of the answer that are not in the text."""
     withheld: str | None = None
@@ -209,7 +211,7 @@ class Result:
             "coverage": self.coverage,
             "reread": self.reread,
             "skim": self.skim,
-            "support": self.support,
+            "support": self._support(),
             "not_in_text": list(self.absent),
             "withheld": self.withheld,
             "stopped": self.stopped,
@@ -217,8 +219,14 @@ class Result:
             **({} if self.lines is None else {"lines": self.lines}),
             **({} if self.memory is None else {"memory": self.memory}),
             **({} if self.shards is None else {"shards": self.shards}),
+            **({"interrupted": True} if self.interrupted else {}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
+
+    def _support(self) -> dict[str, float | None] | None:
+        if self.support is None:
+            return None
+        return {**self.support, "probability": self.support.get("probability")}
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,7 @@ def _result(
         citations=tuple(as_json(p, memory.trace.names, memory.trace.bases) for p in basis.cited),
         support=basis.to_json() if generated else None,
         coverage=coverage(held, read),
+        interrupted=memory.trace.interrupted,
         warnings=(*memory.warnings, *warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
@@ -308,23 +309,25 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
 
 def forgotten(result: Result) -> Result:
     """The same result; where memory has lost parts of the text, a refusal holds for the rest."""
-    if not result.evicted:
+    if result.interrupted:
+        remedy = "Run the command again, and let it read to the end."
+    elif result.evicted:
+        remedy = "Read the text again with a larger --budget, or with --reread."
+    else:
         return result
-    warning = (
-        f"The answer is not in {_kept(result)}; it may be in the rest. Read the text again with a "
-        "larger --budget, or with --reread."
-    )
+    warning = f"The answer is not in {_kept(result)}; it may be in the rest. {remedy}"
     return replace(result, warnings=(*result.warnings, warning))
 
 
 def _kept(result: Result) -> str:
     """What a memory could know of the text."""
+    text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
     if not result.evicted or result.coverage is None:
-        return "the text"
+        return text
     share = result.coverage["share"]
     if share >= 0.995:  # something of every stretch
         return f"the {result.retained:,} of {result.read:,} tokens that memory kept"
-    return f"the {share:.0%} of the text that memory kept"
+    return f"the {share:.0%} of {text} that memory kept"
 
 
 def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import click
 
 from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError, is_out_of_memory, meant
+from kvstream.methods.names import plugin_of
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -178,9 +179,14 @@ def run(arguments: Sequence[str]) -> int:
             return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):
             raise
-        advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
+        plugin = plugin_of(error)
+        if plugin is not None:
+            advice = "" if verbose else " Run it again with -v for the traceback."
+            name = type(error).__name__
+            return _told(f"The method {plugin} failed with {name}{first}.{advice}", 1, verbose)
+        advice = "" if verbose else " Run it again with -v for the traceback, and report it."
         return _told(f"Unexpected {type(error).__name__}{first}.{advice}", 1, verbose)
 
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from kvstream.errors import KvstreamError
 from kvstream.methods.base import CompressiveMemory, Method, Step
 from kvstream.methods.tools.scoring import together
 from kvstream.model.cache import BoundedCache, LayerStore
@@ -98,6 +99,12 @@ class Evictor:
                 ratios.append(torch.ones(len(group), device=group[0].origin.device))
                 continue
             chosen = self.method.select(step, keep)
+            expected = (*step.origin.shape[:-1], keep)
+            if chosen.shape != expected:
+                raise KvstreamError(
+                    f"The method {self.method.name} selected entries of shape "
+                    f"{list(chosen.shape)}; expected {list(expected)} (layers, KV heads, entries)."
+                )
             self._write_back(group, step, None)
             old = (chosen < candidates - new).float().mean((1, 2))
             ratios.append(old.nan_to_num(nan=1.0))  # nothing but sinks: all retained

@@ -37,6 +37,8 @@ class Trace:
     """Sizes and digests of the sources, as far as they were read."""
     line_counts: LineCounts | None = None
     """Of logs: lines, and how many of them were not read because they repeat others."""
+    interrupted: bool = False
+    """The user stopped the reading; the text has more."""
     ended_line: bool = True
     """Whether the last of them ended with a newline."""
 

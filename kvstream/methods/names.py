@@ -16,6 +16,20 @@ GROUP = "kvstream.methods"
 
 
 @cache
+def plugin_of(error: BaseException) -> str | None:
+    """The plugin in whose code an error was raised: its name and module; None if in no plugin."""
+    from importlib.metadata import entry_points
+
+    trace, passed = error.__traceback__, set()
+    while trace is not None:
+        passed.add(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        trace = trace.tb_next
+    for point in entry_points(group=GROUP):
+        if point.module.partition(".")[0] in passed:
+            return f"{point.name!r} of {point.module!r}"
+    return None
+
+
 def plugins() -> tuple[str, ...]:
     """Names of the entry points of other packages; their methods may have other names."""
     from importlib.metadata import entry_points

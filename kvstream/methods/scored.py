@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kvstream.errors import KvstreamError
 from kvstream.methods.base import Method, Step
 from kvstream.methods.tools.scoring import best
 
@@ -27,5 +28,11 @@ class ScoredMethod(Method, ABC):
         return 0
 
     def select(self, step: Step, keep: int) -> Tensor:
-        chosen = best(self.score(step), keep, recent=self.newest(keep))
-        return chosen.expand(*step.origin.shape[:-1], keep)
+        scores = self.score(step)
+        layers, heads, n = step.origin.shape
+        if tuple(scores.shape) not in ((layers, heads, n), (layers, 1, n)):
+            raise KvstreamError(
+                f"The method {self.name} returned scores of shape {list(scores.shape)}; expected "
+                f"{[layers, heads, n]} (layers, KV heads, candidates)."
+            )
+        return best(scores, keep, recent=self.newest(keep)).expand(layers, heads, keep)

@@ -56,7 +56,8 @@ def coverage_line(result: Result, *, pictures: bool) -> str | None:
     """
     if result.coverage is None or not result.evicted:
         return None
-    words = f"{share(result.coverage['share'], 1.0)} of the text is represented in memory"
+    text = "what was read" if result.interrupted else "the text"
+    words = f"{share(result.coverage['share'], 1.0)} of {text} is represented in memory"
     if not pictures:
         return words
     return f"{words} {strip(fit(result.coverage['map'], MAP), '·')}"

@@ -32,6 +32,12 @@ FIRST_LOOK = 256
 """Tokens looked at before anything is settled; the length of what ends before is known."""
 
 
+def stopped_after(read: int, whole: int) -> str:
+    """The warning of an interrupted reading; `whole`: tokens of the text, if known."""
+    known = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
+    return f"Reading was stopped after {read:,} tokens{known}; the answer is from those."
+
+
 @dataclass
 class Reading:
     """One reading of some sources, from its settings to the memory that remains."""
@@ -71,6 +77,7 @@ class Reading:
         if unused:
             yield Notice(unused)
         began, earlier = time.perf_counter(), trace.read
+        trace.interrupted = False
         if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
             feed.look_ahead(self.plan.sizes.free + 1)
             length = feed.estimate()
@@ -111,9 +118,9 @@ class Reading:
             if self.checkpoint is not None:
                 self._place(trace)
                 self.checkpoint.leave(memory, handed)
-            memory.warnings.append(
-                f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
-            )
+            whole = feed.estimate() or 0  # 0: a pipe
+            trace.interrupted = whole > trace.read
+            memory.warnings.append(stopped_after(trace.read, whole))
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))

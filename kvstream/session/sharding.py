@@ -15,7 +15,7 @@ from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory, Shards
 from kvstream.memory.joining import Joiner, check_can_be_joined
 from kvstream.run.request import Request
-from kvstream.session.reading import Reading
+from kvstream.session.reading import Reading, stopped_after
 from kvstream.session.session import Session
 
 
@@ -95,6 +95,7 @@ def read_shards(
             break
     memory = joiner.finish()
     if request.interrupted():
+        memory.trace.interrupted = True
         memory.warnings = [before.stopped()]
         yield Notice(memory.warnings[0])
     memory.shards = Shards(len(parts), max(most, joiner.most), memory.reader.cache.capacity_bytes)
@@ -122,7 +123,7 @@ class _Before:
         self.peak = max(self.peak, reader.cache.peak.tokens)
 
     def stopped(self) -> str:
-        return f"Reading was stopped after {self.tokens:,} tokens; what follows is from those."
+        return stopped_after(self.tokens, self.expected)
 
     def follow(self, events: Generator[Event, None, Memory]) -> Generator[Event, None, Memory]:
         """The events of the next part as those of the whole text; returns its memory."""

@@ -24,6 +24,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.memory.saving import look as open_file
 from kvstream.memory.saving import recall, save
+from kvstream.reporters.citations import coverage_line
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -174,9 +175,32 @@ def test_a_refusal_after_forgetting_says_how_little_was_kept(
     assert told.evicted
     assert told.answer == "not in the text", "the answer stays the model's, and is no claim"
     assert told.withheld is None
+    assert told.to_json()["support"]["probability"] is None, "a refusal has none"
     share = f"{told.coverage['share']:.0%}"  # type: ignore[index]
     assert f"not in the {share} of the text that memory kept" in told.warnings[-1]
     assert "Low confidence" not in told.warnings[-1]
+
+
+def test_a_refusal_after_ctrl_c_is_of_what_was_read(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(monkeypatch, "not in the text")
+    steps: list[int] = []
+
+    def interrupted() -> bool:
+        steps.append(0)
+        return len(steps) > 6
+
+    run = replace(EVERYTHING, budget=Budget(tokens=256))
+    request = Request(("Who?",), run, interrupted=interrupted)
+    events = list(session.ask(open_sources([str(story)]), request))
+    told = events[-1].result  # type: ignore[union-attr]
+    assert told.to_json()["interrupted"] is True
+    stopped, refusal = told.warnings
+    assert stopped.startswith(f"Reading was stopped after {told.read:,} tokens of about ")
+    assert f"the first {told.read:,} tokens" in refusal
+    assert "let it read to the end" in refusal
+    assert "of what was read is represented" in str(coverage_line(told, pictures=False))
 
 
 def test_a_refusal_after_a_second_pass_is_of_what_was_read_again(

@@ -26,9 +26,12 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.eviction import NEWEST
 from kvstream.engine.reader import Chunk, Reader
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
+from kvstream.evaluation.harness import IdFeed
 from kvstream.methods import registry
 from kvstream.methods.base import Method, Step, in_words, limits
+from kvstream.methods.names import plugin_of
+from kvstream.methods.scored import ScoredMethod
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT
 from kvstream.model.probe import bound
@@ -446,6 +449,52 @@ def test_a_broken_plugin_is_named(
         assert "other.package:Thing" in str(caught.value)
     finally:
         registry.available.cache_clear()
+
+
+class _Flat(ScoredMethod):
+    """Its scores have no heads."""
+
+    name = "flat"
+
+    def score(self, step: Step) -> Tensor:
+        return torch.zeros(len(step.layers), step.origin.shape[-1])
+
+
+class _TooMany(Method):
+    """It keeps every entry."""
+
+    name = "too-many"
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        return torch.arange(step.origin.shape[-1]).expand(step.origin.shape)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [(_Flat(), r"flat returned scores of shape \[\d+, \d+\]; expected"),
+     (_TooMany(), r"too-many selected entries of shape .*; expected")],
+)  # fmt: skip
+def test_a_result_of_another_shape_is_refused(method: Method, told: str) -> None:
+    reading = reader(method, "grouped", "float32", RunSettings(), LENGTH)
+    with pytest.raises(KvstreamError, match=told):
+        list(reading.read(IdFeed(tokens(LENGTH))))
+
+
+def test_an_error_in_a_plugin_is_called_its_own(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(installed))
+    import kvstream_everyother
+
+    def failing() -> None:
+        raise KeyError("kyes")
+
+    with pytest.raises(KeyError) as ours:
+        failing()
+    assert plugin_of(ours.value) is None
+    with pytest.raises(AttributeError) as theirs:
+        kvstream_everyother.EveryOther().select(None, 3)
+    assert plugin_of(theirs.value) == "'everyother' of 'kvstream_everyother'"
 
 
 def test_the_page_on_writing_a_method_shows_this_plugin() -> None:
