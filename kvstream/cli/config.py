@@ -9,13 +9,11 @@ The table ``[models]`` is for short names of models: ``small = "org/some-model"`
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError, meant
-from kvstream.store.offered import OFFERS, refuse_unsupported
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
@@ -49,6 +47,8 @@ def load(path: Path | None = None) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The config file {path} cannot be read: {error}.") from error
+    import tomllib  # help pages have no use for it
+
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -66,6 +66,8 @@ def place(path: Path, *keys: str) -> str:
     tomllib tells no lines. The lines before a key are valid TOML without it, and so are those up
     to the end of its value, with it.
     """
+    import tomllib
+
     text = path.read_text(encoding="utf-8")
     lines, without = text.splitlines(keepends=True), 0
     for number in range(1, min(len(lines), MOST_LINES) + 1):
@@ -114,6 +116,8 @@ def model_name(name: str) -> str:
     Raises UsageError for what is almost a name that there is, and ModelError for what names no
     model that can be loaded here.
     """
+    from kvstream.store.offered import OFFERS, refuse_unsupported  # help pages have no use for it
+
     known = {name: name for name in (EMBEDDED, *OFFERS)} | aliases()
     if name not in known and "/" not in name and not os.path.exists(name):
         close = meant(name, known, 0.8)

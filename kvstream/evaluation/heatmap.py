@@ -36,11 +36,7 @@ def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     """Write the picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # equal pictures are equal files
-    from matplotlib import pyplot as plt
+    plt = pyplot()
     from matplotlib.colors import LinearSegmentedColormap
 
     shades = LinearSegmentedColormap.from_list(
@@ -87,6 +83,28 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         bar = figure.colorbar(image, ax=axes, label="share right", shrink=0.9)
         bar.outline.set_visible(False)
     write(figure, path)
+
+
+def pyplot() -> Any:
+    """matplotlib's, for files alone; equal pictures are equal files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "kvstream"
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def lined(axis: Any, label: str, title: str) -> None:
+    """Make a panel of lines look as all of them do: a grid and no frame."""
+    axis.set_xlabel(label, fontsize=9)
+    axis.set_title(title, fontsize=10)
+    axis.grid(visible=True, color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=8, length=0)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
 
 
 def write(figure: Any, path: Path) -> None:

@@ -6,7 +6,7 @@ An unknown field is an error, too.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,6 +20,7 @@ Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e300)]
 NumberType = Literal["float64", "float32", "bfloat16", "float16"]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Decoded = TypeVar("Decoded")
 
 
 class Model(Struct, forbid_unknown_fields=True):
@@ -203,26 +204,25 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
 
 def metadata_of(data: bytes) -> dict[str, str]:
     """The metadata in the header of a safetensors file. Raises ValueError."""
-    try:
-        return msgspec.json.decode(data, type=_Metadata).metadata
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(f"its header is wrong ({error})") from error
+    return _decoded(data, _Metadata, "header is").metadata
 
 
 def format_of(state: str) -> int:
     """The format of a memory, whatever else its state says. Raises ValueError."""
-    try:
-        return msgspec.json.decode(state, type=_Format).format
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(f"its state is wrong ({error})") from error
+    return _decoded(state, _Format, "state is").format
 
 
 def checked(text: str, schema: type[Any], title: str) -> None:
     """Raises ValueError where `text` is no JSON of the `schema`; `title` says what it is."""
+    _decoded(text, schema, f"{title} is")
+
+
+def _decoded(text: bytes | str, schema: type[Decoded], what_is: str) -> Decoded:
+    """JSON of a schema. Raises ValueError, which begins like ``its header is``."""
     try:
-        msgspec.json.decode(text, type=schema)
+        return msgspec.json.decode(text, type=schema)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(f"its {title} is wrong ({error})") from error
+        raise ValueError(f"its {what_is} wrong ({error})") from error
 
 
 class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
@@ -246,15 +246,9 @@ class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
 
 def kept(data: bytes) -> list[KeptRow]:
     """The passages for the model that answers. Raises ValueError."""
-    try:
-        return msgspec.json.decode(data, type=list[KeptRow])
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(f"its kept passages are wrong ({error})") from error
+    return _decoded(data, list[KeptRow], "kept passages are")
 
 
 def passages(data: bytes) -> list[Row]:
     """The passages of a memory. Raises ValueError."""
-    try:
-        return msgspec.json.decode(data, type=list[Row])
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(f"its passages are wrong ({error})") from error
+    return _decoded(data, list[Row], "passages are")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,27 +227,18 @@ def test_a_source_that_was_altered_in_between_is_noticed(
         list(events)
 
 
-def kvstream(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kvstream", *arguments, "--threads", "1"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def test_a_pipe_is_refused_with_a_remedy(story: Path) -> None:
-    done = kvstream("ask", "--reread", FACT.question, text="Some text.")
-    assert done.returncode == 2
+def test_a_pipe_is_refused_with_a_remedy(cli: Any) -> None:
+    done = cli("ask", "--reread", FACT.question, "--threads", "1", stdin=b"Some text.")
+    assert done.code == 2
     assert "file" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_bare_reread_does_not_take_the_question(story: Path) -> None:
-    done = kvstream(
-        "ask", str(story), "--reread", FACT.question, "--budget", "512", "--json", "-n", "16"
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_bare_reread_does_not_take_the_question(story: Path, cli: Any) -> None:
+    done = cli(
+        "ask", str(story), "--reread", FACT.question, "--budget", "512", "--json", "-n", "16",
+        "--threads", "1",
+    )  # fmt: skip
+    assert done.code == 0, done.stderr
     assert f'"question": "{FACT.question}"' in done.stdout
     assert '"by": "citations"' in done.stdout

@@ -85,7 +85,7 @@ def test_a_single_line_of_50_megabytes(tmp_path, line) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not (stats.exists() and stats.read_text().count('"step"') >= 8):
+    while not (stats.exists() and stats.read_text().count('"step"') >= 3):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "nothing was read"
         time.sleep(0.2)
@@ -160,7 +160,7 @@ def test_a_run_stays_in_its_budget(cli, story, method) -> None:
 
 
 def test_every_way_in_reads_the_same(cli, story, tmp_path) -> None:
-    data = story.read_bytes()
+    data = story.read_bytes()[-3000:]
     reads = set()
     for name, packed in (
         ("a.gz", gzip.compress(data)), ("a.bz2", bz2.compress(data)), ("a.xz", lzma.compress(data)),
@@ -217,21 +217,23 @@ def test_the_program_in_a_process_of_its_own(kvstream, story) -> None:
     assert ran.stderr.splitlines()[-1].startswith("read ")
 
 
-def test_a_reader_that_goes_away(story) -> None:
+def test_a_reader_that_goes_away(tmp_path) -> None:
+    text = tmp_path / "fact.txt"
+    text.write_text(FACT)
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        f'"{sys.executable}" -m kvstream ask "{story}" "Q?" -q -n 4 | true',
+        f'"{sys.executable}" -m kvstream ask "{text}" "Q?" -q -n 4 | true',
         shell=True, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.stderr == ""
 
 
-def test_pocket_says_once_that_it_is_a_demonstration(story: Path, kvstream: Any) -> None:
+def test_pocket_says_once_that_it_is_a_demonstration(story: Path, cli: Any) -> None:
     few = ("--budget", "1k", "-n", "2", "-Q", "Where?", "-Q", "Who?")
-    ran = kvstream("ask", str(story), *few, "--json")
+    ran = cli("ask", str(story), *few, "--json")
     assert ran.stderr.count("pocket is a small model for demonstration") == 1
     assert [json.loads(line)["demonstration"] for line in ran.stdout.splitlines()] == [True] * 2
-    assert "demonstration" not in kvstream("ask", str(story), *few, "-q").stderr
+    assert "demonstration" not in cli("ask", str(story), *few, "-q").stderr
 
 
 def test_python_without_docstrings_is_refused_in_a_sentence(story: Path) -> None:

@@ -267,15 +267,13 @@ def story(write_story: Any) -> Path:
     return write_story(tokens=1500)
 
 
-def test_as_a_program(kvstream: Any, story: Path, tmp_path: Path) -> None:
+def test_rows_a_picture_and_a_page(cli: Any, story: Path, tmp_path: Path) -> None:
     saved, picture, page = (tmp_path / n for n in ("trials.jsonl", "kept.svg", "page.html"))
     arguments = (
         "bench", "retention", str(story), "-Q", "Who came?", "--limit", "1k", "--budget", "512",
         "--threads", "1", "--method", "infinipot,random", "--save", str(saved),
     )  # fmt: skip
-    done = kvstream(
-        *arguments, "--json", "--plot", str(picture), "--report", str(page), OMP_NUM_THREADS="1"
-    )
+    done = cli(*arguments, "--json", "--plot", str(picture), "--report", str(page))
     assert done.code == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [r["method"] for r in rows] == ["infinipot", "random"]
@@ -288,7 +286,7 @@ def test_as_a_program(kvstream: Any, story: Path, tmp_path: Path) -> None:
     drawn = picture.read_text()
     assert all(f"<!-- {panel.title} -->" in drawn for panel in plot.PANELS)
     assert "Attention to memory by layer" in page.read_text()
-    again = kvstream(*arguments, OMP_NUM_THREADS="1")
+    again = cli(*arguments)
     assert "2 trials were taken from" in again.stderr
     assert "Where memory is from at the end" in again.stdout
 

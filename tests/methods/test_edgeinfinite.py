@@ -419,8 +419,8 @@ def test_the_gate_of_pocket_finds_what_a_question_looked_at() -> None:
 
     session = Session.open(ModelSettings(threads=1))
     question = "What is the passkey?"
-    story = session.tokenizer.encode("".join(itertools.islice(novel(9), 300)))[:3000]
-    assert len(story) == 3000
+    story = session.tokenizer.encode("".join(itertools.islice(novel(9), 300)))[:2200]
+    assert len(story) == 2200
     gained, lost, lent = [], [], None
     for number in (48213, 70956, 31584, 92607):
         said = session.tokenizer.encode(f" The passkey is {number}. Remember it.")

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from kvstream.cli.commands.compare import compare
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.many import Each, Shards, each_options, shards_option
 from kvstream.cli.options.reading import ReadingOptions, reading_options
@@ -72,5 +71,7 @@ def command(
             raise UsageError(
                 "--checkpoint, --follow, --every and --shards are for one method, not for several."
             )
+        from kvstream.cli.commands.compare import compare
+
         return compare(paths, questions, options, command="ask")
     return read(paths, questions, options, every=every, follow=follow, shards=shards)

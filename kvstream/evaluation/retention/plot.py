@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvstream.evaluation.heatmap import write
+from kvstream.evaluation.heatmap import lined, pyplot, write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label
 from kvstream.evaluation.retention.shares import PARTS
@@ -56,11 +56,7 @@ COLUMNS = 3
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     """Write the picture; a panel of which nothing was measured is left out."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # equal pictures are equal files
-    from matplotlib import pyplot as plt
+    plt = pyplot()
     from matplotlib.ticker import PercentFormatter
 
     drawn = [p for p in PANELS if any(y is not None for row in rows for _, y in p.points(row))]
@@ -81,13 +77,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
             _draw_line(axis, case_label(row, rows), panel.points(row), color, mark, "-")
         axis.set_ylim(bottom=0)
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axis.set_xlabel(panel.axis, fontsize=9)
-        axis.set_title(panel.title, fontsize=10)
-        axis.grid(visible=True, color="#dddddd", linewidth=0.6)
-        axis.set_axisbelow(True)
-        axis.tick_params(labelsize=8, length=0)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+        lined(axis, panel.axis, panel.title)
     handles = {
         label: handle
         for axis in axes.flat

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvstream.evaluation.heatmap import write
+from kvstream.evaluation.heatmap import lined, pyplot, write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label, count
 
@@ -38,12 +38,7 @@ DEVICE_PANEL = ("GPU memory, at most", "peak_device_bytes", 1024**2, "MiB")
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     """Write the picture. What was not measured but fitted is hollow, on a dashed line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "kvstream"  # equal pictures are equal files
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     on_gpu = any(r["peak_device_bytes"] for r in rows)
     panels = (*PANELS[:2], DEVICE_PANEL if on_gpu else PANELS[2])
     lines = _lines(rows)
@@ -59,13 +54,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
         axis.set_xticks(lengths, [count(n) for n in lengths])
         _ticks(axis, [r[key] / unit for r in rows if r.get(key)])
         axis.minorticks_off()
-        axis.set_xlabel("tokens read", fontsize=9)
-        axis.set_title(f"{name} ({sign})", fontsize=10)
-        axis.grid(visible=True, color="#dddddd", linewidth=0.6)
-        axis.set_axisbelow(True)
-        axis.tick_params(labelsize=8, length=0)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
+        lined(axis, "tokens read", f"{name} ({sign})")
     handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         columns = max(1, LEGEND_WIDTH // (max(map(len, labels)) + 8))

@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from kvstream.cli.commands.bench import output
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.reports import PageFile, command_line
 from kvstream.reporters.html.page import Bars, Chart, Page, Table
@@ -61,6 +62,21 @@ def write(
             )
         )
     )
+
+
+def tell(
+    file: PageFile | None,
+    title: str,
+    settings: Any,
+    rows: Sequence[Row],
+    tables: Callable[[Any], Iterable[Any]],
+    plots: Callable[[Any], Iterable[Chart | Bars]] = lambda rows: (),
+    *,
+    as_json: bool,
+) -> None:
+    """Print the rows of a benchmark, as JSON or as tables, and write its page."""
+    output.show(rows, lambda: tables(rows), as_json=as_json)
+    write(file, title, settings, rows, tables(rows), plots(rows))
 
 
 def as_table(table: RichTable) -> Table:

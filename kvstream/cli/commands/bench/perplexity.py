@@ -68,8 +68,7 @@ def _run(page: Any, **values: Any) -> int:
     total = len(paths) * len(cases)
     found, complete = output.measured(every, total, records, values, perplexity.so_far)
     rows = perplexity.rows(found)
-    output.show(rows, lambda: _tables(rows), as_json=values["json"])
-    pages.write(page, "Perplexity", settings, rows, _tables(rows), _plots(rows))
+    pages.tell(page, "Perplexity", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 

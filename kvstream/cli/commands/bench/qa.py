@@ -139,8 +139,9 @@ def _run(page: Any, **values: Any) -> int:
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = output.measured(every, total, records, values, qa.so_far)
     rows = qa.rows(found, by=values["by_attribute"])
-    output.show(rows, lambda: _tables(rows), as_json=values["json"])
-    pages.write(page, "Questions and answers", settings, rows, _tables(rows), _plots(rows))
+    pages.tell(
+        page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]
+    )
     return 0 if complete else 130
 
 

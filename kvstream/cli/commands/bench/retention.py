@@ -89,8 +89,7 @@ def _run(page: Any, **values: Any) -> int:
     found, complete = output.measured(every, total, records, values, trials.so_far)
     output.say_reused(records, values)
     rows = trials.rows(found)
-    output.show(rows, lambda: _tables(rows), as_json=values["json"])
-    pages.write(page, "Retention", settings, rows, _tables(rows), _plots(rows))
+    pages.tell(page, "Retention", settings, rows, _tables, _plots, as_json=values["json"])
     if values["plot"] is not None and rows:
         plot.draw(rows, values["plot"], f"{session.model_name}: what memory keeps")
     return 0 if complete else 130

@@ -101,8 +101,7 @@ def _run(page: Any, **values: Any) -> int:
         say(f"Left out: {message}")
     output.say_reused(records, values)
     rows = running.rows(found)
-    output.show(rows, lambda: _tables(rows), as_json=values["json"])
-    pages.write(page, f"Suite: {name}", settings, rows, _tables(rows))
+    pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130
 
 

@@ -86,8 +86,7 @@ def _run(page: Any, **values: Any) -> int:
     every = summary.trials(session, stories, cases, extract)
     found, complete = output.measured(every, total, records, values, summary.so_far)
     rows = summary.rows(found)
-    output.show(rows, lambda: _tables(rows), as_json=values["json"])
-    pages.write(page, "Summaries", settings, rows, _tables(rows), _plots(rows))
+    pages.tell(page, "Summaries", settings, rows, _tables, _plots, as_json=values["json"])
     return 0 if complete else 130
 
 
