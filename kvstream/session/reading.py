@@ -112,7 +112,7 @@ class Reading:
                 self._place(trace)
                 self.checkpoint.leave(memory, handed)
             memory.warnings.append(
-                f"Reading was stopped after {trace.read:,} tokens; what follows is from those."
+                f"Reading was stopped after {trace.read:,} tokens; the rest was not read."
             )
         memory.warnings += self.sources.warnings
         if feed.stream.broken:

@@ -122,7 +122,7 @@ class _Before:
         self.peak = max(self.peak, reader.cache.peak.tokens)
 
     def stopped(self) -> str:
-        return f"Reading was stopped after {self.tokens:,} tokens; what follows is from those."
+        return f"Reading was stopped after {self.tokens:,} tokens; the rest was not read."
 
     def follow(self, events: Generator[Event, None, Memory]) -> Generator[Event, None, Memory]:
         """The events of the next part as those of the whole text; returns its memory."""
