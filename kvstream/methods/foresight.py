@@ -39,7 +39,8 @@ class Foresight(ScoredMethod):
     )
     scorers: str = setting(
         "",
-        "file with the trained network; foresight.safetensors in the folder of the model if not given",
+        "file with the trained network; foresight.safetensors in the folder of the model if not "
+        "given",
     )
 
     def learned(self, model: ModelFacts) -> nn.ModuleDict:
