@@ -37,9 +37,9 @@ def link_out(app: Any, docname: str, source: list[str]) -> None:
     def replaced(match: re.Match[str]) -> str:
         path = os.path.normpath(os.path.join("docs", os.path.dirname(docname), match[1]))
         inside = path.startswith("docs" + os.sep)
-        return match[0] if inside else f"]({REPOSITORY}{path})"
+        return match[0] if inside else f"]({REPOSITORY}{path}{match[2] or ''})"
 
-    source[0] = re.sub(r"\]\((\.\./[^)#\s]+)\)", replaced, source[0])
+    source[0] = re.sub(r"\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)", replaced, source[0])
 
 
 def setup(app: Any) -> None:

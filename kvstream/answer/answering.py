@@ -89,14 +89,14 @@ def answer(
         said, written, stopped = repetition.tokens, len(repetition.tokens), memory.reader.stopped
         if stopped == "budget":
             warnings.append(
-                f"The answer stopped after {written} tokens, where the budget was full."
+                f"The answer stopped after {written} tokens, because the budget was full."
             )
             yield Notice(warnings[-1])
         elif kept := repetition.kept:
             stopped, said = "repetition", said[:kept]
             warnings.append(
-                f"The answer began to repeat itself: it was stopped after {written} tokens, "
-                f"and the last {written - kept}, which say the same again, were cut. "
+                f"The answer repeated itself: kvstream stopped it after {written} tokens and cut "
+                f"the last {written - kept}, which are repetition. "
                 "--repetition-penalty 1.2 makes repetition less likely."
             )
             yield Notice(warnings[-1])

@@ -35,7 +35,7 @@ UNBOUNDED = dict.fromkeys(
     ("deepseek_v2", "deepseek_v3", "minicpm3"), "it has latent attention"
 ) | dict.fromkeys(
     ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"),
-    "it keeps no keys and values, or keeps them in a way of its own",
+    "it stores no keys and values, or stores them in another form",
 ) | dict.fromkeys(
     ("t5", "mt5", "umt5", "bart", "mbart", "pegasus"), "it has an encoder"
 )  # fmt: skip

@@ -214,7 +214,7 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
     if not found:
         seen = f" ({', '.join(told)} skipped)" if told else ""
         raise SourceError(
-            f"{folder} has no text files that are not hidden or ignored{seen}; "
+            f"{folder} has no text files, apart from hidden and ignored ones{seen}; "
             "name the files themselves."
         )
     if told:
@@ -555,12 +555,11 @@ class SourceSet:
         told = f"{source.name} gave nothing for {pseudo.PATIENCE:.0f} seconds"
         if not opened.given:
             raise SourceError(
-                f"{told}: it is not a document, but a file that is on no disk ({source.pseudo}). "
-                "Name "
-                "another file, or pipe what it gives to kvstream."
+                f"{told}: it is not a document, but a kernel file ({source.pseudo}). Name another "
+                "file, or pipe its content to kvstream."
             )
         self._warnings.append(
-            f"{told} (it is a file on no disk, {source.pseudo}), so reading it ended there."
+            f"{told} (it is a kernel file, {source.pseudo}), so its reading ended there."
         )
 
     def _plain(
@@ -583,7 +582,7 @@ class SourceSet:
             except EOFError:
                 self._warnings.append(
                     f"{name} ends in the middle of its {kind} data, after {position:,} bytes of "
-                    "text; what there was has been read."
+                    "text; everything before that was read."
                 )
                 return
             except damage as error:

@@ -111,13 +111,13 @@ def head(log: LogSummary) -> str:
         notes.append(f"the clock goes back {log.jumped:,} times, first at line {log.jumps[0]:,}")
     if log.left:
         notes.append(
-            f"{log.left:,} templates with {log.tree.forgotten:,} lines were let go, "
+            f"{log.left:,} templates with {log.tree.forgotten:,} lines were dropped, "
             "the least recent ones"
         )
     if log.splitter.shortened:
         notes.append(
             f"{log.splitter.shortened:,} lines are longer than {LONGEST_LINE:,} characters; "
-            "their beginning counts"
+            "only their beginning counts"
         )
     return text + (f"\n{'; '.join(notes)}" if notes else "")
 

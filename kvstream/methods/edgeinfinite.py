@@ -100,7 +100,7 @@ class EdgeInfinite(Method):
     gate: str = setting(
         "",
         f"file with the trained gate; {LearnedGate.file} ({PaperGate.file} in the form paper) "
-        "beside the model's weights if not given",
+        "in the folder of the model if not given",
     )
 
     @property

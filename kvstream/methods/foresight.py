@@ -38,7 +38,9 @@ class Foresight(ScoredMethod):
         7, "width of the max pooling of the scores, in source tokens; 1: none"
     )
     scorers: str = setting(
-        "", "file with the trained network; foresight.safetensors beside the weights if not given"
+        "",
+        "file with the trained network; foresight.safetensors in the folder of the model if not "
+        "given",
     )
 
     def learned(self, model: ModelFacts) -> nn.ModuleDict:

@@ -184,7 +184,7 @@ def skim_line(result: Result) -> str | None:
     kept = told["kept"]
     line = (
         f"{told['model']} read all of it · {result.model} read {len(told['pieces'])} passages "
-        f"({number(told['tokens'])} tokens) · text kept beside memory {number(kept['peak_bytes'])} "
+        f"({number(told['tokens'])} tokens) · passages kept as text {number(kept['peak_bytes'])} "
         f"of {number(kept['room_bytes'])} bytes"
     )
     if kept["dropped_bytes"]:

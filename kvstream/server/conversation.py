@@ -117,7 +117,7 @@ def conversation(
         pieces.append(Text(prompt, "system message"))
         prompt = ""
         why = (
-            "the prompt of a memory file is settled"
+            "a memory file already has its prompt"
             if of_memory
             else f"it has more than {longest_system} tokens"
         )

@@ -35,7 +35,7 @@ FIRST_LOOK = 256
 def stopped_after(read: int, whole: int) -> str:
     """The warning of an interrupted reading; `whole`: tokens of the text, if known."""
     known = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
-    return f"Reading was stopped after {read:,} tokens{known}; the answer is from those."
+    return f"Reading was stopped after {read:,} tokens{known}; the rest was not read."
 
 
 @dataclass

@@ -303,7 +303,7 @@ def test_without_a_question_its_hits_are_missing(cli: Any, story: Path, tmp_path
     assert row["hit_question"] is None
     assert row["hit_chunk"] > 0
     assert plot.PANELS[0].title not in picture.read_text()
-    assert "Held of what the question" not in cli(*arguments).stdout
+    assert "Hit rate of the question" not in cli(*arguments).stdout
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def test_places_on_no_disk_are_skipped_and_counted(
 def test_the_folder_of_the_kernel_is_refused() -> None:
     if not Path("/sys/kernel").is_dir() or not pseudo.kind(Path("/sys/kernel").stat()):
         pytest.skip("needs a /sys of Linux")
-    with pytest.raises(SourceError, match=r"no text files .*1 × directory on no disk \(sysfs\)"):
+    with pytest.raises(SourceError, match=r"no text files, .*1 × directory on no disk \(sysfs\)"):
         open_sources(["/sys/kernel"])
     assert "Linux" in text_of(open_sources(["/proc/version"]))
 
@@ -403,7 +403,7 @@ def test_a_file_on_no_disk_that_gives_nothing_is_given_up(
     if given:
         assert text_of(sources) == "It rained.\n"
         assert sources.warnings == [
-            f"{told} (it is a file on no disk, proc), so reading it ended there."
+            f"{told} (it is a kernel file, proc), so its reading ended there."
         ]
     else:
         with pytest.raises(SourceError, match=f"{told}: it is not a document"):

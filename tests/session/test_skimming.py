@@ -385,7 +385,7 @@ def test_the_command_line_with_another_tokenizer(
     assert said["peak"]["kv_tokens"] <= 500
     assert done.stderr.count("reader answers; pocket reads a long text for it") == 1
     assert "cannot be read again" in done.stderr or not said["skim"]["kept"]["dropped_bytes"]
-    assert "text kept beside memory" in done.stderr
+    assert "passages kept as text" in done.stderr
     piped = cli("ask", FACT.question, *arguments, stdin=story.read_bytes()[:30000])
     assert json.loads(piped.stdout)["skim"]["model"] == "pocket"
     tiny.base.unlink()

@@ -58,7 +58,7 @@ def second_pass(
             by=request.reread, cited=basis.regions, records=memory.trace.records,
         )  # fmt: skip
         if not excerpts:
-            told = "Nothing was found to look at again; the answer is the first one."
+            told = "No passage was found to read again; the answer is the first one."
             yield Notice(told)
             yield AnswerToken(first.answer, 0)
             yield Answered(replace(first, warnings=(*first.warnings, told)))

@@ -42,7 +42,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     section="Measurement",
     help="passkey: a number; fact: who, where, what, when or why; kv: a list of keys and values; "
-    "rule: what a sentence of the text says, without planting.",
+    "rule: a question made by rule from a sentence of the text.",
 )
 @option(
     "--wording",

@@ -26,9 +26,9 @@ from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import model_settings, open_session
 
 BY_STEP = {
-    "hit_question": "Held of what the question attends to",
-    "hit_chunk": "Held of what the next chunk attends to",
-    "jaccard": "Held by two heads, of what either holds",
+    "hit_question": "Hit rate of the question",
+    "hit_chunk": "Hit rate of the next chunk",
+    "jaccard": "Overlap of two heads",
     "attention": "Attention of the next chunk to memory",
     "retention": "Retention ratio: memory that was there one step before",
     "age": "Age of memory: 0 is the end of the text, 100 its beginning",
@@ -151,9 +151,8 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     for row in rows:
         if row["compared"] < row["tokens"]:
             yield (
-                f"{report.case_label(row, rows)}: hits are those of {row['compared']:,} of "
-                f"{row['tokens']:,} tokens; more of a text is not held whole within the length "
-                "that the model was trained for."
+                f"{report.case_label(row, rows)}: hit rates cover {row['compared']:,} of "
+                f"{row['tokens']:,} tokens, because the model was trained for no longer texts."
             )
 
 

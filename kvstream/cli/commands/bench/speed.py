@@ -63,7 +63,7 @@ speed_options = stack(
     ),
     option(
         "--runs", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
-        section="Measurement", help="Rounds in which all systems take turns; the table has "
+        section="Measurement", help="Rounds in which all systems alternate; the table has "
         "medians.",
     ),
     option(

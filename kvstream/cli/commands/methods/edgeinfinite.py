@@ -235,7 +235,7 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     default="",
     metavar="FILE",
     section="Measurement",
-    help="File of the gate. [default: the one beside the model's weights]",
+    help="File of the gate. [default: the one in the folder of the model]",
 )
 @option(
     "--texts",
