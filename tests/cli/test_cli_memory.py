@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from kvstream.answer.support import Calibration
+from kvstream.cli.app import run
 from kvstream.memory import file, saving
 
 QUESTION = "What is the passkey for the old mill?"
@@ -29,15 +30,15 @@ def story(write_story: Callable[..., Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def made(story: Path) -> bytes:
-    """A memory file; its own process, as the fixtures for one are of a test."""
+    """A memory file; the fixture `cli` is of a test, and this one of all."""
     path = story.with_suffix(".kvs")
-    command = [sys.executable, "-m", "kvstream", "remember", str(story), "-o", str(path), *FEW]
-    command += ["--dtype", "float32"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "for any question" in done.stderr
-    assert "No question was named: expect answers to some questions" in done.stderr
-    assert re.search(LOST, done.stderr)
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        code = run(["remember", str(story), "-o", str(path), *FEW, "--dtype", "float32"])
+    said = err.getvalue()
+    assert (code, out.getvalue()) == (0, ""), said
+    assert "for any question" in said
+    assert "No question was named: expect answers to some questions" in said
+    assert re.search(LOST, said)
     return path.read_bytes()
 
 

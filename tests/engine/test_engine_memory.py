@@ -24,7 +24,7 @@ large blocks back at once, what is left is kvstream's own need, to within a laye
 def test_the_process_grows_by_the_budget_and_little_more(
     allocator: dict[str, str], margin: float
 ) -> None:
-    """Five budgets of a model whose every token takes a megabyte; activations counted too."""
+    """Three budgets of a model whose every token takes a megabyte; activations counted too."""
     done = subprocess.run(
         [sys.executable, str(HERE / "fat_main.py"), "infinipot"],
         capture_output=True, text=True, timeout=240, cwd=HERE.parent,
