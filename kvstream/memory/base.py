@@ -39,6 +39,8 @@ class Trace:
     """Of logs: lines, and how many of them were not read because they repeat others."""
     ended_line: bool = True
     """Whether the last of them ended with a newline."""
+    parts: Sequence[int] = ()
+    """The first source of each memory that was joined; none where it was one reading."""
 
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of what memory no longer holds; `kept` int64, sorted, unique."""
