@@ -358,6 +358,8 @@ class BoundedCache(Cache):
         self.base = 0
         """Position of the first rotated entry, the same for all layers."""
         self.request = AttentionRequest()
+        self.torn = False
+        """Entries were moved, and the move did not end: nothing here can be used."""
         self.compressive_memory: CompressiveMemory | None = None
         """Mixes what the heads remember into attention; None: nothing was folded yet."""
         self.backend = backend
@@ -506,15 +508,23 @@ class BoundedCache(Cache):
         leave no trace (`passing`), except that it may take entries away.
         """
         self.settle()
-        try:
+        with self._moving():
             for store, indices in seen.items():
                 store.park(first, indices)
-            self.rebase()
+        try:
             yield
         finally:
-            for store in seen:
-                store.unpark(first)
-            self.rebase()
+            with self._moving():
+                for store in seen:
+                    store.unpark(first)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Ctrl-C in the middle of a move leaves `torn` set: entries have lost their order."""
+        self.torn = True
+        yield
+        self.rebase()
+        self.torn = False
 
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries (a catalyst, an answer).

@@ -10,7 +10,8 @@ from test_engine_bound import METHODS, smallest
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError
-from kvstream.model.cache import PROMPT
+from kvstream.memory.state import cache_state
+from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.settings import RunSettings
 
 BUDGET, LENGTH, PROMPT_TOKENS = 256, 500, 4
@@ -119,6 +120,23 @@ def test_what_is_seen_counts_as_if_it_were_alone() -> None:
     assert torch.equal(other.score(question, text), narrowed)
     assert not torch.equal(narrowed, whole)
     assert torch.equal(one.score(question, text), whole)
+
+
+def test_an_interrupted_move_is_an_error_and_no_wrong_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = read("keydiff")
+
+    def interrupted(self: LayerStore, first: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerStore, "unpark", interrupted)
+        with pytest.raises(KeyboardInterrupt), reader.narrowed(BEGINS, [1, 0, 2], 1):
+            pass
+    for use in (lambda: reader.score([1], [2]), lambda: cache_state(reader)):
+        with pytest.raises(KvstreamError, match="interrupted while its entries were moved"):
+            use()
 
 
 def test_an_error_inside_loses_nothing() -> None:
