@@ -176,6 +176,9 @@ class Result:
     shards: dict[str, int] | None = None
     """Of a text that was read in parts: their ``count``, and the most ``budgets`` and ``bytes``
     that were held at a time."""
+    narrowed: dict[str, Any] | None = None
+    """Of a joined memory: the ``sources`` that the answer saw, how many ``entries`` that were, and
+    how many are ``held``; None where it saw all."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints; keys as the command line's contract names them."""
@@ -220,6 +223,7 @@ class Result:
             **({} if self.memory is None else {"memory": self.memory}),
             **({} if self.shards is None else {"shards": self.shards}),
             **({"interrupted": True} if self.interrupted else {}),
+            **({} if self.narrowed is None else {"narrowed": self.narrowed}),
             **({"demonstration": True} if self.model == "pocket" else {}),
         }
 

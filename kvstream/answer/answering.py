@@ -15,6 +15,7 @@ import torch
 
 from kvstream.answer.citations import NOTHING, Basis, as_json, attended, basis_of
 from kvstream.answer.coverage import coverage
+from kvstream.answer.narrowing import Narrowed, narrowed
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
 from kvstream.answer.support import Calibration, Support, abstains, judge
 from kvstream.errors import BudgetError
@@ -76,6 +77,7 @@ def answer(
     held = memory.reader.retained().numpy()
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
+    sight: Narrowed | None = None
     if extract:
         cited = extracted(memory, passages)
         text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
@@ -83,25 +85,29 @@ def answer(
         basis = replace(NOTHING, cited=tuple(cited))
     else:
         text, repetition = "", Repetition()
-        for piece in _written(memory, tail, repetition, last=last):
-            text += piece
-            yield AnswerToken("" if strict else piece, memory.reader.cache.used)
-        said, written, stopped = repetition.tokens, len(repetition.tokens), memory.reader.stopped
-        if stopped == "budget":
-            warnings.append(
-                f"The answer stopped after {written} tokens, because the budget was full."
-            )
-            yield Notice(warnings[-1])
-        elif kept := repetition.kept:
-            stopped, said = "repetition", said[:kept]
-            warnings.append(
-                f"The answer repeated itself: kvstream stopped it after {written} tokens and cut "
-                f"the last {written - kept}, which are repetition. "
-                "--repetition-penalty 1.2 makes repetition less likely."
-            )
-            yield Notice(warnings[-1])
-        basis = _basis(memory, tail, said)
+        with narrowed(memory, question) as sight:
+            for piece in _written(memory, tail, repetition, last=last):
+                text += piece
+                yield AnswerToken("" if strict else piece, memory.reader.cache.used)
+            said, written = repetition.tokens, len(repetition.tokens)
+            stopped, kept = memory.reader.stopped, repetition.kept
+            if stopped == "budget":
+                warnings.append(
+                    f"The answer stopped after {written} tokens, because the budget was full."
+                )
+                yield Notice(warnings[-1])
+            elif kept:
+                stopped, said = "repetition", said[:kept]
+                warnings.append(
+                    f"The answer repeated itself: kvstream stopped it after {written} tokens and "
+                    f"cut the last {written - kept}, which are repetition. "
+                    "--repetition-penalty 1.2 makes repetition less likely."
+                )
+                yield Notice(warnings[-1])
+            basis = _basis(memory, tail, said)
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
+    if sight is not None:
+        result = replace(result, narrowed=sight.to_json())
     # A summary rests on everything, and an extract is the text itself.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):
@@ -308,7 +314,14 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
 
 
 def forgotten(result: Result) -> Result:
-    """The same result; where memory has lost parts of the text, a refusal holds for the rest."""
+    """The same result; a refusal holds for what the model saw, and the answer may be elsewhere."""
+    if result.narrowed is not None:
+        sources = ", ".join(result.narrowed["sources"])
+        warning = (
+            f"The answer is not in what memory kept of {sources}, which has most words of the "
+            "question; it may be in another source. Name that source in the question."
+        )
+        return replace(result, warnings=(*result.warnings, warning))
     if result.interrupted:
         remedy = "Run the command again, and let it read to the end."
     elif result.evicted:

@@ -7,7 +7,6 @@ a question is about makes it likelier than no memory does.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstream.answer.skim.words import bm25
+from kvstream.answer.skim.words import bm25_of_documents, plain_words
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
@@ -23,13 +22,10 @@ from kvstream.memory.glance import Glance, glance
 LOADED = 50
 """Memories that are loaded to compare likelihoods."""
 SUFFIX = ".kvs"
-K1 = 1.2
-"""k1 of BM25 for whole files."""
 FORGOTTEN = 0.3
 """What a word counts that the text had and memory holds no passage of, beside one that it holds."""
 LIKELIHOOD = 0.5
 """What a nat of the question's likelihood counts beside the score by words."""
-_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
     A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
     """
-    asked = list(dict.fromkeys(_words(question)))
+    asked = list(dict.fromkeys(plain_words(question)))
     rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
     broken: list[str] = []
     for path in files:
@@ -78,8 +74,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
         rows.append((path, seen.names, counts, size))
     often = np.array([row[2] for row in rows], dtype=float).reshape(len(rows), len(asked))
     sizes = np.array([row[3] for row in rows], dtype=float)
-    lengths = sizes / max(sizes.mean(), 1.0) if rows else sizes
-    scores = bm25(often, lengths, (often > 0).sum(axis=0), len(rows), K1)
+    scores = bm25_of_documents(often, sizes)
     ranked = [
         Ranked(path, names, float(score))
         for (path, names, *_), score in zip(rows, scores, strict=True)
@@ -88,14 +83,9 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     return ranked, broken
 
 
-def _words(text: str) -> list[str]:
-    found: list[str] = _WORD.findall(text.casefold())
-    return found
-
-
 def _counts(seen: Glance, asked: Sequence[str]) -> tuple[list[float], int]:
     """How often each word is in the passages, and how many words they have."""
-    words = Counter(_words("\n".join((seen.text, *seen.names))))
+    words = Counter(plain_words("\n".join((seen.text, *seen.names))))
     counts = []
     for word in asked:
         count = float(words[word])

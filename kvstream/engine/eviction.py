@@ -248,7 +248,7 @@ class Evictor:
         kept = self._to_keep(memory_end, level)
         for i, store in enumerate(self.cache.stores):
             end, used, device = memory_end[i], store.used, store.origin.device
-            excess = used - level
+            excess = store.held - level
             if excess <= 0:
                 continue
             if store.spec.window is not None:
@@ -277,7 +277,7 @@ class Evictor:
         self, store: LayerStore, memory_end: Sequence[int], question: int, level: int
     ) -> bool:
         """Whether a layer can shrink to `level` entries, by its memory or else by the answer."""
-        end, excess = memory_end[self.cache.stores.index(store)], store.used - level
+        end, excess = memory_end[self.cache.stores.index(store)], store.held - level
         memory, answer = end - self.first_candidate, store.used - end - question
         return excess <= max(0, memory - NEWEST, answer - NEWEST)
 
@@ -291,7 +291,7 @@ class Evictor:
         ends = ((s, memory_end[place[s]]) for s in self.layers)
         parts = [([s], slice(first, end)) for s, end in ends if end > first]
         for (store,), part, step in self.views(parts, 0, None):
-            excess, candidates = store.used - level, part.stop - first
+            excess, candidates = store.held - level, part.stop - first
             if 0 < excess <= candidates - NEWEST:
                 kept[place[store]] = self.method.select(step, candidates - excess)[0]
                 self._write_back([store], step, None)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvstream.engine import ranking, snapshot
+from kvstream.engine import narrowing, ranking, snapshot
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.chunks import Chunk, Feed, StepReport
 from kvstream.engine.decode import Decoder
@@ -191,6 +192,15 @@ class Reader:
         """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
         self.begin()
         return self.decoder.score(question, continuation)
+
+    def narrowed(
+        self, begins: Sequence[int], order: Sequence[int], best: int
+    ) -> AbstractContextManager[int]:
+        """Inside, answers see the entries of the `best` first stretches of `order` alone.
+
+        Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``; see `narrowing.narrowed`.
+        """
+        return narrowing.narrowed(self.evictor, begins, order, best)
 
     # What remains
 

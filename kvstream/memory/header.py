@@ -110,6 +110,8 @@ class Trace(Struct, forbid_unknown_fields=True):
     read: Count
     end: Size
     passages_left_out: Count
+    parts: list[Count] = []
+    """Only in the files of joined memories: the first source of each."""
 
 
 class Answering(Struct, forbid_unknown_fields=True):

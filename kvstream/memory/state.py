@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvstream.engine.reader import Reader
-from kvstream.errors import ModelError
+from kvstream.errors import KvstreamError, ModelError
 from kvstream.memory.file import ASIDE
 from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore
@@ -30,6 +30,8 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
     recurrent layer carries.
     """
     cache = reader.cache
+    if cache.torn:
+        raise KvstreamError("This memory is lost: it was interrupted while its entries were moved.")
     tensors: dict[str, Tensor] = {}
     layers = []
     for store in cache.stores:

@@ -117,14 +117,19 @@ class BoundedModel:
         """Run `ids` behind what is in the cache; returns hidden states [n, d] for `logits`.
 
         Where the output layer is not plain, the logits [n, V] themselves are returned. Raises
-        KvstreamError where layers hold different numbers of rotated entries, and where the pass
-        would exceed the budget.
+        KvstreamError where layers hold different numbers of rotated entries, where entries lost
+        their order, and where the pass would exceed the budget.
         """
         if not cache.aligned:  # an error and no assertion: python -O removes those
             rotated = sorted({store.rotated for store in cache.stores})
             raise KvstreamError(
                 f"Layers hold different numbers of rotated entries ({', '.join(map(str, rotated))})"
                 ", and one vector of positions serves them all."
+            )
+        if cache.torn:
+            raise KvstreamError(
+                "This memory is lost: it was interrupted while its entries were moved. Open its "
+                "file again."
             )
         cache.request = request or AttentionRequest()
         if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered

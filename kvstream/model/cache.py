@@ -5,6 +5,9 @@ adds (chunk and catalyst, or question and answer). The keys of the first `unrota
 stored unrotated; these stand at the positions that end at `BoundedCache.base`. The other keys are
 stored as the model rotated them, at `base` and on. Before the first eviction all keys are rotated:
 the cache then holds exactly what a plain one would.
+
+For the length of an answer, entries can be parked at the end of the tensors (`narrowed`): attention
+does not see them, and they count as held.
 """
 
 from __future__ import annotations
@@ -90,6 +93,8 @@ class LayerStore(CacheLayerMixin):
         self.capacity = capacity
         self.used = 0
         self.unrotated = 0
+        self.parked = 0
+        """Entries at the end of the tensors, which are held and not seen."""
         shape, on = (spec.heads, capacity), spec.device
         self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.kv_dtype, device=on)
         self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.kv_dtype, device=on)
@@ -117,10 +122,11 @@ class LayerStore(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         """Store [1, K, n, D] and [1, K, n, E] behind what is there; hands the new ones back."""
         end = self.used + key_states.shape[-2]
-        if end > self.capacity:
+        held = end + self.parked
+        if held > self.capacity:
             raise KvstreamError(
-                f"Layer {self.spec.index} would hold {end} entries, {end - self.capacity} over the "
-                "budget. This is a defect of kvstream; please report it with the command."
+                f"Layer {self.spec.index} would hold {held} entries, {held - self.capacity} over "
+                "the budget. This is a defect of kvstream; please report it with the command."
             )
         self.keys[:, self.used : end] = key_states[0]
         self.values[:, self.used : end] = value_states[0]
@@ -150,6 +156,11 @@ class LayerStore(CacheLayerMixin):
     @property
     def rotated(self) -> int:
         return self.used - self.unrotated
+
+    @property
+    def held(self) -> int:
+        """Entries of a head, parked ones included."""
+        return self.used + self.parked
 
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
         """All keys as attention needs them, [K, used, D]; in `scratch` if they have to change."""
@@ -225,6 +236,40 @@ class LayerStore(CacheLayerMixin):
             for t in (self.window_attention, self.accumulated_attention)
         )
         self.used = self.unrotated = first + m
+
+    def park(self, first: int, indices: Tensor) -> None:
+        """Of the unrotated entries from `first` on, ``first + indices`` [K, m] (in order) stay in
+        sight; the others wait at the end of the tensors.
+        """
+        heads, m = indices.shape
+        hidden = torch.ones(heads, self.used - first, dtype=torch.bool, device=indices.device)
+        others = hidden.scatter_(-1, indices, False).nonzero()[:, 1].view(heads, -1)
+        self.parked = others.shape[1]
+        self.used = self.unrotated = first + m
+        places = slice(first, self.used), slice(self.capacity - self.parked, self.capacity)
+        self._move(first + torch.cat((indices, others), -1), places)
+
+    def unpark(self, first: int) -> None:
+        """Put the parked entries back among the unrotated ones, in the order of the source."""
+        end = self.used + self.parked
+        places = [*range(first, self.used), *range(self.capacity - self.parked, self.capacity)]
+        there = torch.tensor(places, device=self.origin.device)
+        order = self.origin[:, there].argsort(dim=-1, stable=True)
+        self._move(there[order], (slice(first, end),))
+        self.used = self.unrotated = end
+        self.parked = 0
+
+    def _move(self, entries: Tensor, places: Sequence[slice]) -> None:
+        """Write `entries` [K, n] of each head to `places`; a copy of one head at a time."""
+        # Their order among themselves changes: what was measured of them is not kept up.
+        self.window_attention = self.accumulated_attention = None
+        for tensor in (self.keys, self.values, self.origin, *self.state.values()):
+            for head, chosen in zip(tensor, entries.to(tensor.device), strict=True):
+                moved, begin = head[chosen], 0
+                for place in places:
+                    end = begin + place.stop - place.start
+                    head[place] = moved[begin:end]
+                    begin = end
 
     def set_state_aside(self) -> None:
         """Keep a copy of `state` for `restore_state`."""
@@ -313,6 +358,8 @@ class BoundedCache(Cache):
         self.base = 0
         """Position of the first rotated entry, the same for all layers."""
         self.request = AttentionRequest()
+        self.torn = False
+        """Entries were moved, and the move did not end: nothing here can be used."""
         self.compressive_memory: CompressiveMemory | None = None
         """Mixes what the heads remember into attention; None: nothing was folded yet."""
         self.backend = backend
@@ -329,8 +376,8 @@ class BoundedCache(Cache):
 
     @property
     def used(self) -> int:
-        """Entries of the fullest head."""
-        return max(store.used for store in self.stores)
+        """Entries of the fullest head, parked ones included."""
+        return max(store.held for store in self.stores)
 
     @property
     def aligned(self) -> bool:
@@ -345,7 +392,7 @@ class BoundedCache(Cache):
     @property
     def bytes(self) -> int:
         """Bytes of all entries held now, with what is remembered of them."""
-        entries = sum(s.used * s.tensor_bytes() + s.head_bytes() for s in self.stores)
+        entries = sum(s.held * s.tensor_bytes() + s.head_bytes() for s in self.stores)
         return entries + sum(s.state_bytes for s in self.recurrent)
 
     @property
@@ -452,6 +499,32 @@ class BoundedCache(Cache):
                 afterwards.callback(layer.give_back)
             afterwards.callback(self.cut, ends)
             yield ends
+
+    @contextmanager
+    def narrowed(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:
+        """Of the entries from `first` on, attention sees ``first + seen[store]`` [K, m] alone.
+
+        The others are parked: they count as held, and come back in the end. What comes inside must
+        leave no trace (`passing`), except that it may take entries away.
+        """
+        self.settle()
+        with self._moving():
+            for store, indices in seen.items():
+                store.park(first, indices)
+        try:
+            yield
+        finally:
+            with self._moving():
+                for store in seen:
+                    store.unpark(first)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Ctrl-C in the middle of a move leaves `torn` set: entries have lost their order."""
+        self.torn = True
+        yield
+        self.rebase()
+        self.torn = False
 
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries (a catalyst, an answer).

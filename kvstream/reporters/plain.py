@@ -70,6 +70,9 @@ class Teller(Reporter):
 
         One reading serves all questions, so its figures stand under the first answer alone.
         """
+        narrowed = narrowed_line(result)
+        if narrowed is not None:
+            self.tell(narrowed)
         if self.number > 0:
             self.tell(f"answered in {duration(result.answer_s)}")
             return
@@ -190,6 +193,19 @@ def skim_line(result: Result) -> str | None:
     if kept["dropped_bytes"]:
         line += f" · {number(kept['dropped_bytes'])} bytes dropped, which cannot be read again"
     return line
+
+
+def narrowed_line(result: Result) -> str | None:
+    """Which sources of a joined memory the answer saw; None where it saw all of them."""
+    told = result.narrowed
+    if told is None:
+        return None
+    first, *more = told["sources"]
+    also = f" and {len(more)} more" if more else ""
+    return (
+        f"answered from {first}{also}, by the question's words · "
+        f"saw {number(told['entries'])} of {number(told['held'])} entries"
+    )
 
 
 def summary(result: Result) -> str:

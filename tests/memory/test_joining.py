@@ -11,8 +11,9 @@ import pytest
 import torch
 from draining import returned
 
-from kvstream.answer.answering import answer
-from kvstream.errors import UsageError
+from kvstream.answer.answering import answer, answered
+from kvstream.errors import SourceError, UsageError
+from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
@@ -142,3 +143,94 @@ def test_what_does_not_belong_together_is_refused(session: Session, stories: lis
         pair = [read(session, path, method) for path in stories[:2]]
         with pytest.raises(UsageError, match="cannot be joined"):
             join(*pair, 320)
+
+
+# Answers see the document that a question is about.
+
+
+def test_an_answer_sees_one_document_and_memory_stays_whole(
+    session: Session, stories: list[Path], tmp_path: Path
+) -> None:
+    parts = [read(session, path, "foresight") for path in stories]
+    joined = join(join(parts[0], parts[1], 900), parts[2], 900)
+    assert joined.trace.parts == (0, 1, 2)
+    path = tmp_path / "joined.kvs"
+    digest = saving.save(joined, path)
+    for memory in (joined, session.recall(saving.look(path), joined.run)):
+        held = memory.reader.cache.used
+        for number, seed in enumerate((3, 4, 5)):
+            for asked in questions(facts=3, seed=seed):
+                result = answered(memory, asked["question"])[0]
+                told = result.narrowed
+                assert told is not None
+                assert told["sources"] == [str(stories[number])]
+                assert told["entries"] < told["held"] == held
+                assert {c["source"] for c in result.citations} <= {str(stories[number])}
+                assert result.peak_kv_tokens <= 900
+        assert saving.digest(memory) == digest
+
+
+def test_a_document_answers_as_its_own_memory_does(session: Session, stories: list[Path]) -> None:
+    asked = [list(questions(facts=3, seed=seed)) for seed in (3, 4, 5)]
+    alone = [
+        [answered(read(session, path, "foresight"), each["question"]) for each in own]
+        for path, own in zip(stories, asked, strict=True)
+    ]
+    parts = [read(session, path, "foresight") for path in stories]
+    joined = join(parts[0], join(parts[1], parts[2], 900), 900)
+    assert joined.trace.parts == (0, 1, 2)
+    for own, answers in zip(asked, alone, strict=True):
+        for each, (result, basis) in zip(own, answers, strict=True):
+            found, seen = answered(joined, each["question"])
+            assert found.answer == result.answer
+            assert seen.likelihood == pytest.approx(basis.likelihood, abs=1e-3)
+
+
+def test_what_fits_whole_is_answered_as_the_plain_model_does(
+    session: Session, write_story: Any
+) -> None:
+    paths = [write_story(tokens=60, seed=seed, facts=1) for seed in (1, 2)]
+    for number, seed in enumerate((1, 2)):
+        (asked,) = questions(facts=1, seed=seed)
+        plain = read(session, paths[number], "full", budget=400)
+        joined = join(*(read(session, path, "keydiff", budget=400) for path in paths), 400)
+        found, basis = answered(joined, asked["question"])
+        assert found.narrowed is not None
+        wanted, theirs = answered(plain, asked["question"])
+        assert found.answer == wanted.answer
+        assert basis.likelihood == pytest.approx(theirs.likelihood, abs=1e-3)
+
+
+def test_a_question_without_a_word_of_the_documents_sees_them_all(
+    session: Session, stories: list[Path]
+) -> None:
+    joined = join(*(read(session, path) for path in stories[:2]), 640)
+    for question in ("Qwxyz?", "What is it, and why?", "?"):
+        assert answered(joined, question)[0].narrowed is None
+
+
+def test_a_refusal_names_the_document_that_was_seen(
+    session: Session, stories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.answer.answering.abstains", lambda text: True)
+    joined = join(*(read(session, path, "foresight") for path in stories[:2]), 640)
+    asked = next(questions(facts=3, seed=3))
+    result = answered(joined, asked["question"])[0]
+    assert f"not in what memory kept of {stories[0]}" in result.warnings[-1]
+
+
+def test_parts_of_one_text_are_no_documents(session: Session, stories: list[Path]) -> None:
+    parts = [read(session, path) for path in stories[:2]]
+    assert join(*parts, 640, one_text=True).trace.parts == ()
+
+
+@pytest.mark.parametrize("parts", [[1, 2], [0, 0], [0, 2], [0, 1, 3], [2, 0]])
+def test_a_file_with_other_parts_is_refused(
+    session: Session, stories: list[Path], tmp_path: Path, parts: list[int]
+) -> None:
+    joined = join(*(read(session, path) for path in stories[:2]), 320)
+    joined.trace.parts = parts
+    path = tmp_path / "joined.kvs"
+    saving.save(joined, path)
+    with pytest.raises(SourceError, match="parts are not those of its sources"):
+        session.recall(saving.look(path), joined.run)

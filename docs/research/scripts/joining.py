@@ -2,11 +2,15 @@
 
     python docs/research/scripts/joining.py shards build/joining
     python docs/research/scripts/joining.py documents build/joining
+    python docs/research/scripts/joining.py together build/joining
 
 shards     keys and facts in texts of 128k tokens, the questions known: one reader under the budget
            beside eight parts whose memories are joined into one budget
 documents  question-free memories of eight documents, joined into 4,096 entries (pocket was trained
-           for no more), beside the memory of the right document alone
+           for no more), beside the memory of the right document alone; the joined memory is asked
+           as it is, and where answers see all of its entries
+together   one question-free reading of eight documents under 4,096 entries, asked as it is, and
+           where answers see one document's entries, as if its memory had been joined
 
 Memories and answers stay in the folder, and what is there is not made again.
 """
@@ -114,14 +118,14 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
     """Each document's own memory beside all of them in one."""
     alone: list[bool] = []
     joined: list[bool] = []
+    every: list[bool] = []
     budget = options.budget or 1024
     own_settings = SETTINGS.get(options.method, {})
     for group in options.texts:
         memories, asked = [], []
         for number in range(options.parts):
             name = f"group{group}-{number}-{options.method}-{budget}"
-            seed = 1000 + options.parts * group + number
-            path, own = bench.text(name, options.tokens or 4096, seed, options.facts)
+            path, own = document(bench, options, group, number)
             run = RunSettings(Budget(tokens=budget), options.method, own_settings, max_tokens=32)
             request = Request((), run, "remember")
             memory = bench.memory(
@@ -136,12 +140,51 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
         both = memories[0]
         for memory in memories[1:]:
             both = join(both, memory, 4096)
-        joined += bench.found(
-            f"group{group}-joined-{options.method}-{budget}{options.tag}", both, asked
-        )
+        name = f"group{group}-joined-{options.method}-{budget}{options.tag}"
+        joined += bench.found(name, both, asked)
+        both.trace.parts = ()
+        every += bench.found(f"{name}-all", both, asked)
         told("the right document's memory", alone)
         told(f"{options.parts} documents in one", joined)
         beside(alone, joined)
+        told("answers see all entries", every)
+        beside(alone, every)
+
+
+def together(bench: Bench, options: argparse.Namespace) -> None:
+    """One reading of all documents, its answers from all entries and from one document's."""
+    every: list[bool] = []
+    narrowed: list[bool] = []
+    run = RunSettings(
+        Budget(tokens=4096), options.method, SETTINGS.get(options.method, {}), max_tokens=32
+    )
+    for group in options.texts:
+        paths, asked = [], []
+        for number in range(options.parts):
+            path, own = document(bench, options, group, number)
+            paths.append(str(path))
+            asked += own
+        name = f"group{group}-together-{options.method}"
+        memory = bench.memory(
+            name,
+            lambda paths=paths: finished(
+                bench.session.read(open_sources(paths), Request((), run, "remember"))
+            ),
+        )
+        every += bench.found(f"{name}{options.tag}-all", memory, asked)
+        memory.trace.parts = range(options.parts)
+        narrowed += bench.found(f"{name}{options.tag}", memory, asked)
+        told("answers see all entries", every)
+        told("one document's entries", narrowed)
+
+
+def document(
+    bench: Bench, options: argparse.Namespace, group: int, number: int
+) -> tuple[Path, Asked]:
+    """A made-up document of a group, and its questions."""
+    name = f"group{group}-{number}-{options.method}-{options.budget or 1024}"
+    seed = 1000 + options.parts * group + number
+    return bench.text(name, options.tokens or 4096, seed, options.facts)
 
 
 def told(name: str, right: list[bool]) -> None:
@@ -157,7 +200,7 @@ def beside(alone: list[bool], joined: list[bool]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("shards", "documents"))
+    parser.add_argument("what", choices=("shards", "documents", "together"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--texts", type=int, nargs="*", default=list(range(6)))
     parser.add_argument("--parts", type=int, default=8, help="parts of a text, or documents")
@@ -169,7 +212,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="end soon behind so many")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    {"shards": shards, "documents": documents}[options.what](
+    {"shards": shards, "documents": documents, "together": together}[options.what](
         Bench(options.folder, options.seconds), options
     )
 

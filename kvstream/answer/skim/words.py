@@ -20,11 +20,14 @@ from kvstream.answer.support import COMMON, STEM
 
 SATURATION, LENGTH_SHARE = 1.5, 0.75
 """k1 and b."""
+DOCUMENT_SATURATION = 1.2
+"""k1 for whole documents."""
 NEIGHBOR = 0.5
 """Part of a score that the excerpts next to it get, too."""
 GAP = 8
 """Bytes of white space that may lie between two of them."""
 _WORD = re.compile(r"\w+")
+_PLAIN = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,16 @@ def bm25(
     return found
 
 
+def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Scores of n whole documents for w words; float [n].
+
+    `often` [n, w]: how often a document has each word; `sizes` [n]: its words.
+    """
+    lengths = sizes / max(sizes.mean(), 1.0) if len(sizes) else sizes
+    having = (often > 0).sum(axis=0)
+    return bm25(often, lengths, having, len(sizes), DOCUMENT_SATURATION)
+
+
 def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
     """The scores of excerpts in the order of the document, each with a part of those beside it."""
     starts = np.array([excerpt.start for excerpt in excerpts])
@@ -93,6 +106,12 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
     found = scores.copy()
     found[1:] += beside * scores[:-1]
     found[:-1] += beside * scores[1:]
+    return found
+
+
+def plain_words(text: str) -> list[str]:
+    """All words as they stand there, in lower case."""
+    found: list[str] = _PLAIN.findall(text.casefold())
     return found
 
 

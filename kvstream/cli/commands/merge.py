@@ -52,7 +52,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
     The texts follow each other in the order of the files. The method of the files evicts entries
     until all fit the budget. Each file keeps a share in proportion to the tokens that it has read.
     Without --budget, the budget is the largest of the files. All files must have the same model,
-    method and questions.
+    method and questions. An answer sees the entries of the file that has most of the question's
+    words, unless the files were made for the question.
 
     \b
       kvstream merge first.kvs second.kvs -o both.kvs --budget 4k

@@ -1,0 +1,118 @@
+"""What an answer from a joined memory should see: several documents, or single entries.
+
+    python docs/research/scripts/joining.py documents build/joining --budget 512 --texts 0
+    python docs/research/scripts/narrowing.py build/joining --texts 0
+
+The memories of eight documents that the first command made are joined; the questions are those of
+all eight. Rankings: the question's words (as `answer/narrowing.py` ranks), and how likely the
+question is when the model sees one document alone. Or no ranking: every head keeps the entries that
+the question attends to most, with their neighbors.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import partial, reduce
+from pathlib import Path
+
+import numpy as np
+import torch
+from joining import Bench
+from torch.nn.functional import max_pool1d
+
+from kvstream.answer import narrowing
+from kvstream.answer.answering import answered
+from kvstream.evaluation.metrics import contains
+from kvstream.evaluation.synthetic.document import questions
+from kvstream.memory.base import Memory
+from kvstream.memory.joining import join
+from kvstream.memory.saving import look
+from kvstream.model.attention import AttentionRequest
+from kvstream.settings import RunSettings
+
+DOCUMENTS, FACTS = 8, 6
+POOL = 7
+"""Width of the max pooling of attention, in entries."""
+
+
+def by_words(memory: Memory, question: str) -> np.ndarray:
+    return narrowing._scores(memory, question)
+
+
+def by_likelihood(memory: Memory, question: str) -> np.ndarray:
+    """Log-likelihood of the question behind each document alone."""
+    ids = memory.prompt.tail(question, brief=memory.run.brief)
+    found = []
+    for document in range(DOCUMENTS):
+        with documents(memory, [document], 1):
+            found.append(-float(memory.reader.score(ids[:1], ids[1:]).sum()))
+    return np.array(found)
+
+
+def documents(memory: Memory, best: list[int], count: int) -> AbstractContextManager[int]:
+    """The entries of the first `count` documents in sight."""
+    order = [*best, *(i for i in range(DOCUMENTS) if i not in best)]
+    return memory.reader.narrowed(narrowing._begins(memory), order, count)
+
+
+def entries(memory: Memory, question: str, count: int) -> AbstractContextManager[None]:
+    """The `count` entries of each head in sight that the question attends to most."""
+    reader, ids = memory.reader, memory.prompt.tail(question, brief=memory.run.brief)
+    first, chosen = reader.first_candidate, {}
+    wanted = AttentionRequest((), accumulated_attention=True, queries=len(ids), reduce="max")
+    with reader.cache.passing() as ends:
+        reader.model.forward(ids, reader.cache, wanted)
+        for store, end in zip(reader.cache.stores, ends, strict=True):
+            assert store.accumulated_attention is not None
+            scores = store.accumulated_attention[None, :, first:end].float()
+            pooled = max_pool1d(scores, POOL, 1, POOL // 2)[0]
+            chosen[store] = pooled.topk(count, dim=-1).indices.sort(dim=-1).values
+    return reader.cache.narrowed(first, chosen)
+
+
+def sights(memory: Memory, question: str) -> Iterator[tuple[str, AbstractContextManager[object]]]:
+    """Every way that is compared, and its sight of the memory."""
+    for name, ranked in (("words", by_words), ("likelihood", by_likelihood)):
+        order = np.argsort(-ranked(memory, question), kind="stable").tolist()
+        for count in (1, 2, 3):
+            yield f"{name}, best {count}", documents(memory, order, count)
+    for count in (512, 1024):
+        yield f"{count} entries by attention", entries(memory, question, count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--texts", type=int, nargs="*", default=[0])
+    parser.add_argument("--name", default="foresight-512", help="of the memories: method, budget")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    bench = Bench(options.folder, 1e9)
+    right: Counter[str] = Counter()
+    asked = 0
+    for group in options.texts:
+        paths = [
+            options.folder / f"group{group}-{number}-{options.name}.kvs"
+            for number in range(DOCUMENTS)
+        ]
+        memories = [bench.session.recall(look(path), RunSettings(max_tokens=32)) for path in paths]
+        memory = reduce(partial(join, budget=4096), memories)
+        parts = memory.trace.parts
+        for number in range(DOCUMENTS):
+            for each in questions(facts=FACTS, seed=1000 + DOCUMENTS * group + number):
+                asked += 1
+                for name, sight in sights(memory, each["question"]):
+                    with sight:
+                        memory.trace.parts = ()  # the answer itself must not narrow it again
+                        said = answered(memory, each["question"])[0].answer
+                        memory.trace.parts = parts
+                    right[name] += any(contains(said, known) for known in each["answers"])
+        for name, count in right.items():
+            print(f"{name:28} {count} of {asked}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

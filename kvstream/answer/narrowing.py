@@ -1,0 +1,79 @@
+"""Which of several joined memories a question is about, and an answer from that one alone.
+
+A small model attends to the entries of every document in its memory, whatever the question is
+about (docs/research/many-documents.md). So the question's words choose the document first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvstream.answer.skim.words import bm25_of_documents, plain_words
+from kvstream.answer.support import COMMON
+from kvstream.memory.base import Memory
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What an answer could see of a joined memory."""
+
+    sources: tuple[str, ...]
+    """Names of the sources whose entries it saw."""
+    entries: int
+    """Entries of the fullest head that it saw, prompt included."""
+    held: int
+    """Entries of the fullest head that memory holds."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sources": list(self.sources), "entries": self.entries, "held": self.held}
+
+
+@contextmanager
+def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
+    """Inside, the model sees the entries of one joined memory: that with the question's words.
+
+    None, and all is in sight, where nothing was joined, where memory was made for this question,
+    and where no joined memory has more of its words than the others.
+    """
+    trace = memory.trace
+    scores = _scores(memory, question)
+    best = np.flatnonzero(scores == scores.max(initial=0.0)).tolist()
+    if question in memory.plan.questions or len(best) == len(scores):
+        yield None
+        return
+    order = np.argsort(-scores, kind="stable")
+    ends = (*trace.parts[1:], len(trace.names))
+    sources = [name for i in best for name in trace.names[trace.parts[i] : ends[i]]]
+    held = memory.reader.cache.used
+    with memory.reader.narrowed(_begins(memory), order.tolist(), len(best)) as entries:
+        yield Narrowed(tuple(sources), entries, held)
+
+
+def _scores(memory: Memory, question: str) -> np.ndarray:
+    """BM25 [parts] of the question's words in the passages that memory holds of each."""
+    trace = memory.trace
+    asked = [w for w in dict.fromkeys(plain_words(question)) if w not in COMMON]
+    if not trace.parts or trace.passages is None or not asked:
+        return np.zeros(len(trace.parts))
+    part = np.searchsorted(trace.parts, np.arange(len(trace.names)), side="right") - 1
+    words = [Counter[str]() for _ in trace.parts]
+    for source, name in enumerate(trace.names):
+        words[part[source]].update(plain_words(name))
+    for passage in trace.passages.held()[0]:
+        words[part[passage.source]].update(plain_words(passage.text))
+    often = np.array([[float(each[word]) for word in asked] for each in words])
+    return bm25_of_documents(often, np.array([float(each.total()) for each in words]))
+
+
+def _begins(memory: Memory) -> list[int]:
+    """Ordinal of the first token that memory may hold of each part."""
+    trace = memory.trace
+    ordinals, starts = trace.origins.known()
+    ends = np.append(ordinals, trace.read)
+    return [int(ends[np.searchsorted(starts, trace.bases[source])]) for source in trace.parts]
