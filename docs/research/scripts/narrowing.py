@@ -75,12 +75,14 @@ def entries(memory: Memory, question: str, count: int) -> AbstractContextManager
 
 def sights(memory: Memory, question: str) -> Iterator[tuple[str, AbstractContextManager[object]]]:
     """Every way that is compared, and its sight of the memory."""
-    for name, ranked in (("words", by_words), ("likelihood", by_likelihood)):
+    for name, ranked, counts in (
+        ("words", by_words, (1, 2, 3)),
+        ("likelihood", by_likelihood, (1,)),
+    ):
         order = np.argsort(-ranked(memory, question), kind="stable").tolist()
-        for count in (1, 2, 3):
+        for count in counts:
             yield f"{name}, best {count}", documents(memory, order, count)
-    for count in (512, 1024):
-        yield f"{count} entries by attention", entries(memory, question, count)
+    yield "512 entries by attention", entries(memory, question, 512)
 
 
 def main() -> None:
