@@ -121,6 +121,7 @@ def read_and_ask(
         answer = session.tokenizer.decode(said).strip()
         lead = "" if plan.prompt.style == "chat" else " "
         words = session.tokenizer.encode(lead + question.answers[0], continuing=True)
+        words = words[: run.max_tokens]  # the budget has room for so many
         answers.append(
             {
                 "kind": question.kind,
