@@ -180,12 +180,13 @@ class _Reports:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
         else:
+            above = ""
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
-                self._out.write(f"\n--- {now}: {lines - self._told:,} new lines ---\n")
+                above = f"\n--- {now}: {lines - self._told:,} new lines ---\n"
             if writes:
-                self._out.write(f"{in_lines(paragraph or NOTHING_LEFT)}\n\n")
-            self._out.write(self._page(news=news))
+                above += f"{in_lines(paragraph or NOTHING_LEFT)}\n\n"
+            self._out.write(above + self._page(above.count("\n"), news=news))
         self._out.flush()
         if removed and not self._options.quiet:
             self._tell(
@@ -195,13 +196,14 @@ class _Reports:
         log.mark()
         self._told = lines
 
-    def _page(self, *, news: bool) -> str:
+    def _page(self, above: int, *, news: bool) -> str:
+        """The page, below so many lines."""
         terminal = self._out.isatty()
         screen = shutil.get_terminal_size()
         width = self._width or (screen.columns if terminal else WIDTH)
         width = max(width, NARROWEST)
         if terminal and self._rows is None:
-            return page_of_screen(self._log, screen.lines - 1, news=news, width=width)
+            return page_of_screen(self._log, screen.lines - 1 - above, news=news, width=width)
         return page(self._log, self._rows or ROWS, news=news, width=width)
 
     def _paragraph(self, *, news: bool) -> tuple[str, list[str]]:
