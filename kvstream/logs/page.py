@@ -161,11 +161,17 @@ def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: i
     rows where there is room for these, too.
     """
     small = height < BRIEF
-    for rows in range(ROWS, FEWEST - 1, -1):
-        text = page(log, rows, news=news, width=width, brief=small)
-        if text.count("\n") <= height:
-            break
-    if small:
+    text = ""
+    rows, most, tried = FEWEST, ROWS, ROWS
+    while tried > rows:  # few pages: of thousands of templates each takes seconds
+        found = page(log, tried, news=news, width=width, brief=small)
+        if found.count("\n") <= height:
+            rows, text = tried, found
+        else:
+            most = tried - 1
+        tried = (rows + most + 1) // 2
+    text = text or page(log, rows, news=news, width=width, brief=small)
+    if small and text.count("\n") <= height:
         whole = page(log, rows, news=news, width=width)
         text = whole if whole.count("\n") <= height else text
     return text
