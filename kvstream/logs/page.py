@@ -7,6 +7,8 @@ template comes first, and place and times are in the second line.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
@@ -260,7 +262,7 @@ def _row(
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
-    """The same, structured, for ``--json``. Times are seconds since 1970."""
+    """The same, structured, for ``--json``. Times are seconds since 1970, and ISO 8601 in UTC."""
     made = report(log, rows, news=news)
     findings = []
     for finding in made.findings:
@@ -272,8 +274,8 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
                 "level": finding.level or None,
                 "template": finding.text.strip(),
                 "templates": finding.templates,
-                "first": {"time": finding.first_time, "line": first, "source": source or None},
-                "last": {"time": finding.last_time, "line": log.where(finding.last_line)[1]},
+                "first": {**_time(finding.first_time), "line": first, "source": source or None},
+                "last": {**_time(finding.last_time), "line": log.where(finding.last_line)[1]},
                 "example": finding.example or None,
                 "trace": finding.trace,
                 "notes": finding.notes,
@@ -287,8 +289,8 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "blank_lines": log.blank,
         "continued_lines": log.continued,
         "shortened_lines": log.splitter.shortened,
-        "first_time": log.total.low,
-        "last_time": log.total.high,
+        **_time(log.total.low, "first_time"),
+        **_time(log.total.high, "last_time"),
         "clock_jumps": log.jumped,
         "bucket": {"width": log.width, "unit": "lines" if log.by_line else "s"},
         "levels": {level: count for level, count in log.levels.items() if level and count},
@@ -297,5 +299,29 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "lines_let_go": log.tree.forgotten,
         "more_templates": made.templates - sum(f.templates for f in made.findings),
         "more_lines": made.lines - made.lines_told,
+        "first_seen": [_begins(finding, log) for finding in made.begun],
         "findings": findings,
     }
+
+
+def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
+    """When and where an error or warning begins."""
+    source, line = log.where(finding.first_line)
+    return {
+        **_time(finding.low),
+        "line": line,
+        "source": source or None,
+        "level": finding.level,
+        "template": finding.text.strip(),
+    }
+
+
+def _time(seconds: float | None, name: str = "time") -> dict[str, Any]:
+    """A time as a number and as text."""
+    text = None
+    if seconds is not None:
+        with suppress(ValueError, OverflowError, OSError):  # a year that no calendar has
+            unit = "milliseconds" if seconds % 1 else "seconds"
+            text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec=unit)
+            text = text.replace("+00:00", "Z")
+    return {name: seconds, f"{name}_iso": text}

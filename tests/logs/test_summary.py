@@ -6,6 +6,7 @@ import gzip
 import random
 import re
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -429,6 +430,36 @@ def test_what_a_page_leaves_out_is_named(data: Path) -> None:
     assert "--passages" not in page(read(lines))
     last = page(of_data(data, "hadoop"), 40).rstrip("\n").split("\n")[-1]
     assert last.endswith("--passages 80 shows more.")
+
+
+def test_json_has_what_is_seen_first_and_its_times_as_text(data: Path) -> None:
+    made = record(of_data(data, "apache"))
+    first, second = made["first_seen"]
+    assert (first["line"], first["time_iso"]) == (785, "2005-12-04T17:43:08Z")
+    assert (first["level"], first["template"]) == (
+        "error",
+        "<*>() Can't find child <*> in scoreboard",
+    )
+    assert second["line"] == 796
+    times = [first, made["findings"][0]["first"], made["findings"][0]["last"]]
+    times += [
+        {"time": made[name], "time_iso": made[f"{name}_iso"]}
+        for name in ("first_time", "last_time")
+    ]
+    for each in times:
+        assert datetime.fromisoformat(each["time_iso"]).timestamp() == each["time"]
+    assert record(read(["no time"]))["first_time_iso"] is None
+    assert record(read([at(0.0, "x").replace(" x", ".250 x")]))["first_time_iso"].endswith(".250Z")
+
+
+def test_the_reference_has_every_key_of_the_json_of_a_log(data: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
+    section = text.partition("## `summarize --json` on a log")[2].partition("\n## ")[0]
+    made = record(of_data(data, "apache"))
+    keys = {*made, *made["bucket"], *made["first_seen"][0]}
+    for finding in made["findings"]:
+        keys |= {*finding, *finding["first"], *finding["last"]}
+    assert {key for key in keys if f"`{key}`" not in section} == set()
 
 
 def test_templates_are_shown_as_they_were_written() -> None:
