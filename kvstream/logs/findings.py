@@ -23,6 +23,8 @@ from kvstream.logs.templates import WILDCARD, shown
 
 ROWS = 16
 """Rows of a page, where nobody names another number."""
+FIRST = 8
+"""Rows that errors and warnings get before the other sections, on a page with fewer than ROWS."""
 RARE = 3
 """Most lines of a template that is rare."""
 LATE = 0.25
@@ -110,6 +112,8 @@ class Report:
     """Lines of the templates in `findings`."""
     lines: int
     """Lines of all templates."""
+    left: dict[str, int]
+    """Lines of other templates than those in `findings`, by level: errors and warnings."""
 
 
 class Clock:
@@ -191,7 +195,17 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
     told = sum(f.count for f in chosen if f.templates)
     every = sum(s.count - (s.reported if news else 0) for s in shapes)
     begun = [] if news or log.by_line else _begun(found, log)
-    return Report(chosen, begun, len(shapes), told, every)
+    left: Counter[str] = Counter()
+    for shape in shapes:
+        left[shape.level] += shape.count - (shape.reported if news else 0)
+    left.subtract({level: _told(chosen, level) for level in SEVERE})
+    severe = {level: left[level] for level in _WEIGHT if left[level]}
+    return Report(chosen, begun, len(shapes), told, every, severe)
+
+
+def _told(found: list[Finding], level: str) -> int:
+    """Lines of a level in rows of templates."""
+    return sum(f.count for f in found if f.templates and f.level == level)
 
 
 def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
@@ -209,13 +223,23 @@ def _begun(found: list[Finding], log: LogSummary) -> list[Finding]:
 
 
 def _chosen(found: list[Finding], rows: int) -> list[Finding]:
-    """The best of each section; what one section leaves goes to the others."""
+    """The best of each section; what one section leaves goes to the others. Of few rows, errors
+    and warnings get all but one.
+    """
     by = {s: _ranked([f for f in found if f.section == s]) for s in SECTIONS}
     shares = dict(zip(SECTIONS, (0.4, 0.2, 0.25, 0.15), strict=True))
     take = {s: min(len(by[s]), max(1, round(rows * shares[s]))) for s in SECTIONS}
+    severe, *others = SECTIONS
+    if rows < ROWS:
+        by[severe] = _repeated_first(by[severe])
+        take[severe] = min(len(by[severe]), max(take[severe], min(rows - 1, FIRST)))
+        # The bulk goes first, then the section whose best row tells less.
+        others.sort(key=lambda s: (s != SECTIONS[3], by[s][0].score if by[s] else 0.0))
+    else:
+        others.reverse()
     while sum(take.values()) > rows:
-        section = max(reversed(SECTIONS), key=lambda s: take[s])
-        take[section] -= 1
+        section = max(others, key=lambda s: take[s])
+        take[section if take[section] else severe] -= 1
     for section in (*SECTIONS[:1], *SECTIONS[2:], SECTIONS[1]):
         take[section] += min(rows - sum(take.values()), len(by[section]) - take[section])
     return [finding for section in SECTIONS for finding in by[section][: take[section]]]
@@ -233,6 +257,24 @@ def _ranked(found: list[Finding]) -> list[Finding]:
             begins[begin] += 1
             finding.score -= 4 * max(begins[begin] - 2, 0)
     return sorted(found, key=lambda f: -f.score)
+
+
+def _repeated_first(found: list[Finding]) -> list[Finding]:
+    """Errors in the places of their level: those with many lines come before rare ones, but for a
+    rare one that a burst follows.
+    """
+    by_level: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_level.setdefault(finding.level, []).append(finding)
+    for findings in by_level.values():
+        findings.sort(key=lambda f: f.count <= RARE and f.score < _explains(f.level))
+    rest = {level: iter(findings) for level, findings in by_level.items()}
+    return [next(rest[finding.level]) for finding in found]
+
+
+def _explains(level: str) -> float:
+    """What an error scores at least if a burst follows it."""
+    return 2 * _WEIGHT[level] + CAUSE - 2
 
 
 def _finding(

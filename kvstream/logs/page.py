@@ -7,10 +7,12 @@ template comes first, and place and times are in the second line.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
-from kvstream.logs.findings import ROWS, SECTIONS, Clock, Finding, report
+from kvstream.logs.findings import ROWS, SECTIONS, Clock, Finding, Report, report
 from kvstream.logs.lines import LONGEST_LINE, SEVERE
 from kvstream.logs.summary import LogSummary
 
@@ -20,7 +22,11 @@ NARROW = 120
 """Columns below which a page is narrow."""
 NEWLINE = "\n"
 BRIEF = 40
-"""Lines of a screen below which a page has no blank lines and short rows."""
+"""Lines of a screen below which a page may have no blank lines and short rows."""
+BRIEF_ORDER = 2
+"""Lines of such a page in which errors are listed in the order of time."""
+MORE = 30
+"""Rows that a page offers where it leaves some out."""
 FEWEST = 4
 """Rows that a page has on the smallest screen."""
 TELLING = 0.1
@@ -134,34 +140,59 @@ def page(
     when = Clock(log)
     made = report(log, rows, news=news)
     lines = [line for part in head(log).split("\n") for line in wrap(part, width)]
-    if len(made.begun) > 1 and not brief:
-        lines += wrap(_in_order(made.begun, log, when), width)
+    if len(made.begun) > 1:
+        lines += _in_order(made.begun, log, when, width, BRIEF_ORDER if brief else None)
     section = ""
     for finding in made.findings:
         if finding.section != section:
             section = finding.section
             lines.append(f"{'' if brief else NEWLINE}{section.capitalize()}")
-        row = _row(finding, log, when, width)
+        row = _row(finding, log, when, width, brief=brief)
         if brief and len(row) > 2:
             row[1:] = [_cut(f"{row[1]} {' '.join(part.strip() for part in row[2:])}", width)]
         lines += row
     told = sum(f.templates for f in made.findings)
     if made.templates > told:
-        lines.append(
-            f"{'' if brief else NEWLINE}{made.templates - told:,} more templates "
-            f"with {made.lines - made.lines_told:,} lines"
-        )
+        lines += [] if brief else [""]
+        lines += wrap(_left_out(made, made.templates - told, rows), width)
     return "\n".join(lines) + "\n"
 
 
 def page_of_screen(log: LogSummary, height: int, *, news: bool = False, width: int = WIDTH) -> str:
-    """The page with as many rows as there is room for, at most ROWS."""
-    brief = height < BRIEF
-    for rows in range(ROWS, FEWEST, -1):
-        text = page(log, rows, news=news, width=width, brief=brief)
-        if text.count("\n") < height:
-            return text
-    return page(log, FEWEST, news=news, width=width, brief=brief)
+    """The page with as many rows as there is room for, at most ROWS; with blank lines and whole
+    rows where there is room for these, too.
+    """
+    small = height < BRIEF
+    text = ""
+    rows, most, tried = FEWEST, ROWS, ROWS
+    while tried > rows:  # few pages: of thousands of templates each takes seconds
+        found = page(log, tried, news=news, width=width, brief=small)
+        if found.count("\n") <= height:
+            rows, text = tried, found
+        else:
+            most = tried - 1
+        tried = (rows + most + 1) // 2
+    text = text or page(log, rows, news=news, width=width, brief=small)
+    if small and text.count("\n") <= height:
+        whole = page(log, rows, news=news, width=width)
+        text = whole if whole.count("\n") <= height else text
+    return text
+
+
+def _left_out(made: Report, templates: int, rows: int) -> str:
+    """What the page does not show, and how to see it."""
+    names = {"error": "errors", "warning": "warnings", "suspect": "with words of failure"}
+    levels = ", ".join(
+        f"{count:,} {level if count == 1 and level != 'suspect' else names.get(level, level)}"
+        for level in ("fatal", "error", "warning", "suspect")
+        if (count := made.left.get(level))
+    )
+    lines = made.lines - made.lines_told
+    more = MORE if rows < MORE else 2 * rows
+    return (
+        f"{templates:,} more template{'s'[: templates > 1]} with {lines:,} line{'s'[: lines > 1]}"
+        f"{f' ({levels})' if levels else ''}: --passages {more} shows more."
+    )
 
 
 def _place(finding: Finding, log: LogSummary) -> str:
@@ -169,18 +200,29 @@ def _place(finding: Finding, log: LogSummary) -> str:
     return f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
 
 
-def _in_order(found: list[Finding], log: LogSummary, when: Clock) -> str:
-    """When each of these errors and warnings begins, by line and component."""
+def _in_order(
+    found: list[Finding], log: LogSummary, when: Clock, width: int, most: int | None
+) -> list[str]:
+    """When each of these errors and warnings begins, by line and component; the first ones, if
+    only so many lines may be used.
+    """
     parts: dict[tuple[str, str], str] = {}
     for finding in found:
         by = _short(next(iter(finding.components), ""))
         at = when(finding.low, finding.first_line)
         parts.setdefault((at, by), f"{at} {_place(finding, log)} {by}".strip())
-    return f"first seen, in order of time: {'; '.join(parts.values())}"
+    told = list(parts.values())
+    lines = wrap(f"first seen, in order of time: {'; '.join(told)}", width)
+    while most is not None and len(lines) > most and len(told) > 1:
+        told.pop()
+        lines = wrap(f"first seen, in order of time: {'; '.join(told)}; …", width)
+    return lines
 
 
-def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str]:
-    """The lines of a finding."""
+def _row(
+    finding: Finding, log: LogSummary, when: Clock, width: int, *, brief: bool = False
+) -> list[str]:
+    """The lines of a finding: one, if it is a single line of the log on a brief, narrow page."""
     place = _place(finding, log)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
@@ -190,6 +232,9 @@ def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str
     shape = f"{by}: {_said(text)}" if by else _said(text)
     told = [*finding.notes]
     bulk = finding.section == SECTIONS[3]
+    if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
+        row = f"{finding.count:>7,}{level}  {when.span(finding)}  {place}  "
+        return [row + _shown(shape, max(width - len(row), 1))]
     if width >= NARROW:
         row = f"{finding.count:>9,}{level}  {when.span(finding)}  {place}  "
         indent, lines = _INDENT, [row + _shown(shape, width - len(row))]
@@ -217,7 +262,7 @@ def _row(finding: Finding, log: LogSummary, when: Clock, width: int) -> list[str
 
 
 def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str, Any]:
-    """The same, structured, for ``--json``. Times are seconds since 1970."""
+    """The same, structured, for ``--json``. Times are seconds since 1970, and ISO 8601 in UTC."""
     made = report(log, rows, news=news)
     findings = []
     for finding in made.findings:
@@ -229,8 +274,8 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
                 "level": finding.level or None,
                 "template": finding.text.strip(),
                 "templates": finding.templates,
-                "first": {"time": finding.first_time, "line": first, "source": source or None},
-                "last": {"time": finding.last_time, "line": log.where(finding.last_line)[1]},
+                "first": {**_time(finding.first_time), "line": first, "source": source or None},
+                "last": {**_time(finding.last_time), "line": log.where(finding.last_line)[1]},
                 "example": finding.example or None,
                 "trace": finding.trace,
                 "notes": finding.notes,
@@ -244,8 +289,8 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "blank_lines": log.blank,
         "continued_lines": log.continued,
         "shortened_lines": log.splitter.shortened,
-        "first_time": log.total.low,
-        "last_time": log.total.high,
+        **_time(log.total.low, "first_time"),
+        **_time(log.total.high, "last_time"),
         "clock_jumps": log.jumped,
         "bucket": {"width": log.width, "unit": "lines" if log.by_line else "s"},
         "levels": {level: count for level, count in log.levels.items() if level and count},
@@ -254,5 +299,29 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         "lines_let_go": log.tree.forgotten,
         "more_templates": made.templates - sum(f.templates for f in made.findings),
         "more_lines": made.lines - made.lines_told,
+        "first_seen": [_begins(finding, log) for finding in made.begun],
         "findings": findings,
     }
+
+
+def _begins(finding: Finding, log: LogSummary) -> dict[str, Any]:
+    """When and where an error or warning begins."""
+    source, line = log.where(finding.first_line)
+    return {
+        **_time(finding.low),
+        "line": line,
+        "source": source or None,
+        "level": finding.level,
+        "template": finding.text.strip(),
+    }
+
+
+def _time(seconds: float | None, name: str = "time") -> dict[str, Any]:
+    """A time as a number and as text."""
+    text = None
+    if seconds is not None:
+        with suppress(ValueError, OverflowError, OSError):  # a year that no calendar has
+            unit = "milliseconds" if seconds % 1 else "seconds"
+            text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec=unit)
+            text = text.replace("+00:00", "Z")
+    return {name: seconds, f"{name}_iso": text}

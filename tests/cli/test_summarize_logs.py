@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -101,6 +102,24 @@ def test_passages_are_the_rows(log) -> None:
     assert made["more_lines"] == 19
 
 
+def test_the_help_lists_the_options_of_its_text_and_says_what_they_do_to_a_log(cli) -> None:
+    text, _, listed = cli("summarize", "--help").stdout.partition("\nFollowing:")
+    rows = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", listed, re.MULTILINE))
+    rows |= set(re.findall(r"^ +--[a-z-]+ / (--[a-z-]+)", listed, re.MULTILINE))
+    assert set(re.findall(r"--[a-z-]+", text)) <= rows
+    (told,) = re.findall(r"--passages N(.*?)\n +-", listed, re.DOTALL)
+    told = " ".join(told.split())
+    assert "[default: 10 passages; 16 rows, or as many as fit the screen]" in told
+    assert told.count("default") == 1
+
+
+def test_strict_is_refused_because_summaries_are_not_checked(cli, log) -> None:
+    ran = cli("summarize", log, "--strict")
+    assert ran.code == 2
+    assert "--strict has no effect in kvstream summarize" in ran.stderr
+    assert "--strict" not in cli("summarize", "--help-all").stdout
+
+
 def test_an_interval_in_tokens_is_refused(log) -> None:
     ran = kvstream("summarize", log, "--every", "10k")
     assert ran.returncode == 2
@@ -123,6 +142,57 @@ def test_following_tells_what_is_new(log) -> None:
         finally:
             ran.terminate()
     assert ran.returncode in (0, 143)
+
+
+def following(log: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kvstream", "summarize", log, "--follow", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_following_says_at_once_what_it_does(log, ending) -> None:
+    with following(log) as ran:
+        try:
+            assert ran.stderr is not None
+            assert ran.stderr.readline() == (
+                f"Following {log}: 20 lines so far. Ctrl-C prints the page; --every 30s prints it "
+                "while you wait.\n"
+            )
+            ran.send_signal(ending)
+            out, err = ran.communicate(timeout=30)
+        finally:
+            ran.kill()
+    assert ran.returncode == 0
+    assert err == "Stopped following; the last page:\n"
+    assert out.startswith("20 lines, ")
+
+
+def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
+    with following(log, "--every", "1s") as ran:
+        try:
+            assert ran.stderr is not None
+            assert ran.stdout is not None
+            assert "20 lines so far. A report every 1 s if" in ran.stderr.readline()
+            assert ran.stdout.readline().startswith("20 lines, ")
+            time.sleep(0.5)  # until the page is printed to its end
+            ran.send_signal(signal.SIGINT)
+            _, err = ran.communicate(timeout=30)
+        finally:
+            ran.kill()
+    assert ran.returncode == 0
+    assert re.fullmatch(r"Stopped following\. No new lines since \d\d:\d\d:\d\d\.\n", err)
+
+
+def test_quiet_following_says_nothing(log) -> None:
+    with following(log, "-q", "--every", "1s") as ran:
+        try:
+            assert ran.stdout is not None
+            assert ran.stdout.readline().startswith("20 lines, ")
+            ran.send_signal(signal.SIGINT)
+            _, err = ran.communicate(timeout=30)
+        finally:
+            ran.kill()
+    assert (ran.returncode, err) == (0, "")
 
 
 def test_the_rows_of_the_docs_are_those_of_the_pages(data: Path) -> None:

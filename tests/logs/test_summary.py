@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import re
 import time
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -375,6 +379,87 @@ def test_a_page_has_the_rows_that_fit_a_screen(height: int) -> None:
     assert text.count("\n") <= height
     rows = sum(" ERROR " in line for line in text.split("\n"))
     assert FEWEST <= rows <= ROWS
+
+
+def of_data(data: Path, name: str) -> LogSummary:
+    log = LogSummary()
+    log.begin(name)
+    log.feed(gzip.decompress((data / f"logs/{name}_2k.log.gz").read_bytes()).decode())
+    log.close()
+    return log
+
+
+def test_on_a_small_screen_errors_come_first_and_repeated_ones_before_single_ones(
+    data: Path,
+) -> None:
+    log = of_data(data, "hadoop")
+    text = page_of_screen(log, 23, width=80)
+    rows = re.findall(r"^ +(\d+) (FATAL|ERROR|WARNING)\b", text, re.MULTILINE)
+    assert rows[:2] == [("2", "FATAL"), ("147", "ERROR")]
+    assert [count for count, level in rows if level == "WARNING"][:2] == ["475", "326"]
+    assert "silent since" in text  # the other sections keep a row
+    assert "first seen, in order of time: 18:04:11 L668" in text
+    assert text.count("\n") <= 23
+    left = 808 - sum(int(count) for count, level in rows if level == "WARNING")
+    *_, last = text.rstrip("\n").split("\n")
+    assert last.endswith(f" lines ({left} warnings): --passages 30 shows more.")
+
+
+def test_a_rare_error_before_a_burst_stays_first_on_a_small_page() -> None:
+    rng = random.Random(7)
+    lines = quiet_day(rng)
+    lines += [(30_000 + 600 * i, f"ERROR mail: cannot send {i}") for i in range(80)]
+    lines.append((40_000, "ERROR net: one packet is lost"))
+    lines.append((50_000 - 8, "ERROR disk: volume is now read only"))
+    lines += [(50_000 + i / 20, f"WARN shop: cannot write {i}") for i in range(2000)]
+    errors = [f.text for f in report(finished(lines), 6).findings if f.level == "error"]
+    assert errors == ["volume is now read only", "cannot send <*>", "one packet is lost"]
+
+
+@pytest.mark.parametrize("height", [23, 39])
+def test_a_page_that_fits_has_blank_lines_and_the_order_of_time(data: Path, height: int) -> None:
+    log = of_data(data, "apache")
+    assert page_of_screen(log, height, width=80) == page(log, width=80)
+    assert "first seen, in order of time" in page(log, width=80)
+
+
+def test_what_a_page_leaves_out_is_named(data: Path) -> None:
+    lines = [at(i, f"INFO a: beat {i}") for i in range(9)] + [at(9, "INFO b: started")]
+    text = page(read([*lines, at(10, "ERROR c: gone")]), 2)
+    assert text.endswith("\n1 more template with 9 lines: --passages 30 shows more.\n")
+    assert "--passages" not in page(read(lines))
+    last = page(of_data(data, "hadoop"), 40).rstrip("\n").split("\n")[-1]
+    assert last.endswith("--passages 80 shows more.")
+
+
+def test_json_has_what_is_seen_first_and_its_times_as_text(data: Path) -> None:
+    made = record(of_data(data, "apache"))
+    first, second = made["first_seen"]
+    assert (first["line"], first["time_iso"]) == (785, "2005-12-04T17:43:08Z")
+    assert (first["level"], first["template"]) == (
+        "error",
+        "<*>() Can't find child <*> in scoreboard",
+    )
+    assert second["line"] == 796
+    times = [first, made["findings"][0]["first"], made["findings"][0]["last"]]
+    times += [
+        {"time": made[name], "time_iso": made[f"{name}_iso"]}
+        for name in ("first_time", "last_time")
+    ]
+    for each in times:
+        assert datetime.fromisoformat(each["time_iso"]).timestamp() == each["time"]
+    assert record(read(["no time"]))["first_time_iso"] is None
+    assert record(read([at(0.0, "x").replace(" x", ".250 x")]))["first_time_iso"].endswith(".250Z")
+
+
+def test_the_reference_has_every_key_of_the_json_of_a_log(data: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
+    section = text.partition("## `summarize --json` on a log")[2].partition("\n## ")[0]
+    made = record(of_data(data, "apache"))
+    keys = {*made, *made["bucket"], *made["first_seen"][0]}
+    for finding in made["findings"]:
+        keys |= {*finding, *finding["first"], *finding["last"]}
+    assert {key for key in keys if f"`{key}`" not in section} == set()
 
 
 def test_templates_are_shown_as_they_were_written() -> None:

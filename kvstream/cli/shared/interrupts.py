@@ -37,7 +37,7 @@ class Interrupts:
         self.gentle = False
         """SIGTERM does what the first Ctrl-C does: a service that follows a log is stopped so."""
         self.then = "answering from what was read so far"
-        """What a command does when its reading is interrupted."""
+        """What a command does when its reading is interrupted; empty: the command says it."""
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
@@ -73,7 +73,8 @@ class Interrupts:
                 return
             raise KeyboardInterrupt
         self.pressed = True
-        self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
+        if self.then:
+            self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
 
     def _leave(self, message: str, number: int) -> None:
         """End the process here and now, if what is open can be closed."""
@@ -91,7 +92,8 @@ class Interrupts:
             self.tell("Terminated.")
             raise SystemExit(128 + number)
         self.pressed = True
-        self.tell(f"Terminated: {self.then}.")
+        if self.then:
+            self.tell(f"Terminated: {self.then}.")
 
 
 def _importing(frame: FrameType | None) -> bool:

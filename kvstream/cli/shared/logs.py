@@ -126,8 +126,10 @@ def summarize(
         stack.callback(teller.close)
         interrupts = stack.enter_context(Interrupts(teller.tell))
         interrupts.gentle = interrupts.reading = True
+        interrupts.then = "" if follow else "printing the page of what was read so far"
         paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
-        due = (lambda: False) if every is None else every.time_is_up
+        waiting = _Waiting(every, follow=follow)
+        due = waiting.due
         sources = open_for_reading(paths, options, interrupts, follow=follow, due=due)
         log = LogSummary()
         reports = _Reports(log, out, options, rows, width, teller.tell)
@@ -137,9 +139,13 @@ def summarize(
             if len(log.sources) <= source:
                 log.begin(sources.names[source])
             log.feed(text_piece)
+            if not text_piece and waiting.begins() and not options.quiet:
+                teller.tell(waiting.told(paths[-1], log.lines))
             if every is not None and every.due(log.lines):
                 reports.tell()
         log.close()
+        if follow and interrupts() and not options.quiet:
+            teller.tell(reports.stopped())
         reports.tell(last=True)
         if page_file is not None:
             page_file.write(log_page(log, rows or ROWS))
@@ -147,6 +153,34 @@ def summarize(
             for warning in sources.warnings:
                 teller.tell(warning)
     return 0
+
+
+class _Waiting:
+    """The first wait at the end of a log that is followed: somebody should know of it."""
+
+    def __init__(self, every: Any, *, follow: bool) -> None:
+        self._every = every
+        self._untold = follow
+
+    def due(self) -> bool:
+        """Whether there is something else to do than to wait for more text."""
+        return self._untold or (self._every is not None and self._every.time_is_up())
+
+    def begins(self) -> bool:
+        """Whether the wait begins now."""
+        untold, self._untold = self._untold, False
+        return untold
+
+    def told(self, name: str, lines: int) -> str:
+        """What is being done, and how to get a page."""
+        so_far = f"{lines:,} line{'' if lines == 1 else 's'} so far"
+        name = "standard input" if name == "-" else name
+        if self._every is None:
+            how = "Ctrl-C prints the page; --every 30s prints it while you wait."
+        else:
+            seconds = f"{self._every.seconds:g} s"
+            how = f"A report every {seconds} if there are new lines; Ctrl-C prints the last one."
+        return f"Following {name}: {so_far}. {how}"
 
 
 class _Reports:
@@ -164,6 +198,7 @@ class _Reports:
         self._log, self._out, self._options = log, out, options
         self._rows, self._width, self._tell = rows, width, tell
         self._told = 0  # lines
+        self._told_at = ""
         self._model: Any = None
 
     def tell(self, *, last: bool = False) -> None:
@@ -180,12 +215,13 @@ class _Reports:
                 made |= {"paragraph": paragraph, "removed_from_paragraph": removed}
             self._out.write(json_text(made) + "\n")
         else:
+            above = ""
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
-                self._out.write(f"\n--- {now}: {lines - self._told:,} new lines ---\n")
+                above = f"\n--- {now}: {lines - self._told:,} new lines ---\n"
             if writes:
-                self._out.write(f"{in_lines(paragraph or NOTHING_LEFT)}\n\n")
-            self._out.write(self._page(news=news))
+                above += f"{in_lines(paragraph or NOTHING_LEFT)}\n\n"
+            self._out.write(above + self._page(above.count("\n"), news=news))
         self._out.flush()
         if removed and not self._options.quiet:
             self._tell(
@@ -193,15 +229,22 @@ class _Reports:
                 "line, or have numbers or names that are not in the rows of these lines."
             )
         log.mark()
-        self._told = lines
+        self._told, self._told_at = lines, time.strftime("%H:%M:%S")
 
-    def _page(self, *, news: bool) -> str:
+    def stopped(self) -> str:
+        """What is said when somebody ends the wait for more."""
+        if self._told and self._told == self._log.lines:
+            return f"Stopped following. No new lines since {self._told_at}."
+        return f"Stopped following; the last {'report' if self._options.as_json else 'page'}:"
+
+    def _page(self, above: int, *, news: bool) -> str:
+        """The page, below so many lines."""
         terminal = self._out.isatty()
         screen = shutil.get_terminal_size()
         width = self._width or (screen.columns if terminal else WIDTH)
         width = max(width, NARROWEST)
         if terminal and self._rows is None:
-            return page_of_screen(self._log, screen.lines - 1, news=news, width=width)
+            return page_of_screen(self._log, screen.lines - 1 - above, news=news, width=width)
         return page(self._log, self._rows or ROWS, news=news, width=width)
 
     def _paragraph(self, *, news: bool) -> tuple[str, list[str]]:
