@@ -78,3 +78,22 @@ def test_what_a_method_cannot_is_said_in_its_place(cli, asked, fake_session) -> 
     assert ran.code == 5
     rows = list(csv.DictReader(io.StringIO(ran.stdout)))
     assert [r["error"] for r in rows] == ["It does not fit."] * 3
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_a_run_that_fails_leaves_an_earlier_table(cli, asked, fake_session, tmp_path, form) -> None:
+    from kvstream.errors import BudgetError, SourceError
+
+    table = tmp_path / "t.csv"
+    table.write_text("an earlier run")
+    missing = str(tmp_path / "missing.txt")
+    assert cli("compare", missing, "Who?", form, "-o", str(table)).code == 3
+    assert table.read_text() == "an earlier run"
+    for fails, code in ((SourceError("Gone."), 3), (BudgetError("Too small."), 5)):
+        fake_session.fails = fails
+        assert cli(*asked, form, "-o", str(table)).code == code
+        assert table.read_text() == "an earlier run"
+    fake_session.fails = None
+    assert cli(*asked, form, "-o", str(table)).code == 0
+    assert LONG in table.read_text()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

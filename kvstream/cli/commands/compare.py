@@ -34,6 +34,7 @@ from kvstream.cli.shared.running import (
     prepared,
     settled,
     show_plan,
+    whole_or_none,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
@@ -132,6 +133,7 @@ def compare(
     options = settled(options, alone=True)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
+        stack.enter_context(whole_or_none(output))
         if options.dry_run:
             announce(reporter, options)
             model = open_model(options)

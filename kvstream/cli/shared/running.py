@@ -366,6 +366,17 @@ def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
 
 
 @contextmanager
+def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
+    """A file of several results is written if the run succeeds; else an earlier one stays."""
+    try:
+        yield
+    except Exception:
+        if isinstance(output, OutputFile):
+            output.discard()
+        raise
+
+
+@contextmanager
 def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
     """An answer that took an hour is not lost because the disk is full: it goes to stdout."""
     try:
