@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -217,6 +218,17 @@ def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, c
     # The panel is drawn by going up over what stands there.
     assert "\x1b[1A" in shown[panel:answer]
     assert "\x1b[1A" not in shown[answer:]
+
+
+def test_what_compare_tells_of_a_method_stands_below_its_panel(book, tmp_path) -> None:
+    table = tmp_path / "t.csv"
+    compare = ["compare", "--csv", "-o", str(table), "--method", "infinipot,window", book, "Q?"]
+    shown = on_terminal(*compare, FAKE="pause=0.05")
+    panels = [shown.index(f"kvstream · pocket · {name}") for name in ("infinipot", "window")]
+    costs = [place.start() for place in re.finditer("evicted", shown)]
+    assert panels[0] < costs[0] < panels[1] < costs[1]
+    assert "\x1b[1A" not in shown[costs[0] : panels[1]], "the panel is not drawn below it"
+    assert "\x1b[1A" not in shown[costs[1] :]
 
 
 def test_the_answer_streams_on_a_terminal(book) -> None:

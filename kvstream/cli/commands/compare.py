@@ -38,8 +38,8 @@ from kvstream.cli.shared.running import (
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
-from kvstream.events import Answered, Event, Notice, StepDone
-from kvstream.reporters.format import json_text
+from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
+from kvstream.reporters.format import json_text, shortened
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
 COPY = 1 << 20
+QUESTION = 40
+"""Characters of a question that its warnings show."""
 METHODS = "infinipot,keydiff,streaming"
 """Compared if nobody names others: the two that `auto` chooses from, and a baseline."""
 
@@ -156,14 +158,13 @@ def compare(
         rows: list[Row] = []
         failure: KvstreamError | None = None
         noticed: set[str] = set()
+        labels = labels_of(questions)
 
         def add(row: Row) -> None:
             rows.append(row)
             if options.as_json:
-                reporter.make_way()
                 _print_json(output, row)
             elif as_csv:
-                reporter.make_way()
                 output.write(csv_row(row))
                 output.flush()
 
@@ -176,14 +177,21 @@ def compare(
                 page.page.begin(name)
             sources = open_sources(paths, options, interrupts, copies=copies)
             events = model.stream(sources, **options.of_method(name), **asked)
+            number: int | None = None
             try:
                 for event in answer_events(events, interrupts):
-                    if isinstance(event, Notice):
-                        noticed.add(event.message)
-                    reporter.show(_named(event, name, noticed))
+                    if isinstance(event, AnswerStarted):
+                        number = event.number
+                    elif isinstance(event, Notice) and number is None:
+                        noticed.add(event.message)  # of the text, so of all methods and questions
+                    elif isinstance(event, Answered):
+                        reporter.make_way()  # what is told of a method stands below its panel
+                    about = name if number is None else f"{name}{labels[number]}"
+                    reporter.show(_named(event, about, noticed))
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
+                        number = None
                         warned = tuple(w for w in event.result.warnings if w not in noticed)
                         add(Row(name, event.result, spread(coverage), warned=warned))
             except (BudgetError, SourceError, UsageError) as error:
@@ -192,6 +200,7 @@ def compare(
                 if isinstance(error, SourceError) and name != baseline:
                     raise
                 failure = error
+                reporter.make_way()
                 reporter.show(Notice(f"{name}: {error}"))
                 add(Row(name, None, 0.0, str(error)))
                 if page is not None:
@@ -210,11 +219,24 @@ def compare(
         return WITHHELD if withheld else 0
 
 
-def _named(event: Event, method: str, noticed: set[str]) -> Event:
-    """The event with the method's name before what is said of its answer, and not of the text."""
+def labels_of(questions: Sequence[str]) -> list[str]:
+    """What names each question behind its method in a warning; nothing where there is one."""
+    if len(questions) < 2:
+        return [""] * max(1, len(questions))
+    short = [shortened(question, QUESTION) for question in questions]
+    return [
+        f" (question {number})" if short.count(text) > 1 else f' ("{text}")'
+        for number, text in enumerate(short, 1)
+    ]
+
+
+def _named(event: Event, about: str, noticed: set[str]) -> Event:
+    """The event with method and question before what is said of its answer, not of the text."""
+    if isinstance(event, Notice) and event.message not in noticed:
+        return replace(event, message=f"{about}: {event.message}")
     if not isinstance(event, Answered):
         return event
-    warnings = tuple(w if w in noticed else f"{method}: {w}" for w in event.result.warnings)
+    warnings = tuple(w if w in noticed else f"{about}: {w}" for w in event.result.warnings)
     return replace(event, result=replace(event.result, warnings=warnings))
 
 
