@@ -232,7 +232,9 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
     )
     for name in "bcd":
         next(tmp_path.glob(f"{name}.*")).unlink()
-    with pytest.raises(SourceError, match=r"0 bytes of text\. Skipped in .*2 × document"):
+    with pytest.raises(
+        SourceError, match=r"0 bytes of text; name another file\. Skipped in .*2 × document"
+    ):
         text_of(open_sources([str(tmp_path)]))
 
 
