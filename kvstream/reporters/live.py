@@ -107,7 +107,16 @@ class Live(Teller):
 
     def loading(self, model: str) -> None:
         # A line and no panel yet: a download has a progress bar of its own.
-        self.stream.write(f.for_terminal(f"Loading {model} ..."))
+        self._open_line(f"Loading {model} ...")
+
+    def converting(self, what: str) -> None:
+        self._open_line(f"Reading {what} ...")
+
+    def _open_line(self, words: str) -> None:
+        """A line that goes when there is more to show; cut, as no more than one line goes."""
+        self._stop()
+        self._clear_line()
+        self.stream.write(f.for_terminal(f.shortened(words, self.console.width - 1)))
         self.stream.flush()
         self.line_open = True
 

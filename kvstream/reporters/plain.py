@@ -120,6 +120,9 @@ class Plain(Teller):
     def loading(self, model: str) -> None:
         self.write(f"Loading {model} ...")
 
+    def converting(self, what: str) -> None:
+        self.write(f"Reading {what} ...")
+
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
             self.write(plan_line(event))

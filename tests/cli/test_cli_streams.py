@@ -104,6 +104,38 @@ def test_output_file_is_complete_or_not_there(cli, fake_session, book, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
 
 
+@pytest.mark.parametrize("command", [["ask"], ["compare"], ["summarize"], ["remember", "-o", "m"]])
+def test_what_cannot_be_is_told_before_a_model_is_loaded(
+    cli, fake_session, book, tmp_path, monkeypatch, command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").touch()
+    Path("bad.pdf").write_bytes(b"%PDF-1.4 nothing")
+    question = ["Q?"] if command[0] in ("ask", "compare") else []
+    for name, code in (("missing.txt", 3), ("empty.txt", 3), ("bad.pdf", 3)):
+        ran = cli(*command, name, *question)
+        assert (ran.code, "Loading" in ran.stderr) == (code, False), ran.stderr
+    ran = cli(*command, book, *question, "--budget", "10")
+    assert (ran.code, "Loading" in ran.stderr) == (5, False), ran.stderr
+    assert "--budget 256" in ran.stderr
+
+
+def test_a_pipe_that_has_ended_empty_is_told_before_a_model_is_loaded(monkeypatch) -> None:
+    from kvstream.cli.shared.running import _ended_empty
+
+    ours, theirs = os.pipe()
+    with open(ours) as stdin, open(theirs, "wb") as writer:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert not _ended_empty(), "more may come"
+        writer.write(b"text")
+        writer.flush()
+        assert not _ended_empty()
+        writer.close()
+        assert not _ended_empty()
+        assert stdin.read() == "text"
+        assert _ended_empty()
+
+
 def test_the_output_may_be_the_source(cli, fake_session, book) -> None:
     assert cli("ask", book, "Q?", "-o", book).code == 0
     assert Path(book).read_text() == "It is 51234.\n"

@@ -34,6 +34,7 @@ from kvstream.cli.shared.running import (
     prepared,
     settled,
     show_plan,
+    tell_pages,
     whole_or_none,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
@@ -137,17 +138,22 @@ def compare(
         output, reporter, interrupts = prepared(stack, options)
         stack.enter_context(whole_or_none(output))
         if options.dry_run:
+            sources = open_sources(paths, options, interrupts)
+            sources.check()
             announce(reporter, options)
             model = open_model(options)
             reporter.close()
-            for name in options.methods:
-                sources = open_sources(paths, options, interrupts)
+            for turn, name in enumerate(options.methods):
+                if turn:
+                    sources = open_sources(paths, options, interrupts)
                 _plan(model, sources, name, {"questions": questions}, options, output)
             return 0
         times = 2 if baseline or options.reread else len(options.methods)
         once = [path for path in paths if times > 1 and not can_be_read_again(path)]
         copies = stack.enter_context(_copied(once, interrupts))
         check_reread(options, paths, questions, copies)
+        sources = open_sources(paths, options, interrupts, copies=copies)
+        pages = sources.check()
         asked: dict[str, Any] = {
             "questions": questions,
             "command": command,
@@ -171,11 +177,13 @@ def compare(
         page = reports.of(reporter)
         if as_csv:
             output.write(csv_line(CSV))
-        for name in (*options.methods, *([baseline] if baseline else [])):
+        for turn, name in enumerate((*options.methods, *([baseline] if baseline else []))):
             coverage: Sequence[float] = ()
             if page is not None:
                 page.page.begin(name)
-            sources = open_sources(paths, options, interrupts, copies=copies)
+            if turn:
+                sources = open_sources(paths, options, interrupts, copies=copies)
+            tell_pages(reporter, pages)
             events = model.stream(sources, **options.of_method(name), **asked)
             number: int | None = None
             try:
