@@ -246,6 +246,8 @@ def _panel_width(console_width: int) -> int:
 
 
 LABEL = 8
+PROGRAM = "kvstream · "
+"""Stands before the title of the panel where there is room."""
 
 
 def _so_far(width: int, step: StepDone) -> int:
@@ -271,10 +273,13 @@ class PanelView:
         rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
         for label, content in self._rows(started, step):
             rows.add_row(label, content)
-        words = f"kvstream · {started.model} · {started.method} · {self._budget_words(started)}"
+        most = _panel_width(console.width) - 6
+        words = f"{started.model} · {started.method} · {self._budget_words(started)}"
+        if len(words) + len(PROGRAM) <= most:
+            words = PROGRAM + words
         title = Text(f.for_terminal(words), style="bold")
         # A longer one would make the panel wider than it was asked to be.
-        title.truncate(_panel_width(console.width) - 6, overflow="ellipsis")
+        title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
         yield Panel(
             Group(rows),

@@ -206,7 +206,20 @@ def summary(result: Result) -> str:
         result.tokens_per_s,
         result.lines,
         result.shards,
+        _owners(result),
     )
+
+
+def _owners(result: Result) -> tuple[str, str]:
+    """Of two models: whose peak in entries and whose bytes the result has; else nothing."""
+    if result.skim is None:
+        return "", ""
+    names = {"skim": f" ({result.skim['model']})", "answer": f" ({result.model})"}
+    peaks = result.skim["peak"]
+    entries = max(names, key=lambda who: peaks[who]["kv_tokens"])
+    larger = max(names, key=lambda who: peaks[who]["kv_bytes"])
+    together = result.peak_kv_bytes > peaks[larger]["kv_bytes"]  # both caches were there at once
+    return names[entries], " (both)" if together else names[larger]
 
 
 def cost_line(
@@ -218,14 +231,19 @@ def cost_line(
     speed: float,
     lines: Mapping[str, Any] | None = None,
     shards: Mapping[str, int] | None = None,
+    owners: tuple[str, str] = ("", ""),
 ) -> str:
-    """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
+    """What reading cost and left: tokens, peak and budget in entries and bytes, time.
+
+    `owners`: of two models, what says whose entries and whose bytes they are.
+    """
+    entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
+    sizes = f"{size(peak[1])} of {size(budget[1])}"
     parts = [
         f"read {number(read)} tokens",
         f"kept {number(retained)} in at least one head",
         f"evicted {number(read - retained)}",
-        f"peak {number(peak[0])} of {number(budget[0])} entries "
-        f"({size(peak[1])} of {size(budget[1])})",
+        f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]
     if lines and lines["thinned"]:
         told = f"{number(lines['read'])} of {number(lines['lines'])} lines"
