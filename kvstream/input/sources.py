@@ -288,6 +288,8 @@ class SourceSet:
         again: partial[SourceSet],
     ) -> None:
         self._warnings = warnings
+        self.notes: list[str] = []
+        """What the user should know, and is no reason to doubt an answer."""
         self._sources = sources
         self._text = text
         self._stdin = stdin
@@ -531,7 +533,7 @@ class SourceSet:
         """
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
-                yield from documents.parts_of(source.kind, source.path, self._warnings)
+                yield from documents.parts_of(source.kind, source.path, self.notes)
             except SourceError as error:
                 if not source.folder:
                     raise

@@ -93,6 +93,8 @@ class Live(Teller):
     stops before the first token, which then follows below it.
     """
 
+    notes = True
+
     def __init__(
         self, stream: TextIO, *, stays: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:

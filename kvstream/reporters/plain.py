@@ -30,6 +30,8 @@ class Teller(Reporter):
 
     verbose = False
     """Show the numbers behind a warning, too."""
+    notes = False
+    """Tell what is no reason to doubt an answer, too."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -50,7 +52,10 @@ class Teller(Reporter):
             self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
             # One that comes within an answer would break its line; the result repeats it.
-            self.warn(event.message)
+            if not event.note:
+                self.warn(event.message)
+            elif self.notes:
+                self.tell_once(event.message, event.message)
         elif isinstance(event, Answered):
             self.answering = False
             for warning in event.result.warnings:
@@ -58,9 +63,13 @@ class Teller(Reporter):
 
     def warn(self, message: str) -> None:
         """A warning once, though it comes as a notice and in the result of every question."""
+        self.tell_once(message, f"Warning: {message}")
+
+    def tell_once(self, message: str, line: str) -> None:
+        """The line of a message that may come again."""
         if message not in self.told:
             self.told.add(message)
-            self.tell(f"Warning: {message}")
+            self.tell(line)
 
     def tell(self, message: str) -> None:
         self.write(message)
@@ -110,6 +119,8 @@ class Teller(Reporter):
 
 class Plain(Teller):
     """A line at the start, then at growing intervals while reading, then a summary."""
+
+    notes = True
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)

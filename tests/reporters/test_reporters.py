@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kvstream
-from kvstream.events import StepDone
+from kvstream.events import Notice, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
@@ -198,6 +198,15 @@ def test_of_two_models_the_last_line_says_whose_the_peaks_are() -> None:
     assert told in summary(both)
     both = replace(both, peak_kv_bytes=result.peak_kv_bytes + 10)
     assert "4.5 MiB (both)" in summary(both)
+
+
+def test_a_note_is_no_warning_and_not_told_where_only_warnings_are() -> None:
+    for reporter, told in ((Plain, "a.pdf: 3 lines.\n"), (Teller, "")):
+        stream = io.StringIO()
+        shows = reporter(stream)
+        for _ in range(2):  # two methods of a comparison
+            shows.show(Notice("a.pdf: 3 lines.", note=True))
+        assert stream.getvalue() == told
 
 
 def test_plain_lines_without_unicode() -> None:

@@ -144,8 +144,8 @@ def summarize(
         if page_file is not None:
             page_file.write(log_page(log, rows or ROWS))
         if not options.quiet:
-            for warning in sources.warnings:
-                teller.tell(warning)
+            for told in (*sources.warnings, *sources.notes):
+                teller.tell(told)
     return 0
 
 
