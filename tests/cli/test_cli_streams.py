@@ -104,6 +104,16 @@ def test_output_file_is_complete_or_not_there(cli, fake_session, book, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
 
 
+def test_a_file_that_is_written_is_told_of(cli, fake_session, book, tmp_path) -> None:
+    out, said = tmp_path / "t.csv", f"Wrote {tmp_path / 't.csv'}.\n"
+    for command in (["ask", book, "Q?"], ["compare", book, "Q?", "--csv"]):
+        assert cli(*command, "-o", str(out)).stderr.endswith(said)
+        assert said not in cli(*command, "-o", str(out), "-q").stderr
+    assert cli("sample", "--tokens", "1k", "-o", str(out)).stderr == said
+    fake_session.fails = ValueError("broken")
+    assert said not in cli("ask", book, "Q?", "-o", str(out)).stderr
+
+
 @pytest.mark.parametrize("command", [["ask"], ["compare"], ["summarize"], ["remember", "-o", "m"]])
 def test_what_cannot_be_is_told_before_a_model_is_loaded(
     cli, fake_session, book, tmp_path, monkeypatch, command

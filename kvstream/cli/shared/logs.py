@@ -116,7 +116,7 @@ def summarize(
         out: Any = sys.stdout
         if output is not None and output != Path("-"):
             out = OutputFile(output)
-            stack.callback(out.close)
+            stack.callback(out.finish, quiet=options.quiet)
         page_file = None
         if options.report is not None:
             refuse_clashes({"--report": options.report, "--output": output}, {}, paths)

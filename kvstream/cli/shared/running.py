@@ -389,7 +389,7 @@ def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
     if options.output is None or options.output == Path("-"):
         return sys.stdout
     output = OutputFile(options.output)
-    stack.callback(output.close)
+    stack.callback(output.finish, quiet=options.quiet)
     return output
 
 
