@@ -51,7 +51,7 @@ COPY = 1 << 20
 QUESTION = 40
 """Characters of a question that its warnings show."""
 METHODS = "infinipot,keydiff,streaming"
-"""Compared if nobody names others: the two that `auto` chooses from, and a baseline."""
+"""Compared if nobody names others: one that needs the question, one that does not, a baseline."""
 
 
 @click.command(
@@ -88,7 +88,8 @@ def command(
     """Answer the same questions with several methods under the same budget, side by side.
 
     kvstream loads the model once and reads the text once per method. Without --method, it compares
-    infinipot, keydiff and the baseline streaming. It copies a pipe to a temporary file. "kept"
+    infinipot (which auto chooses for a known question), keydiff (which needs no question) and the
+    baseline streaming. It copies a pipe to a temporary file. "kept"
     counts the tokens of the text that at least one head still holds. "spread" is 1 if these tokens
     are spread evenly over the text, and 0 if all are in one place. ! marks an answer with a
     warning.
