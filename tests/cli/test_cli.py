@@ -287,6 +287,11 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
                 share_out(need - 1, *how, whole_answer=whole_answer)
 
 
+def test_a_method_says_where_it_comes_from(cli) -> None:
+    """A plugin's `source` need not be a paper."""
+    assert "  Source: KeyDiff, section 3\n" in cli("methods", "keydiff").stdout
+
+
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])
 def test_any_temperature_gives_an_answer(cli, session, monkeypatch, book, temperature) -> None:
     """Logits divided by what is next to nothing are infinite, and their softmax is nan."""
