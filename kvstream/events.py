@@ -97,6 +97,8 @@ class Notice:
     """Something that the user should know; it also ends up in the result's warnings."""
 
     message: str
+    note: bool = False
+    """It is no reason to doubt an answer, and not among the warnings."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ SIGNALS = ("mean", "asked_in_first", "fresh", "sum")
 """What a calibration may weigh: the best of some twenty signals that were tried."""
 CLEAR = 0.5
 """A passage is a clear one if it has so much of the answer's attention, and of the words asked."""
+LONGEST = 40
+"""Characters of a word that a warning shows; an answer that loops can make one of hundreds."""
 _ABSTAINS = re.compile(
     r"\bnot (?:in|mentioned in|stated in|given in|found in|provided in|answered (?:in|by)) "
     r"the (?:text|passage|document|context|article|story)\b"
@@ -165,7 +167,8 @@ class Support:
 
 def _listed(words: Sequence[str]) -> str:
     more = len(words) - 5
-    return ", ".join(words[:5]) + (f" and {more} more" if more > 0 else "")
+    shown = (w if len(w) <= LONGEST else w[: LONGEST - 3] + "..." for w in words[:5])
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def signals(basis: Basis, question: str, answer: str) -> dict[str, float]:

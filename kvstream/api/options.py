@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from kvstream.errors import UsageError
+from kvstream.engine.budget import SMALLEST_FREE
+from kvstream.errors import BudgetError, UsageError
 from kvstream.methods.automatic import AUTO as AUTO
 from kvstream.methods.automatic import AUTOMATIC as AUTOMATIC
 from kvstream.methods.automatic import QUESTIONS_LEARNED as QUESTIONS_LEARNED
@@ -329,6 +330,15 @@ def method_settings(
 def need_bm25() -> None:
     """Raises UsageError where what ranks by words is not installed."""
     require("rank_bm25", "words", "Ranking by words (BM25)")
+
+
+def refuse_small(budget: Budget | None) -> None:
+    """Raises BudgetError for a budget in tokens that is too small for every model and question."""
+    if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:
+        raise BudgetError(
+            f"A budget of {budget.tokens} tokens is too small: the text needs {SMALLEST_FREE}, and "
+            "the prompt, the question and the answer need more. Use --budget 256 or more."
+        )
 
 
 def require(module: str, extra: str, what: str) -> None:

@@ -96,7 +96,7 @@ class Report:
             self._reading.name = self._reading.name or event.method
         elif isinstance(event, StepDone):
             self._reading.series.add(event)
-        elif isinstance(event, Notice):
+        elif isinstance(event, Notice) and not event.note:
             self._reading.notices.append(event.message)
         elif isinstance(event, AnswerStarted):
             self._reading.series.end()

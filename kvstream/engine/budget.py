@@ -23,8 +23,9 @@ class BudgetSplit:
     """Q: the longest question with what its template puts around it."""
     answer: int
     """R: kept free for the answer before memory would have to be compressed again."""
-    need: InitVar[int | None] = None
-    """The smallest sufficient budget, if known; the error of a smaller one names it."""
+    least_answer: InitVar[int | None] = None
+    """R where the text gets the least that it needs, if that is known; the error of a smaller
+    budget counts with it."""
 
     @property
     def free(self) -> int:
@@ -36,12 +37,14 @@ class BudgetSplit:
         """The most that memory may hold when the question comes."""
         return self.budget - self.prompt - self.question - self.answer
 
-    def __post_init__(self, need: int | None) -> None:
+    def __post_init__(self, least_answer: int | None) -> None:
         least = min(self.free, self.final)
         if least < SMALLEST_FREE:
-            need = need or self.budget + SMALLEST_FREE - least
-            beside = f"the question {self.question}, its answer at least {self.answer}"
-            if self.free < self.final:  # what is read with a chunk takes more than what comes last
+            answer = self.answer if least_answer is None else least_answer
+            last = self.question + answer
+            need = self.prompt + SMALLEST_FREE + max(self.catalyst, last)
+            beside = f"the question {self.question}, its answer at least {answer}"
+            if self.catalyst > last:  # what is read with a chunk takes more than what comes last
                 beside = f"the catalyst {self.catalyst}"
             raise BudgetError(
                 f"A budget of {self.budget} tokens leaves {max(0, least)} of the {SMALLEST_FREE} "
@@ -61,5 +64,4 @@ def share_out(
     room = max(8, (budget - prompt - question) // part)
     # Where the text gets the least that it needs, the answer's part is this (it grows with both).
     smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
-    need = prompt + SMALLEST_FREE + max(catalyst, question + smallest)
-    return BudgetSplit(budget, prompt, catalyst, question, min(max_tokens, room), need)
+    return BudgetSplit(budget, prompt, catalyst, question, min(max_tokens, room), smallest)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
 from kvstream.input.formats import Head
-from kvstream.input.limits import Patience
+from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
     from kvstream.input.zipped import Packed
@@ -50,31 +50,50 @@ def kind_of_zip(path: Path) -> str:
         return "plain"
 
 
-def parts_of(kind: str, path: Path, warnings: list[str]) -> Iterator[Part]:
-    """The text of a document, part after part; what was left out is added to ``warnings``.
+def parts_of(kind: str, path: Path, notes: list[str]) -> Iterator[Part]:
+    """The text of a document, part after part; what was left out is added to ``notes``.
 
     Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
     """
     found = False
     try:
-        for part in _parts(kind, path, warnings):
+        for part in _parts(kind, path, notes):
             found = found or bool(part.text.strip())
             yield part
     except SourceError:
         raise
     except Exception as error:  # whatever a parser raises on a file that it does not understand
-        raise SourceError(f"{path} cannot be read as {kind.upper()}: {error}") from error
+        raise unreadable(path, kind, error) from error
     if not found:
         raise SourceError(
             f"{path} has no text that can be extracted (scanned pages?): run it through OCR."
         )
 
 
-def _parts(kind: str, path: Path, warnings: list[str]) -> Iterator[Part]:
+def check(kind: str, path: Path) -> int | None:
+    """Open a document, to see that it can be: the pages of a PDF, None for others.
+
+    Raises SourceError.
+    """
+    try:
+        if kind == "pdf":
+            from kvstream.input.pdf import page_count
+
+            return page_count(path)
+        if kind in PACKED:
+            _packed(kind, path).archive.close()
+    except SourceError:
+        raise
+    except Exception as error:  # as in parts_of
+        raise unreadable(path, kind, error) from error
+    return None
+
+
+def _parts(kind: str, path: Path, notes: list[str]) -> Iterator[Part]:
     if kind == "pdf":
         from kvstream.input.pdf import pages
 
-        return pages(path, warnings)
+        return pages(path, notes)
     if kind == "html":
         return _html_file(path)
     return _packed(kind, path).parts()

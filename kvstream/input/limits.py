@@ -53,3 +53,11 @@ class Patience:
             f"{self.name} takes more than {self.limit:,.0f} seconds to convert to text, so it was "
             "given up: convert it with another program first and name the text file."
         )
+
+
+def unreadable(path: object, kind: str, why: object) -> SourceError:
+    """The error for a document that its library does not understand."""
+    return SourceError(
+        f"{path} cannot be read as {kind.upper()}: {str(why).rstrip('.')}. "
+        "Fetch it again if it is damaged, or convert it to text first."
+    )

@@ -155,3 +155,8 @@ class PartOfText:
     def warnings(self) -> Sequence[str]:
         """As the whole says."""
         return self.whole.warnings
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """As the whole says."""
+        return self.whole.notes

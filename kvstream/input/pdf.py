@@ -17,7 +17,7 @@ from pathlib import Path
 from kvstream.errors import SourceError
 from kvstream.input import pdf_worker
 from kvstream.input.blocks import Part
-from kvstream.input.limits import Patience
+from kvstream.input.limits import Patience, unreadable
 
 SAMPLES = 24
 """Pages by which the text of all is estimated."""
@@ -80,7 +80,7 @@ class _Worker:
         if count is None:
             if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
-            raise SourceError(f"{path} cannot be read as PDF: {told}")
+            raise unreadable(path, "PDF", told)
         return count, [_plain(text) for text in told]
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -112,6 +112,11 @@ class _Worker:
 _worker = _Worker()
 
 
+def page_count(path: Path) -> int:
+    """How many pages there are. Raises SourceError where a PDF cannot be opened."""
+    return _worker.pages(path, 0, Patience(str(path), path.stat().st_size))[0]
+
+
 def estimated_bytes(path: Path) -> int:
     """Bytes of text, from the number of pages and the text of some. Raises SourceError."""
     patience = Patience(str(path), path.stat().st_size)
@@ -125,8 +130,8 @@ def _spread(pages: int) -> list[int]:
     return [round((i + 0.5) * pages / SAMPLES) for i in range(SAMPLES)]
 
 
-def pages(path: Path, warnings: list[str]) -> Iterator[Part]:
-    """Every page; how many lines were left out is added to ``warnings``. Raises SourceError."""
+def pages(path: Path, notes: list[str]) -> Iterator[Part]:
+    """Every page; how many lines were left out is added to ``notes``. Raises SourceError."""
     patience = Patience(str(path), path.stat().st_size)
     near: deque[_Page] = deque()
     """The pages around the one that is handed out next."""
@@ -155,9 +160,7 @@ def pages(path: Path, warnings: list[str]) -> Iterator[Part]:
         number += 1
     if left_out:
         lines = left_out.total()
-        warnings.append(
-            f"{path}: {lines:,} running headers, footers and page numbers were left out."
-        )
+        notes.append(f"{path}: {lines:,} running headers, footers and page numbers were left out.")
 
 
 class _Page:

@@ -61,7 +61,7 @@ def main() -> None:
                     break
             answer: list[Any] = [len(document), texts]
         except Exception as error:  # whatever is wrong with the file
-            answer = [None, f"{type(error).__name__}: {error}"]
+            answer = [None, str(error) or type(error).__name__]
         out.write(json.dumps(answer) + "\n")
         out.flush()
 

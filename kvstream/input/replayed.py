@@ -65,6 +65,11 @@ class Replayed:
         """As the source says."""
         return self.source.warnings
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """As the source says."""
+        return self.source.notes
+
     def again(self) -> RereadableSource:
         """The same texts, opened anew."""
         return self.source.again()

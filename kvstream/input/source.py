@@ -69,7 +69,11 @@ class Source(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the user should know; complete when all has been read."""
+        """Why an answer may be wrong; complete when all has been read."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What else the user should know; complete when all has been read."""
 
 
 class RereadableSource(Source, Protocol):

@@ -212,10 +212,10 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
             skipped["binary file"] += 1
     told = [f"{count:,} × {what}" for what, count in skipped.items()]
     if not found:
-        seen = f" ({', '.join(told)} skipped)" if told else ""
+        seen = f", and here {', '.join(told)}" if told else ""
         raise SourceError(
-            f"{folder} has no text files, apart from hidden and ignored ones{seen}; "
-            "name the files themselves."
+            f"{folder} has no text files. kvstream skips hidden and ignored files{seen}; name "
+            "the files themselves."
         )
     if told:
         warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
@@ -288,6 +288,8 @@ class SourceSet:
         again: partial[SourceSet],
     ) -> None:
         self._warnings = warnings
+        self.notes: list[str] = []
+        """What the user should know, and is no reason to doubt an answer."""
         self._sources = sources
         self._text = text
         self._stdin = stdin
@@ -450,10 +452,32 @@ class SourceSet:
                     self._last, ended, empty = block.text[-1], index, False
             source.length = self._position - self._bases[-1]
         if empty:
-            names = ", ".join(_shown(name) for name in self.names[:3])
-            more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
-            why = "".join(f" {line}" for line in self._about_damage())
-            raise SourceError(f"Nothing to read: {names}{more} held 0 bytes of text.{why}")
+            raise self.nothing()
+
+    def check(self) -> dict[str, int]:
+        """Look for what no text can come from, without reading: empty files, damaged documents.
+
+        Returns the pages of each PDF that was named. Raises SourceError.
+        """
+        if all(s.size == 0 and s.kind == "plain" and not s.followed for s in self._sources):
+            raise self.nothing()
+        pages = {}
+        for source in self._sources:
+            if source.kind in documents.LIBRARIES and source.path is not None and not source.folder:
+                count = documents.check(source.kind, source.path)
+                if count is not None:
+                    pages[source.name] = count
+        return pages
+
+    def nothing(self) -> SourceError:
+        """The error for sources without any text."""
+        names = ", ".join(_shown(name) for name in self.names[:3])
+        more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
+        why = "".join(f" {line}" for line in self._about_damage())
+        remedy = "name another file"
+        if "-" in self.names:
+            remedy = "name a file, or check the command before the pipe"
+        return SourceError(f"Nothing to read: {names}{more} held 0 bytes of text; {remedy}.{why}")
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: BlockDecoder | OtherDecoder | None = None
@@ -509,7 +533,7 @@ class SourceSet:
         """
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
-                yield from documents.parts_of(source.kind, source.path, self._warnings)
+                yield from documents.parts_of(source.kind, source.path, self.notes)
             except SourceError as error:
                 if not source.folder:
                     raise

@@ -13,7 +13,7 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.limits import Patience
+from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import Lines, Piece, html_parts, parts, text_bytes
 
 MAX_BYTES = 256 * 1024**2
@@ -46,7 +46,7 @@ class Packed:
         try:
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-            raise SourceError(f"{path} cannot be read as {self.kind}: {error}") from error
+            raise unreadable(path, self.kind, error) from error
         try:
             self.members = [self.archive.getinfo(name) for name in self.texts()]
             self.size = sum(member.file_size for member in self.members)

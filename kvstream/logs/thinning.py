@@ -231,6 +231,11 @@ class ThinnedSource:
         return self._source.warnings
 
     @property
+    def notes(self) -> Sequence[str]:
+        """As the source says."""
+        return self._source.notes
+
+    @property
     def line_counts(self) -> LineCounts | None:
         """Lines of logs, and those that were not read."""
         if self._counts is None:

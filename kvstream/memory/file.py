@@ -199,7 +199,7 @@ def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dic
 
 
 def _no_memory(path: Path, error: Exception) -> SourceError:
-    return SourceError(f"{path} is not a memory file, or only a part of one ({error}). {REMEDY}")
+    return SourceError(f"{path} is not a memory file, or only a part of one. {REMEDY}")
 
 
 def unusable(path: Path, why: str) -> SourceError:

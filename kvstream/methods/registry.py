@@ -62,7 +62,7 @@ def named(name: str) -> type[Method]:
     """The method of that name. Raises UsageError with those that there are."""
     methods = available()
     if name not in methods:
-        close = meant(name, methods)
+        close = meant(name, methods) or " If a plugin adds it, install the plugin."
         raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(methods)}.")
     return methods[name]
 

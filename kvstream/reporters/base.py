@@ -24,6 +24,9 @@ class Reporter:
     def loading(self, model: str) -> None:
         """The model is about to be loaded, which may take long."""
 
+    def converting(self, what: str) -> None:
+        """A document is about to be converted, which may take long before the first event."""
+
     def show(self, event: Event) -> None:
         """One event of the run, in order."""
 
@@ -46,6 +49,10 @@ class Reporters(Reporter):
     def loading(self, model: str) -> None:
         for reporter in self.reporters:
             reporter.loading(model)
+
+    def converting(self, what: str) -> None:
+        for reporter in self.reporters:
+            reporter.converting(what)
 
     def show(self, event: Event) -> None:
         for reporter in self.reporters:

@@ -58,6 +58,12 @@ def in_lines(text: str) -> str:
     )
 
 
+def shortened(text: str, most: int) -> str:
+    """One line of at most `most` characters; dots stand for what is left out."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 3].rstrip() + "..."
+
+
 def number(value: float) -> str:
     """``131072`` -> ``131,072``."""
     return f"{value:,.0f}"

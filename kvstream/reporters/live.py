@@ -93,6 +93,8 @@ class Live(Teller):
     stops before the first token, which then follows below it.
     """
 
+    notes = True
+
     def __init__(
         self, stream: TextIO, *, stays: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -107,7 +109,16 @@ class Live(Teller):
 
     def loading(self, model: str) -> None:
         # A line and no panel yet: a download has a progress bar of its own.
-        self.stream.write(f.for_terminal(f"Loading {model} ..."))
+        self._open_line(f"Loading {model} ...")
+
+    def converting(self, what: str) -> None:
+        self._open_line(f"Reading {what} ...")
+
+    def _open_line(self, words: str) -> None:
+        """A line that goes when there is more to show; cut, as no more than one line goes."""
+        self._stop()
+        self._clear_line()
+        self.stream.write(f.for_terminal(f.shortened(words, self.console.width - 1)))
         self.stream.flush()
         self.line_open = True
 
@@ -237,6 +248,8 @@ def _panel_width(console_width: int) -> int:
 
 
 LABEL = 8
+PROGRAM = "kvstream · "
+"""Stands before the title of the panel where there is room."""
 
 
 def _so_far(width: int, step: StepDone) -> int:
@@ -262,10 +275,13 @@ class PanelView:
         rows.add_column(width=self.width, no_wrap=True, overflow="ellipsis")
         for label, content in self._rows(started, step):
             rows.add_row(label, content)
-        words = f"kvstream · {started.model} · {started.method} · {self._budget_words(started)}"
+        most = _panel_width(console.width) - 6
+        words = f"{started.model} · {started.method} · {self._budget_words(started)}"
+        if len(words) + len(PROGRAM) <= most:
+            words = PROGRAM + words
         title = Text(f.for_terminal(words), style="bold")
         # A longer one would make the panel wider than it was asked to be.
-        title.truncate(_panel_width(console.width) - 6, overflow="ellipsis")
+        title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
         yield Panel(
             Group(rows),

@@ -30,6 +30,8 @@ class Teller(Reporter):
 
     verbose = False
     """Show the numbers behind a warning, too."""
+    notes = False
+    """Tell what is no reason to doubt an answer, too."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -50,7 +52,10 @@ class Teller(Reporter):
             self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
             # One that comes within an answer would break its line; the result repeats it.
-            self.warn(event.message)
+            if not event.note:
+                self.warn(event.message)
+            elif self.notes:
+                self.tell_once(event.message, event.message)
         elif isinstance(event, Answered):
             self.answering = False
             for warning in event.result.warnings:
@@ -58,9 +63,13 @@ class Teller(Reporter):
 
     def warn(self, message: str) -> None:
         """A warning once, though it comes as a notice and in the result of every question."""
+        self.tell_once(message, f"Warning: {message}")
+
+    def tell_once(self, message: str, line: str) -> None:
+        """The line of a message that may come again."""
         if message not in self.told:
             self.told.add(message)
-            self.tell(f"Warning: {message}")
+            self.tell(line)
 
     def tell(self, message: str) -> None:
         self.write(message)
@@ -114,6 +123,8 @@ class Teller(Reporter):
 class Plain(Teller):
     """A line at the start, then at growing intervals while reading, then a summary."""
 
+    notes = True
+
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self.clock = clock
@@ -122,6 +133,9 @@ class Plain(Teller):
 
     def loading(self, model: str) -> None:
         self.write(f"Loading {model} ...")
+
+    def converting(self, what: str) -> None:
+        self.write(f"Reading {what} ...")
 
     def show(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -219,7 +233,20 @@ def summary(result: Result) -> str:
         result.tokens_per_s,
         result.lines,
         result.shards,
+        _owners(result),
     )
+
+
+def _owners(result: Result) -> tuple[str, str]:
+    """Of two models: whose peak in entries and whose bytes the result has; else nothing."""
+    if result.skim is None:
+        return "", ""
+    names = {"skim": f" ({result.skim['model']})", "answer": f" ({result.model})"}
+    peaks = result.skim["peak"]
+    entries = max(names, key=lambda who: peaks[who]["kv_tokens"])
+    larger = max(names, key=lambda who: peaks[who]["kv_bytes"])
+    together = result.peak_kv_bytes > peaks[larger]["kv_bytes"]  # both caches were there at once
+    return names[entries], " (both)" if together else names[larger]
 
 
 def cost_line(
@@ -231,14 +258,19 @@ def cost_line(
     speed: float,
     lines: Mapping[str, Any] | None = None,
     shards: Mapping[str, int] | None = None,
+    owners: tuple[str, str] = ("", ""),
 ) -> str:
-    """What reading cost and left: tokens, peak and budget in entries and bytes, time."""
+    """What reading cost and left: tokens, peak and budget in entries and bytes, time.
+
+    `owners`: of two models, what says whose entries and whose bytes they are.
+    """
+    entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
+    sizes = f"{size(peak[1])} of {size(budget[1])}"
     parts = [
         f"read {number(read)} tokens",
         f"kept {number(retained)} in at least one head",
         f"evicted {number(read - retained)}",
-        f"peak {number(peak[0])} of {number(budget[0])} entries "
-        f"({size(peak[1])} of {size(budget[1])})",
+        f"{entries}{owners[0]}, {sizes}{owners[1]}" if any(owners) else f"{entries} ({sizes})",
     ]
     if lines and lines["thinned"]:
         told = f"{number(lines['read'])} of {number(lines['lines'])} lines"

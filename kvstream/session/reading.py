@@ -128,6 +128,8 @@ class Reading:
             memory.warnings.append(broken_apart("system text", system))
         for message in memory.warnings:
             yield Notice(message)
+        for message in self.sources.notes:
+            yield Notice(message, note=True)
         if unused:
             memory.warnings.insert(0, unused)
         self._place(trace)

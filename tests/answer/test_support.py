@@ -113,6 +113,11 @@ def test_numbers_and_names_that_the_text_lacks_are_found(answer: str, marked: An
     assert absent(answer, "What is the number 7 of the Zebra?", text) == marked
 
 
+def test_a_warning_shortens_a_word_without_end() -> None:
+    (told,) = Support(absent=("La" * 300, "Anna")).doubts
+    assert told.endswith(f": {'La' * 18}L..., Anna")
+
+
 def test_a_number_that_is_not_in_the_text_is_marked(
     session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,10 +278,18 @@ def test_the_budget_that_an_error_names_is_the_smallest() -> None:
             how = (5, catalyst, question, most)
             with pytest.raises(BudgetError) as refused:
                 share_out(20, *how, whole_answer=whole_answer)
-            need = int(re.search(r"--budget (\d+) or more", str(refused.value))[1])
+            said = str(refused.value)
+            need = int(re.search(r"--budget (\d+) or more", said)[1])
+            parts = map(int, re.findall(r"(?:the 64|takes|question|least|catalyst) ?(\d+)", said))
+            assert need == 64 + sum(parts), said
             share_out(need, *how, whole_answer=whole_answer)
             with pytest.raises(BudgetError):
                 share_out(need - 1, *how, whole_answer=whole_answer)
+
+
+def test_a_method_says_where_it_comes_from(cli) -> None:
+    """A plugin's `source` need not be a paper."""
+    assert "  Source: KeyDiff, section 3\n" in cli("methods", "keydiff").stdout
 
 
 @pytest.mark.parametrize("temperature", ["1e-300", "1e-30", "1e300"])

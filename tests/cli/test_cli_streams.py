@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import signal
@@ -101,6 +102,48 @@ def test_output_file_is_complete_or_not_there(cli, fake_session, book, tmp_path)
     assert cli("ask", book, "Q?", "-o", str(out)).code == 1
     assert out.read_text() == "earlier"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.txt", "book.txt"]
+
+
+def test_a_file_that_is_written_is_told_of(cli, fake_session, book, tmp_path) -> None:
+    out, said = tmp_path / "t.csv", f"Wrote {tmp_path / 't.csv'}.\n"
+    for command in (["ask", book, "Q?"], ["compare", book, "Q?", "--csv"]):
+        assert cli(*command, "-o", str(out)).stderr.endswith(said)
+        assert said not in cli(*command, "-o", str(out), "-q").stderr
+    assert cli("sample", "--tokens", "1k", "-o", str(out)).stderr == said
+    fake_session.fails = ValueError("broken")
+    assert said not in cli("ask", book, "Q?", "-o", str(out)).stderr
+
+
+@pytest.mark.parametrize("command", [["ask"], ["compare"], ["summarize"], ["remember", "-o", "m"]])
+def test_what_cannot_be_is_told_before_a_model_is_loaded(
+    cli, fake_session, book, tmp_path, monkeypatch, command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.txt").touch()
+    Path("bad.pdf").write_bytes(b"%PDF-1.4 nothing")
+    question = ["Q?"] if command[0] in ("ask", "compare") else []
+    for name, code in (("missing.txt", 3), ("empty.txt", 3), ("bad.pdf", 3)):
+        ran = cli(*command, name, *question)
+        assert (ran.code, "Loading" in ran.stderr) == (code, False), ran.stderr
+    ran = cli(*command, book, *question, "--budget", "10")
+    assert (ran.code, "Loading" in ran.stderr) == (5, False), ran.stderr
+    assert "--budget 256" in ran.stderr
+
+
+def test_a_pipe_that_has_ended_empty_is_told_before_a_model_is_loaded(monkeypatch) -> None:
+    from kvstream.cli.shared.running import _ended_empty
+
+    ours, theirs = os.pipe()
+    with open(ours) as stdin, open(theirs, "wb") as writer:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert not _ended_empty(), "more may come"
+        writer.write(b"text")
+        writer.flush()
+        assert not _ended_empty()
+        writer.close()
+        assert not _ended_empty()
+        assert stdin.read() == "text"
+        assert _ended_empty()
 
 
 def test_the_output_may_be_the_source(cli, fake_session, book) -> None:
@@ -217,6 +260,17 @@ def test_an_answer_through_a_pipe_to_the_same_terminal_is_not_drawn_over(book, c
     # The panel is drawn by going up over what stands there.
     assert "\x1b[1A" in shown[panel:answer]
     assert "\x1b[1A" not in shown[answer:]
+
+
+def test_what_compare_tells_of_a_method_stands_below_its_panel(book, tmp_path) -> None:
+    table = tmp_path / "t.csv"
+    compare = ["compare", "--csv", "-o", str(table), "--method", "infinipot,window", book, "Q?"]
+    shown = on_terminal(*compare, FAKE="pause=0.05")
+    panels = [shown.index(f"kvstream · pocket · {name}") for name in ("infinipot", "window")]
+    costs = [place.start() for place in re.finditer("evicted", shown)]
+    assert panels[0] < costs[0] < panels[1] < costs[1]
+    assert "\x1b[1A" not in shown[costs[0] : panels[1]], "the panel is not drawn below it"
+    assert "\x1b[1A" not in shown[costs[1] :]
 
 
 def test_the_answer_streams_on_a_terminal(book) -> None:

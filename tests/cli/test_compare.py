@@ -37,7 +37,7 @@ def test_a_row_for_each_method(story: str, capsys: pytest.CaptureFixture[str]) -
     assert 0 <= streaming["spread"] < random["spread"] <= 1
 
 
-def test_without_methods_it_compares_those_of_auto_and_a_baseline(
+def test_without_methods_it_compares_two_and_a_baseline(
     story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["compare", story, "Who came?", "--budget", "400", "--dry-run", "--json", "-q"]

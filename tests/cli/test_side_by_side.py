@@ -59,6 +59,49 @@ def test_a_doubtful_answer_is_marked(cli, asked, fake_session, monkeypatch) -> N
     assert [r["warnings"] for r in rows] == ["", "", "", "Check it.", "", ""]
 
 
+def test_a_warning_names_its_method_and_question(cli, asked, fake_session, monkeypatch) -> None:
+    """One that comes within the answer does not count as one of the text."""
+    import dataclasses
+
+    from kvstream.events import Answered, Notice
+
+    ask, loops = fake_session.ask, "The answer began to repeat itself."
+
+    def looping(self, sources, request):
+        for event in ask(self, sources, request):
+            if isinstance(event, Answered):
+                yield Notice(loops)
+                event = Answered(dataclasses.replace(event.result, warnings=("Old.", loops)))
+            yield event
+
+    monkeypatch.setattr(fake_session, "ask", looping)
+    fake_session.notices = ("Old.",)
+    ran = cli(*asked, "--csv")
+    rows = list(csv.DictReader(io.StringIO(ran.stdout)))
+    assert [row["warnings"] for row in rows] == [loops] * 6
+    told = [line for line in ran.stderr.splitlines() if loops in line]
+    assert told[:2] == [
+        f'Warning: infinipot ("Who hid the letter that came on Tuesday?"): {loops}',
+        f'Warning: infinipot ("Where was it found?"): {loops}',
+    ]
+    assert len(told) == 6
+    assert ran.stderr.count("Old.") == 1
+    assert f"Warning: streaming: {loops}" in cli(*asked[:-2], "--csv").stderr
+    long = ["-Q", "Who, of all people, hid the letter that came?", "-Q", "Where?"]
+    told = cli(*asked[:5], *long).stderr
+    assert f'Warning: streaming ("Who, of all people, hid the letter th..."): {loops}' in told
+    alike = ["-Q", "a" * 50 + "1", "-Q", "a" * 50 + "2"]
+    assert f"Warning: streaming (question 2): {loops}" in cli(*asked[:5], *alike).stderr
+
+
+def test_a_word_without_end_does_not_widen_the_table(cli, asked, fake_session, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    fake_session.pieces = ("It is " + "La" * 200,)
+    lines = cli(*asked).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(line[12:].strip() for line in lines).count("La" * 200) == 6
+
+
 def test_csv_has_a_line_for_each_method_and_question(cli, asked) -> None:
     ran = cli(*asked, "--csv")
     rows = list(csv.DictReader(io.StringIO(ran.stdout)))
@@ -78,3 +121,22 @@ def test_what_a_method_cannot_is_said_in_its_place(cli, asked, fake_session) -> 
     assert ran.code == 5
     rows = list(csv.DictReader(io.StringIO(ran.stdout)))
     assert [r["error"] for r in rows] == ["It does not fit."] * 3
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_a_run_that_fails_leaves_an_earlier_table(cli, asked, fake_session, tmp_path, form) -> None:
+    from kvstream.errors import BudgetError, SourceError
+
+    table = tmp_path / "t.csv"
+    table.write_text("an earlier run")
+    missing = str(tmp_path / "missing.txt")
+    assert cli("compare", missing, "Who?", form, "-o", str(table)).code == 3
+    assert table.read_text() == "an earlier run"
+    for fails, code in ((SourceError("Gone."), 3), (BudgetError("Too small."), 5)):
+        fake_session.fails = fails
+        assert cli(*asked, form, "-o", str(table)).code == code
+        assert table.read_text() == "an earlier run"
+    fake_session.fails = None
+    assert cli(*asked, form, "-o", str(table)).code == 0
+    assert LONG in table.read_text()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

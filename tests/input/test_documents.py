@@ -140,7 +140,8 @@ def test_running_lines_are_left_out_and_pages_are_cited(tmp_path: Path) -> None:
         passages.feed(block)
         text += block.text
     assert text == "\n".join(lines) + "\n"
-    assert sources.warnings == [
+    assert sources.warnings == [], "no reason to doubt an answer"
+    assert sources.notes == [
         f"{tmp_path / 'a.pdf'}: 20 running headers, footers and page numbers were left out."
     ]
     [cited] = [p for p in passages.take(final=True) if p.text == lines[95]]
@@ -152,6 +153,20 @@ def test_running_lines_are_left_out_and_pages_are_cited(tmp_path: Path) -> None:
         "chapter": None,
     }
     assert text.encode()[cited.start : cited.end].decode() == lines[95]
+
+
+def test_what_cannot_be_read_is_found_without_reading(tmp_path: Path) -> None:
+    good = opened(tmp_path, "a.pdf", printed([f"Line {i}." for i in range(100)]))
+    assert good.check() == {str(tmp_path / "a.pdf"): 3}
+    assert "Line 99." in text_of(good), "it can still be read"
+    with pytest.raises(SourceError, match=r"as PDF: Failed .*error\)\. Fetch it again"):
+        opened(tmp_path, "b.pdf", b"%PDF-1.4 nothing").check()
+    with pytest.raises(SourceError, match="0 bytes of text; name another file"):
+        opened(tmp_path, "empty.txt", b"").check()
+    broken = tmp_path / "folder"
+    broken.mkdir()
+    (broken / "b.pdf").write_bytes(b"%PDF-1.4 nothing")
+    assert open_sources([str(broken)]).check() == {}, "one of a folder is skipped later"
 
 
 def test_a_short_pdf_keeps_every_line(tmp_path: Path) -> None:
@@ -232,7 +247,9 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
     )
     for name in "bcd":
         next(tmp_path.glob(f"{name}.*")).unlink()
-    with pytest.raises(SourceError, match=r"0 bytes of text\. Skipped in .*2 × document"):
+    with pytest.raises(
+        SourceError, match=r"0 bytes of text; name another file\. Skipped in .*2 × document"
+    ):
         text_of(open_sources([str(tmp_path)]))
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kvstream
-from kvstream.events import StepDone
+from kvstream.events import Notice, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
-from kvstream.reporters.plain import Plain, Teller
+from kvstream.reporters.plain import Plain, Teller, summary
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
 
@@ -174,6 +174,39 @@ def test_the_panel_tells_what_is_known() -> None:
     assert "step 8" in unknown
     assert "length unknown" in unknown
     assert "left" not in unknown
+
+
+def test_the_title_of_two_models_fits() -> None:
+    started = replace(
+        events()[0], model="pocket for reader", budget_tokens=4096, budget_bytes=12 * 2**20
+    )
+    console = Console(width=80, file=io.StringIO(), force_terminal=True)
+    console.print(PanelView(Snapshot(started), 1.0))
+    shown = console.file.getvalue()
+    assert "pocket for reader · infinipot · budget 4,096 entries, 12.0 MiB" in shown
+
+
+def test_of_two_models_the_last_line_says_whose_the_peaks_are() -> None:
+    result = events()[-1].result
+    assert "peak 932 of 1,024 entries (4.1 MiB of 4.5 MiB)" in summary(result)
+    peaks = {
+        "skim": {"kv_tokens": 932, "kv_bytes": 10},
+        "answer": {"kv_tokens": 300, "kv_bytes": result.peak_kv_bytes},
+    }
+    both = replace(result, model="reader", skim={"model": "pocket", "peak": peaks})
+    told = "peak 932 of 1,024 entries (pocket), 4.1 MiB of 4.5 MiB (reader)"
+    assert told in summary(both)
+    both = replace(both, peak_kv_bytes=result.peak_kv_bytes + 10)
+    assert "4.5 MiB (both)" in summary(both)
+
+
+def test_a_note_is_no_warning_and_not_told_where_only_warnings_are() -> None:
+    for reporter, told in ((Plain, "a.pdf: 3 lines.\n"), (Teller, "")):
+        stream = io.StringIO()
+        shows = reporter(stream)
+        for _ in range(2):  # two methods of a comparison
+            shows.show(Notice("a.pdf: 3 lines.", note=True))
+        assert stream.getvalue() == told
 
 
 def test_plain_lines_without_unicode() -> None:

@@ -105,6 +105,7 @@ class Excerpts:
     ) -> None:
         self.names, self.bases = list(names), list(bases)
         self.warnings: list[str] = []
+        self.notes: list[str] = []
         self.records: list[SourceRecord] = []
         self.ended_line = True
         self.bytes_read = 0

@@ -30,6 +30,7 @@ from kvstream.cli.shared.running import (
     reading,
     reading_line,
     settled,
+    tell_pages,
 )
 from kvstream.errors import BudgetError
 from kvstream.events import Answered
@@ -103,10 +104,12 @@ def command(
             _, talk = open_memory(ctx, memory, options, reporter)
         else:
             opened = open_sources(sources_or_usage(ctx, sources), options, interrupts)
+            pages = opened.check()
             options = settled(options)
             announce(reporter, options)
             model = open_model(options)
             asked = {k: v for k, v in options.of_method().items() if k not in SHOWN_OPTIONS}
+            tell_pages(reporter, pages)
             with reading(interrupts):
                 talk = model.read(opened, progress=reporter.show, interrupted=interrupts, **asked)
             interrupts.reading = False

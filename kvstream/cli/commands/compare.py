@@ -34,11 +34,13 @@ from kvstream.cli.shared.running import (
     prepared,
     settled,
     show_plan,
+    tell_pages,
+    whole_or_none,
 )
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
-from kvstream.events import Answered, Event, Notice, StepDone
-from kvstream.reporters.format import json_text
+from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
+from kvstream.reporters.format import json_text, shortened
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
 BINS = 20
 """Parts of the document among which the spread of what is retained is taken."""
 COPY = 1 << 20
+QUESTION = 40
+"""Characters of a question that its warnings show."""
 METHODS = "infinipot,keydiff,streaming"
-"""Compared if nobody names others: the two that `auto` chooses from, and a baseline."""
+"""Compared if nobody names others: one that needs the question, one that does not, a baseline."""
 
 
 @click.command(
@@ -84,7 +88,8 @@ def command(
     """Answer the same questions with several methods under the same budget, side by side.
 
     kvstream loads the model once and reads the text once per method. Without --method, it compares
-    infinipot, keydiff and the baseline streaming. It copies a pipe to a temporary file. "kept"
+    infinipot (which auto chooses for a known question), keydiff (which needs no question) and the
+    baseline streaming. It copies a pipe to a temporary file. "kept"
     counts the tokens of the text that at least one head still holds. "spread" is 1 if these tokens
     are spread evenly over the text, and 0 if all are in one place. ! marks an answer with a
     warning.
@@ -132,18 +137,24 @@ def compare(
     options = settled(options, alone=True)
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
+        stack.enter_context(whole_or_none(output))
         if options.dry_run:
+            sources = open_sources(paths, options, interrupts)
+            sources.check()
             announce(reporter, options)
             model = open_model(options)
             reporter.close()
-            for name in options.methods:
-                sources = open_sources(paths, options, interrupts)
+            for turn, name in enumerate(options.methods):
+                if turn:
+                    sources = open_sources(paths, options, interrupts)
                 _plan(model, sources, name, {"questions": questions}, options, output)
             return 0
         times = 2 if baseline or options.reread else len(options.methods)
         once = [path for path in paths if times > 1 and not can_be_read_again(path)]
         copies = stack.enter_context(_copied(once, interrupts))
         check_reread(options, paths, questions, copies)
+        sources = open_sources(paths, options, interrupts, copies=copies)
+        pages = sources.check()
         asked: dict[str, Any] = {
             "questions": questions,
             "command": command,
@@ -154,34 +165,42 @@ def compare(
         rows: list[Row] = []
         failure: KvstreamError | None = None
         noticed: set[str] = set()
+        labels = labels_of(questions)
 
         def add(row: Row) -> None:
             rows.append(row)
             if options.as_json:
-                reporter.make_way()
                 _print_json(output, row)
             elif as_csv:
-                reporter.make_way()
                 output.write(csv_row(row))
                 output.flush()
 
         page = reports.of(reporter)
         if as_csv:
             output.write(csv_line(CSV))
-        for name in (*options.methods, *([baseline] if baseline else [])):
+        for turn, name in enumerate((*options.methods, *([baseline] if baseline else []))):
             coverage: Sequence[float] = ()
             if page is not None:
                 page.page.begin(name)
-            sources = open_sources(paths, options, interrupts, copies=copies)
+            if turn:
+                sources = open_sources(paths, options, interrupts, copies=copies)
+            tell_pages(reporter, pages)
             events = model.stream(sources, **options.of_method(name), **asked)
+            number: int | None = None
             try:
                 for event in answer_events(events, interrupts):
-                    if isinstance(event, Notice):
-                        noticed.add(event.message)
-                    reporter.show(_named(event, name, noticed))
+                    if isinstance(event, AnswerStarted):
+                        number = event.number
+                    elif isinstance(event, Notice) and number is None:
+                        noticed.add(event.message)  # of the text, so of all methods and questions
+                    elif isinstance(event, Answered):
+                        reporter.make_way()  # what is told of a method stands below its panel
+                    about = name if number is None else f"{name}{labels[number]}"
+                    reporter.show(_named(event, about, noticed))
                     if isinstance(event, StepDone):
                         coverage = event.coverage(BINS)
                     elif isinstance(event, Answered):
+                        number = None
                         warned = tuple(w for w in event.result.warnings if w not in noticed)
                         add(Row(name, event.result, spread(coverage), warned=warned))
             except (BudgetError, SourceError, UsageError) as error:
@@ -190,6 +209,7 @@ def compare(
                 if isinstance(error, SourceError) and name != baseline:
                     raise
                 failure = error
+                reporter.make_way()
                 reporter.show(Notice(f"{name}: {error}"))
                 add(Row(name, None, 0.0, str(error)))
                 if page is not None:
@@ -208,11 +228,24 @@ def compare(
         return WITHHELD if withheld else 0
 
 
-def _named(event: Event, method: str, noticed: set[str]) -> Event:
-    """The event with the method's name before what is said of its answer, and not of the text."""
+def labels_of(questions: Sequence[str]) -> list[str]:
+    """What names each question behind its method in a warning; nothing where there is one."""
+    if len(questions) < 2:
+        return [""] * max(1, len(questions))
+    short = [shortened(question, QUESTION) for question in questions]
+    return [
+        f" (question {number})" if short.count(text) > 1 else f' ("{text}")'
+        for number, text in enumerate(short, 1)
+    ]
+
+
+def _named(event: Event, about: str, noticed: set[str]) -> Event:
+    """The event with method and question before what is said of its answer, not of the text."""
+    if isinstance(event, Notice) and event.message not in noticed:
+        return replace(event, message=f"{about}: {event.message}")
     if not isinstance(event, Answered):
         return event
-    warnings = tuple(w if w in noticed else f"{method}: {w}" for w in event.result.warnings)
+    warnings = tuple(w if w in noticed else f"{about}: {w}" for w in event.result.warnings)
     return replace(event, result=replace(event.result, warnings=warnings))
 
 

@@ -33,6 +33,7 @@ from kvstream.cli.shared.running import (
     reading_line,
     settled,
     show_plan,
+    tell_pages,
 )
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.reporters.format import json_text, size
@@ -144,6 +145,7 @@ def remember(
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
         interrupts.then = "keeping what was read so far"
         sources = open_sources(paths, options, interrupts)
+        pages = sources.check()
         if base is None:
             check_checkpoint(options, reporter)
             options = settled(options, alone=shards is not None)
@@ -156,6 +158,7 @@ def remember(
                 reporter.close()
                 show_plan(plan, options, output)
                 return
+            tell_pages(reporter, pages)
             with reading(interrupts):
                 memory = model.read(
                     sources, progress=reporter.show, interrupted=interrupts, **asked

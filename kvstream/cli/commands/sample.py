@@ -162,4 +162,4 @@ def _file(path: Path | None, option: str) -> Iterator[OutputFile | None]:
     except BaseException:
         file.discard()
         raise
-    file.close()
+    file.finish(quiet=False)

@@ -91,7 +91,7 @@ class MethodsType(click.ParamType):
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # Another package's method may have another name than its entry point; it is asked later
             if name not in known and name != AUTO and not plugins():
-                close = meant(name, known)
+                close = meant(name, known) or " If a plugin adds it, install the plugin."
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",
                     param,

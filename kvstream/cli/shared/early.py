@@ -1,15 +1,16 @@
-"""What can be checked before reading a source or loading a model: methods, settings, extras."""
+"""What can be checked before reading a source or loading a model: methods, budget, extras."""
 
 from __future__ import annotations
 
-from kvstream.api.options import need_bm25, require
+from kvstream.api.options import need_bm25, refuse_small, require
 from kvstream.cli.options.reading import ReadingOptions
 
 __all__ = ["check", "require"]
 
 
 def check(options: ReadingOptions, *, by_words: bool = False) -> None:
-    """Raises UsageError for unknown methods or settings, and for extras that are missing.
+    """Raises UsageError for unknown methods or settings, and for extras that are missing, and
+    BudgetError for a budget that no text fits.
 
     `by_words`: BM25 is needed, whatever the options say.
     """
@@ -19,5 +20,6 @@ def check(options: ReadingOptions, *, by_words: bool = False) -> None:
         need_bm25()
     if options.report is not None:
         require("jinja2", "report", "--report")
+    refuse_small(options.asked.get("budget"))
     for method in options.methods:
         run_settings(options.of_method(method), known=True)

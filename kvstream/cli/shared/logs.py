@@ -116,7 +116,7 @@ def summarize(
         out: Any = sys.stdout
         if output is not None and output != Path("-"):
             out = OutputFile(output)
-            stack.callback(out.close)
+            stack.callback(out.finish, quiet=options.quiet)
         page_file = None
         if options.report is not None:
             refuse_clashes({"--report": options.report, "--output": output}, {}, paths)
@@ -150,8 +150,8 @@ def summarize(
         if page_file is not None:
             page_file.write(log_page(log, rows or ROWS))
         if not options.quiet:
-            for warning in sources.warnings:
-                teller.tell(warning)
+            for told in (*sources.warnings, *sources.notes):
+                teller.tell(told)
     return 0
 
 

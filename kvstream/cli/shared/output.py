@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+import click
+
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.store import writing
 
@@ -30,6 +32,8 @@ class OutputFile:
         """What is replaced in the end; None where the path itself is written."""
         self.temporary: Path | None = None
         self.wrote = False
+        self.named = False
+        """Whether the file has its name: what was written is complete."""
         try:
             self.stream = self._open()
         except OSError as error:
@@ -91,6 +95,7 @@ class OutputFile:
         try:
             if self.wrote:
                 os.replace(temporary, self.target)
+                self.named = True
             else:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
@@ -101,6 +106,12 @@ class OutputFile:
             with suppress(OSError):
                 temporary.unlink()
             raise self.failure(error) from error
+
+    def finish(self, *, quiet: bool) -> None:
+        """Close it, and say on stderr that the file is there. Raises KvstreamError."""
+        self.close()
+        if self.named and not quiet:
+            click.echo(f"Wrote {self.path}.", err=True)
 
     def discard(self) -> None:
         """Leave no trace, whatever was written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -108,6 +109,7 @@ def read(
             follow=follow,
             due=(lambda: False) if every is None else every.time_is_up,
         )
+        pages = sources.check()
         check_checkpoint(options, reporter)
         if options.skim not in (AUTO, NONE):
             refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
@@ -125,6 +127,7 @@ def read(
             reporter.close()
             show_plan(started, options, output)
             return code
+        tell_pages(reporter, pages)
         events = model.stream(sources, **asked)
         labels = len(questions) > 1
         writer = AnswerWriter(output, as_json=options.as_json, labels=labels)
@@ -336,7 +339,7 @@ def open_sources(
         except OSError as error:
             raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    return open_sources(
+    opened = open_sources(
         [source(path) for path in paths],
         plain=options.text,
         max_unpacked=options.max_unpacked,
@@ -344,6 +347,31 @@ def open_sources(
         due=due,
         interrupted=stop,
     )
+    if list(paths) == ["-"] and not copies and _ended_empty():
+        raise opened.nothing()
+    return opened
+
+
+def _ended_empty() -> bool:
+    """Whether it is known by now that standard input has nothing. Takes nothing from it."""
+    if InterruptibleInput.returned[1]:
+        return False
+    try:
+        waiting = select.poll()
+        waiting.register(sys.stdin.fileno(), select.POLLIN)
+        events = [event for _, event in waiting.poll(0)]
+    except (AttributeError, OSError, ValueError):  # closed, or no file
+        return False
+    return events == [select.POLLHUP]
+
+
+def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
+    """Say which PDFs are converted now, before the first event of a reading."""
+    if not pages:
+        return
+    total = sum(pages.values())
+    what = next(iter(pages)) if len(pages) == 1 else f"{len(pages):,} PDFs"
+    reporter.converting(f"{what} ({total:,} page{'s'[: total != 1]})")
 
 
 def can_be_read_again(path: str) -> bool:
@@ -361,8 +389,19 @@ def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
     if options.output is None or options.output == Path("-"):
         return sys.stdout
     output = OutputFile(options.output)
-    stack.callback(output.close)
+    stack.callback(output.finish, quiet=options.quiet)
     return output
+
+
+@contextmanager
+def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
+    """A file of several results is written if the run succeeds; else an earlier one stays."""
+    try:
+        yield
+    except Exception:
+        if isinstance(output, OutputFile):
+            output.discard()
+        raise
 
 
 @contextmanager

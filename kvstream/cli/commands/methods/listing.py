@@ -88,7 +88,7 @@ def _page(method: MethodInfo) -> str:
     name = method.name
     paragraphs = [name, _indented(method.about)]
     if method.source:
-        paragraphs.append(f"  Paper: {method.source}")
+        paragraphs.append(f"  Source: {method.source}")
     lines = []
     for each in method.settings:
         help_text = each.help
