@@ -102,6 +102,24 @@ def test_passages_are_the_rows(log) -> None:
     assert made["more_lines"] == 19
 
 
+def test_the_help_lists_the_options_of_its_text_and_says_what_they_do_to_a_log(cli) -> None:
+    text, _, listed = cli("summarize", "--help").stdout.partition("\nFollowing:")
+    rows = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", listed, re.MULTILINE))
+    rows |= set(re.findall(r"^ +--[a-z-]+ / (--[a-z-]+)", listed, re.MULTILINE))
+    assert set(re.findall(r"--[a-z-]+", text)) <= rows
+    (told,) = re.findall(r"--passages N(.*?)\n +-", listed, re.DOTALL)
+    told = " ".join(told.split())
+    assert "[default: 10 passages; 16 rows, or as many as fit the screen]" in told
+    assert told.count("default") == 1
+
+
+def test_strict_is_refused_because_summaries_are_not_checked(cli, log) -> None:
+    ran = cli("summarize", log, "--strict")
+    assert ran.code == 2
+    assert "--strict has no effect in kvstream summarize" in ran.stderr
+    assert "--strict" not in cli("summarize", "--help-all").stdout
+
+
 def test_an_interval_in_tokens_is_refused(log) -> None:
     ran = kvstream("summarize", log, "--every", "10k")
     assert ran.returncode == 2

@@ -16,11 +16,21 @@ from kvstream.cli.shared import logs
 from kvstream.cli.shared.arguments import sources_argument, sources_or_usage
 from kvstream.cli.shared.running import read, summarizing
 
-HELPS = {"method": ONE_METHOD, "model": model_help("pocket")}
-WORDY = {"brief": "a summary is no short phrase. Limit it with --max-tokens."}
+HELPS = {
+    "method": ONE_METHOD,
+    "model": model_help("pocket"),
+    "passages": "Number of passages that --extract prints, or of rows on the page of a log. "
+    "[default: 10 passages; 16 rows, or as many as fit the screen]",
+}
+COMMON = ("every", "passages")
+WITHOUT = {
+    **ONE_MODEL,
+    "brief": "a summary is no short phrase. Limit it with --max-tokens.",
+    "strict": "kvstream checks answers and no summaries. Leave it out.",
+}
 
 
-@click.command("summarize", cls=SectionedCommand, without={**ONE_MODEL, **WORDY}, helps=HELPS)
+@click.command("summarize", cls=SectionedCommand, without=WITHOUT, helps=HELPS, common=COMMON)
 @sources_argument
 @following_options
 @logs.as_option

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ class SectionedCommand(click.Command):
     that have no effect in this command, and why: they are refused where somebody types them, and
     read from the environment and the config file, which are for all commands, without a word.
     `helps` words shared options for this command, and `defaults` gives them another default.
+    `common` names advanced options that ``--help`` of this command shows, too.
     """
 
     def __init__(
@@ -27,13 +28,17 @@ class SectionedCommand(click.Command):
         without: Mapping[str, str] | None = None,
         helps: Mapping[str, str] | None = None,
         defaults: Mapping[str, str] | None = None,
+        common: Collection[str] = (),
         **attributes: Any,
     ) -> None:
         super().__init__(*args, **attributes)
         self.without = dict(without or {})
+        self.common = frozenset(common)
         for param in self.params:
             if isinstance(param, click.Option) and param.name in (helps or {}):
                 param.help = (helps or {})[param.name]
+                if "[default: " in (param.help or ""):
+                    param.show_default = False
             if param.name in (defaults or {}):
                 param.default = (defaults or {})[param.name]
         self.params.append(
@@ -45,7 +50,8 @@ class SectionedCommand(click.Command):
         )  # fmt: skip
 
     def _is_advanced(self, param: click.Parameter) -> bool:
-        return getattr(param, "advanced", False) and param.name not in self.without
+        ours = param.name in self.without or param.name in self.common
+        return getattr(param, "advanced", False) and not ours
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # Click would take the word behind such an option for its value, be it the question.
