@@ -94,6 +94,19 @@ def test_there_are_examples_of_every_command() -> None:
     assert len(EXAMPLES) > 40
 
 
+def test_no_example_asks_the_embedded_model_about_a_log() -> None:
+    """It misreads log lines, as the README says; only the research shows what it answers."""
+    asked = [
+        (where, line)
+        for where, line in EXAMPLES
+        if re.search(r"\bkvstream (?:ask|chat|remember|compare)\b", line)
+        and re.search(r"\.log\b|journalctl", line)
+        and not re.search(r" (?:-m|--model) ", line)
+        and not where.startswith("docs/research/")
+    ]
+    assert asked == []
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

@@ -45,7 +45,7 @@ def command(
     \b
       kvstream ask book.txt "Who hid the letter?" --budget 4k
       kvstream ask notes/ -Q "Who was ill?" -Q "When did they leave?" --json
-      zcat huge.log.gz | kvstream ask "Why did the server stop?"
+      zcat novel.txt.gz | kvstream ask "Who hid the letter?"
       kvstream ask --memory book.kvs "Who hid the letter?"
       kvstream ask letters/ "Who wrote it?" --each
       kvstream ask novel.txt "Who hid the letter?" --shards 4 --workers 2
