@@ -58,11 +58,9 @@ def test_every_option_reaches_its_setting(cli, fake_session, book) -> None:
     assert (fake_session.last.extract, fake_session.last.passages) == (True, 4)
 
 
-@pytest.mark.parametrize(
-    "command", [["ask"], ["summarize"], ["compare", "--method", "window,full"]]
-)
+@pytest.mark.parametrize("command", [["ask"], ["compare", "--method", "window,full"]])
 def test_strict_ends_with_6_where_an_answer_was_withheld(cli, fake_session, book, command) -> None:
-    asked = [*command, book, *([] if command == ["summarize"] else ["Who?"])]
+    asked = [*command, book, "Who?"]
     fake_session.withheld = "A guess."
     assert cli(*asked).code == 0
     assert cli(*asked, "--strict").code == 6
