@@ -212,10 +212,9 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
             skipped["binary file"] += 1
     told = [f"{count:,} × {what}" for what, count in skipped.items()]
     if not found:
-        seen = f", and here {', '.join(told)}" if told else ""
+        seen = ", ".join(["hidden and ignored files", *told])
         raise SourceError(
-            f"{folder} has no text files. kvstream skips hidden and ignored files{seen}; name "
-            "the files themselves."
+            f"{folder} has no text files (skipped: {seen}); name the files themselves."
         )
     if told:
         warnings.append(f"Skipped in {folder}: {', '.join(told)}.")

@@ -354,7 +354,8 @@ def open_sources(
 
 def _ended_empty() -> bool:
     """Whether it is known by now that standard input has nothing. Takes nothing from it."""
-    if InterruptibleInput.returned[1]:
+    owner, data = InterruptibleInput.returned
+    if owner is sys.stdin and data:
         return False
     try:
         waiting = select.poll()
