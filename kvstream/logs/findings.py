@@ -378,10 +378,12 @@ def _joined(found: list[Finding], when: Clock) -> list[Finding]:
     """Rare templates of one component that come one after the other, such as those of a start of
     the system, in one row.
     """
-    kept = [
-        f for f in found if f.section != SECTIONS[1] or f.score >= CAUSE - 2 or not f.components
-    ]
-    rare = sorted((f for f in found if f not in kept), key=lambda f: f.first_line)
+    kept: list[Finding] = []
+    rare: list[Finding] = []
+    for finding in found:
+        other = finding.section != SECTIONS[1] or finding.score >= CAUSE - 2
+        (kept if other or not finding.components else rare).append(finding)
+    rare.sort(key=lambda f: f.first_line)
     runs: list[list[Finding]] = []
     latest: dict[str, list[Finding]] = {}
     for finding in rare:

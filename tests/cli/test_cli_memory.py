@@ -287,7 +287,7 @@ def test_options_of_sources_are_refused_with_a_memory(cli, tmp_path, command, op
     question = ["Who?"] if command == "ask" else []
     ran = cli(command, "--memory", str(tmp_path / "m.kvs"), *option, *question)
     assert ran.code == 2
-    assert f"{option[0]} sets how kvstream reads sources" in ran.stderr
+    assert f"{option[0]} is for reading sources" in ran.stderr
 
 
 def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
