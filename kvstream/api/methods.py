@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvstream.methods.automatic import ABOUT, AUTO
-from kvstream.methods.names import method_names, plugins
+from kvstream.methods.names import method_names, plugin_of, plugins
 
 if TYPE_CHECKING:
     from kvstream.methods.base import Method, Preset
 
 __all__ = [
     "ABOUT", "AUTO", "MethodInfo", "MethodSetting", "available_methods", "method_info",
-    "method_names", "plugins",
+    "method_names", "plugin_of", "plugins",
 ]  # fmt: skip
 
 

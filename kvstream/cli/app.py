@@ -13,7 +13,6 @@ import click
 
 from kvstream.cli.groups import Modules
 from kvstream.errors import KvstreamError, is_out_of_memory, meant
-from kvstream.methods.names import plugin_of
 from kvstream.version import __version__
 
 COMMANDS = {
@@ -181,6 +180,8 @@ def run(arguments: Sequence[str]) -> int:
             raise
         message = str(error).strip().splitlines()
         first = f": {message[0]}" if message else ""
+        from kvstream.api.methods import plugin_of  # rarely needed
+
         plugin = plugin_of(error)
         if plugin is not None:
             advice = "" if verbose else " Run it again with -v for the traceback."
