@@ -92,7 +92,7 @@ def test_key_values_ask_for_one_of_many(tokenizer: Any) -> None:
 
 
 def test_depths_outside_the_text_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"between 0 and 1; 1\.5"):
+    with pytest.raises(UsageError, match=r"from 0 to 1, not 1\.5"):
         needle.Plan("passkey", (1000,), (1.5,))
 
 
