@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from kvstream.server.errors import ApiError
@@ -24,6 +25,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SECONDS = 60.0
 """A request whose body takes longer to arrive is given up."""
+DISCARD_SECONDS, DISCARDED = 1.0, 2**22
+"""How long, and how many bytes of, a body are read after a request was refused."""
 BODIES = 4
 """Bodies of the largest size that may be in memory at once."""
 
@@ -40,7 +43,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = bytearray()
+        body, arrived = bytearray(), False
         try:
             headers = _headers(scope)
             self._check_host(headers)
@@ -48,8 +51,11 @@ class Guard:
             if scope["method"] == "POST":
                 _check_type(headers)
                 await self._read(headers, receive, body)
+            arrived = True
             await self.app(scope, _again(bytes(body), receive), send)
         except ApiError as error:
+            if not arrived:
+                await _discard(receive)
             await _refuse(error, send)
         finally:
             self.bodies -= len(body)
@@ -164,6 +170,19 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return read
+
+
+async def _discard(receive: Receive) -> None:
+    """Read a body that is not wanted: a connection that is closed with bytes of it unread is
+    reset, and the client never sees why it was refused.
+    """
+    size, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while more and size < DISCARDED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
 
 
 async def _refuse(error: ApiError, send: Send) -> None:

@@ -292,6 +292,22 @@ def test_other_sites_get_no_permission(server) -> None:
         error(plain, 415)
 
 
+def test_a_refusal_reaches_a_client_that_still_sends(server) -> None:
+    """A connection that is closed with bytes unread is reset, and the answer is lost."""
+    host, port = server.server.socket.getsockname()[:2]
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
+    body = b"x" * 2**20
+    with socket.create_connection((host, port), 10) as client:
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+        time.sleep(0.1)
+        client.sendall(body)
+        told = b""
+        while part := client.recv(4096):
+            told += part
+    assert told.startswith(b"HTTP/1.1 415 ")
+    assert told.endswith(b"}")
+
+
 def test_a_key_is_needed_where_there_is_one(start, memories) -> None:
     running: Running = start(memories=memories, key="a-long-key", host="0.0.0.0")
     port = running.server.socket.getsockname()[1]
