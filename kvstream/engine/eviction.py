@@ -98,13 +98,7 @@ class Evictor:
             if keep >= candidates:
                 ratios.append(torch.ones(len(group), device=group[0].origin.device))
                 continue
-            chosen = self.method.select(step, keep)
-            expected = (*step.origin.shape[:-1], keep)
-            if chosen.shape != expected:
-                raise KvstreamError(
-                    f"The method {self.method.name} selected entries of shape "
-                    f"{list(chosen.shape)}; expected {list(expected)} (layers, KV heads, entries)."
-                )
+            chosen = self.select(step, keep)
             self._write_back(group, step, None)
             old = (chosen < candidates - new).float().mean((1, 2))
             ratios.append(old.nan_to_num(nan=1.0))  # nothing but sinks: all retained
@@ -115,6 +109,17 @@ class Evictor:
         self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
         self._slide()
         self.cache.rebase()
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        """What the method selects [G, K, keep]. Raises KvstreamError for another shape."""
+        chosen = self.method.select(step, keep)
+        expected = (*step.origin.shape[:-1], keep)
+        if chosen.shape != expected:
+            raise KvstreamError(
+                f"The method {self.method.name} selected entries of shape "
+                f"{list(chosen.shape)}; expected {list(expected)} (layers, KV heads, entries)."
+            )
+        return chosen
 
     def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
         """Let compressive memory have what leaves: all of `part` but `chosen` [K, m]."""
@@ -293,7 +298,7 @@ class Evictor:
         for (store,), part, step in self.views(parts, 0, None):
             excess, candidates = store.held - level, part.stop - first
             if 0 < excess <= candidates - NEWEST:
-                kept[place[store]] = self.method.select(step, candidates - excess)[0]
+                kept[place[store]] = self.select(step, candidates - excess)[0]
                 self._write_back([store], step, None)
         return kept
 

@@ -39,7 +39,7 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
         candidates = part.stop - first
         keep = max(1, int(share * candidates))
         if evictor.method.evicts and keep < candidates:
-            kept = evictor.method.select(step, keep).to(step.origin.device)
+            kept = evictor.select(step, keep).to(step.origin.device)
             chosen.append(step.origin.gather(-1, kept).flatten().cpu())
         else:
             chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
