@@ -12,9 +12,9 @@ import pytest
 
 HERE = Path(__file__).resolve().parents[1] / "support"
 AS_IT_COMES = ({}, 1.3)
-GIVING_BACK = ({"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}, 1.05)
+GIVING_BACK = ({"MALLOC_MMAP_THRESHOLD_": str(1 << 17)}, 1.03)
 """glibc keeps holes between what was freed, more or fewer from process to process; where it gives
-large blocks back at once, what is left is kvstream's own need, to within a layer's entries."""
+large blocks back at once, what is left is kvstream's own need, to within half a layer's entries."""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -24,7 +24,11 @@ large blocks back at once, what is left is kvstream's own need, to within a laye
 def test_the_process_grows_by_the_budget_and_little_more(
     allocator: dict[str, str], margin: float
 ) -> None:
-    """Three budgets of a model whose every token takes a megabyte; activations counted too."""
+    """Three budgets of a model whose every token takes a megabyte.
+
+    Where blocks are given back at once, what a pass of the model takes without a cache (3 to 4% of
+    the budget) can be measured in the same process; its buffers differ between processors.
+    """
     done = subprocess.run(
         [sys.executable, str(HERE / "fat_main.py"), "infinipot"],
         capture_output=True, text=True, timeout=240, cwd=HERE.parent,
@@ -37,4 +41,6 @@ def test_the_process_grows_by_the_budget_and_little_more(
     assert 0.9 * 256 < seen["peak_tokens"] <= 256
     assert 0.8 * seen["budget"] < seen["grown_peak"], "the measurement sees nothing"
     assert seen["grown"] <= margin * seen["budget"]
-    assert seen["grown_peak"] <= margin * seen["budget"]
+    activations = seen["activations"] if "MALLOC_MMAP_THRESHOLD_" in allocator else 0
+    assert activations < 0.06 * seen["budget"]
+    assert seen["grown_peak"] - activations <= margin * seen["budget"]
