@@ -1,4 +1,4 @@
-"""What happens during a run, as plain data: the engine yields these, reporters show them.
+"""What happens during a run, as plain data: the session yields these, reporters show them.
 
 A run is Started, any number of StepDone and Notice, then for every question an AnswerStarted,
 its AnswerToken, and an Answered with the whole Result.

@@ -81,14 +81,14 @@ def answer(
     if extract:
         cited = extracted(memory, passages)
         text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
-        yield AnswerToken(text, memory.reader.cache.used)
+        yield AnswerToken(text, memory.reader.cache.held)
         basis = replace(NOTHING, cited=tuple(cited))
     else:
         text, repetition = "", Repetition()
         with narrowed(memory, question) as sight:
             for piece in _written(memory, tail, repetition, last=last):
                 text += piece
-                yield AnswerToken("" if strict else piece, memory.reader.cache.used)
+                yield AnswerToken("" if strict else piece, memory.reader.cache.held)
             said, written = repetition.tokens, len(repetition.tokens)
             stopped, kept = memory.reader.stopped, repetition.kept
             if stopped == "budget":
@@ -115,7 +115,7 @@ def answer(
         else:
             result = judged(result, _support(memory, result, basis), withhold=strict)
     if strict and not extract:
-        yield AnswerToken(result.answer, memory.reader.cache.used)
+        yield AnswerToken(result.answer, memory.reader.cache.held)
     yield Answered(result)
     return basis
 
@@ -142,7 +142,7 @@ def question_tail(
     Raises BudgetError where the question alone does not.
     """
     sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
-    room = sizes.budget - memory.reader.cache.used
+    room = sizes.budget - memory.reader.cache.held
     longest = min(memory.run.max_tokens, sizes.answer)
     for first in range(len(earlier)):
         tail = prompt.tail(question, earlier[first:], brief=brief)

@@ -55,7 +55,7 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     A token's weight is the sum over layers and heads of the square of the mean attention it gets:
     so a head that looks at one place outweighs the many that spread theirs.
     """
-    room = reader.sizes.budget - reader.cache.used - len(question)
+    room = reader.sizes.budget - reader.cache.held - len(question)
     said = list(answer[: room + 1])
     if not said or room < 0:
         return None

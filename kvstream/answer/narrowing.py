@@ -50,8 +50,8 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
     order = np.argsort(-scores, kind="stable")
     ends = (*trace.parts[1:], len(trace.names))
     sources = [name for i in best for name in trace.names[trace.parts[i] : ends[i]]]
-    held = memory.reader.cache.used
-    with memory.reader.narrowed(_begins(memory), order.tolist(), len(best)) as entries:
+    held = memory.reader.cache.held
+    with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
         yield Narrowed(tuple(sources), entries, held)
 
 

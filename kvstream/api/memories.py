@@ -13,7 +13,7 @@ from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import UsageError
-from kvstream.memory.base import Memory as Engine
+from kvstream.memory.base import Memory as HeldMemory
 from kvstream.memory.joining import join
 from kvstream.memory.saving import look
 from kvstream.settings import Budget, RunSettings
@@ -61,7 +61,7 @@ class Memories:
         found.sort(key=lambda row: row[0])
         return [(each, answer) for _, each, answer in found]
 
-    def _recall(self, path: Path) -> Engine:
+    def _recall(self, path: Path) -> HeldMemory:
         return self._session.recall(look(path), RunSettings())
 
 

@@ -24,7 +24,7 @@ from kvstream.events import Answered, Event
 from kvstream.run.request import PASSAGES
 
 if TYPE_CHECKING:
-    from kvstream.memory.base import Memory as Engine
+    from kvstream.memory.base import Memory as HeldMemory
     from kvstream.session.session import Session
     from kvstream.session.skimming import Skimmed, Skimming
 
@@ -48,7 +48,7 @@ class Memory:
     def __init__(
         self,
         session: Session,
-        engine: Engine,
+        engine: HeldMemory,
         file: MemoryFile | None = None,
         checkpoint: Path | None = None,
         skim: tuple[Skimming, Skimmed] | None = None,
@@ -220,7 +220,7 @@ class Memory:
     @property
     def entries(self) -> int:
         """Entries of the fullest head; fewer than before where an answer compressed memory."""
-        return self._engine.reader.cache.used
+        return self._engine.reader.cache.held
 
     @property
     def budget(self) -> tuple[int, int]:

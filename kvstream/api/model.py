@@ -34,7 +34,7 @@ from kvstream.settings import ModelSettings, RunSettings
 if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
-    from kvstream.memory.base import Memory as Engine
+    from kvstream.memory.base import Memory as HeldMemory
     from kvstream.session.session import Session as Session
     from kvstream.session.skimming import Skimming
 
@@ -308,7 +308,7 @@ class Model:
 
     def _in_parts(
         self, sources: SourceSet, request: Request, options: Any
-    ) -> Generator[Event, None, Engine]:
+    ) -> Generator[Event, None, HeldMemory]:
         """The events of a reading in parts, here or on workers; returns the joined memory."""
         from kvstream.session.sharding import read_shards
 

@@ -45,7 +45,7 @@ class Decoder:
         self.stopped = "interrupted"
         may_compress = may_compress and evictor.method.evicts
         # Only an answer that may fill the budget needs scores that follow it.
-        longest = self.cache.used + len(question) + max_tokens - 1
+        longest = self.cache.held + len(question) + max_tokens - 1
         follows = may_compress and self.evidence.accumulated_attention
         self._accumulates = follows and longest > budget
         if self._accumulates:
@@ -63,7 +63,7 @@ class Decoder:
                     if count + 1 == max_tokens:
                         self.stopped = "length"
                         return
-                    full = self.cache.used == budget
+                    full = self.cache.held == budget
                     if full and not (may_compress and self._made_room(ends, len(question))):
                         self.stopped = "budget"
                         return
@@ -84,7 +84,7 @@ class Decoder:
         fill the budget, methods that add up attention go on adding.
         """
         n, evidence = len(ids), self.evidence
-        full = self.cache.used + n == self.cache.capacity
+        full = self.cache.held + n == self.cache.capacity
         request = AttentionRequest(
             (1,) if full else (), self._accumulates, n, evidence.decay, evidence.reduce
         )

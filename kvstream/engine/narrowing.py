@@ -13,7 +13,7 @@ from kvstream.model.cache import LayerStore
 
 
 @contextmanager
-def narrowed(
+def in_sight(
     evictor: Evictor, begins: Sequence[int], order: Sequence[int], best: int
 ) -> Iterator[int]:
     """Attention sees the prompt and the entries of the `best` first stretches of `order`; yields
@@ -28,7 +28,7 @@ def narrowed(
     places[list(order)] = torch.arange(len(order))
     inner = torch.tensor(list(begins[1:]), dtype=torch.int32)
     seen = {s: _seen(s, prompt, inner, places, best, least) for s in evictor.layers}
-    with cache.narrowed(prompt, seen):
+    with cache.in_sight(prompt, seen):
         yield max(store.used for store in evictor.layers)
 
 

@@ -22,9 +22,9 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     """(ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
     model, evictor, cache = prefill.model, prefill.evictor, prefill.cache
     catalyst = prefill.catalyst
-    if cache.used + len(catalyst) > cache.capacity:
+    if cache.held + len(catalyst) > cache.capacity:
         raise BudgetError(
-            f"Ranking takes {len(catalyst)} entries, but memory holds {cache.used} and left no "
+            f"Ranking takes {len(catalyst)} entries, but memory holds {cache.held} and left no "
             f"room for it under its budget of {cache.capacity}."
         )
     if catalyst:
@@ -47,7 +47,7 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
 
 
-def held(cache: BoundedCache, compressible: list[LayerStore]) -> tuple[Tensor, Tensor]:
+def retained_weights(cache: BoundedCache, compressible: list[LayerStore]) -> tuple[Tensor, Tensor]:
     """(ordinals, weights) of the tokens that are there; a weight is the share of heads that hold
     the token, and the mean of those for the newest ones, which all heads hold."""
     layers = compressible or cache.stores

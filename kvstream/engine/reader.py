@@ -117,7 +117,7 @@ class Reader:
         plan = self.prefill.plan(n, last=last)
         hidden = self.prefill.forward(chunk, plan)
         loss = self.prefill.measure(hidden, chunk, plan, always=self.report_loss)
-        in_flight = self.cache.used + len(plan.catalyst)
+        in_flight = self.cache.held + len(plan.catalyst)
         self.steps += 1
         selecting = self._now()
         self.evictor.absorb_chunk(n, loss)
@@ -193,14 +193,14 @@ class Reader:
         self.begin()
         return self.decoder.score(question, continuation)
 
-    def narrowed(
+    def in_sight(
         self, begins: Sequence[int], order: Sequence[int], best: int
     ) -> AbstractContextManager[int]:
         """Inside, answers see the entries of the `best` first stretches of `order` alone.
 
-        Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``; see `narrowing.narrowed`.
+        Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``; see `narrowing.in_sight`.
         """
-        return narrowing.narrowed(self.evictor, begins, order, best)
+        return narrowing.in_sight(self.evictor, begins, order, best)
 
     # What remains
 
@@ -228,11 +228,11 @@ class Reader:
         """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
         return ranking.retained(self.cache, self.compressible)
 
-    def held(self) -> tuple[Tensor, Tensor]:
+    def retained_weights(self) -> tuple[Tensor, Tensor]:
         """(ordinals, weights) of the distinct source tokens that some head still holds, sorted;
         a weight is the share of heads that do, and the mean of those for the newest ones.
         """
-        return ranking.held(self.cache, self.compressible)
+        return ranking.retained_weights(self.cache, self.compressible)
 
     def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:
         """(ordinals, weights): what memory would hold on to most if it were a quarter of its size.

@@ -45,7 +45,8 @@ class Schedule:
     free: entries that memory and the chunk in flight may take together, A.
     final: the most that memory may hold when the question comes.
     keep: m_max; None is the most that leaves a smallest chunk and fits ``final``.
-    start: m_0, memory after the first step; None is m_max / n.
+    start: m_0, memory after the first step; None is m_max / n, as in the paper (`schedule_for` sets
+        half of m_max where the user says nothing).
     chunk_size: None solves for the budget: chunk = A - memory, so that the peak is flat. Else
         tokens in a chunk if ``fixed``, and the paper's average c if ``decremental`` (eqs. 4-6).
     length: expected tokens of the source; None for a stream without a known end.

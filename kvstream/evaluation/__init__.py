@@ -1,1 +1,1 @@
-"""Texts with known answers: made up (`synthetic`), asked by benchmarks, learned from by `gates`."""
+"""Texts with known answers: made up (`synthetic`), for benchmarks and training."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
-from kvstream.input.formats import Head
+from kvstream.input.formats import PeekedStream
 from kvstream.input.limits import Patience, unreadable
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _parts(kind: str, path: Path, notes: list[str]) -> Iterator[Part]:
     return _packed(kind, path).parts()
 
 
-def page_parts(head: Head, name: str) -> Iterator[Part | None]:
+def page_parts(head: PeekedStream, name: str) -> Iterator[Part | None]:
     """The text of an HTML page as its bytes come from a stream; None where the stream pauses."""
     from kvstream.input.markup import html_parts, parts
 

@@ -24,8 +24,8 @@ MAGIC = {
 }
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
-HEAD = 64
-"""Bytes that tell every kind."""
+HEAD = 128
+"""Bytes that tell every kind; an OpenDocument or EPUB file has its MIME type within them."""
 SNIFF = 8192
 """Bytes in which a NUL means: not text."""
 WAIT_SECONDS = 0.05
@@ -46,7 +46,7 @@ def kind_of(head: bytes) -> str:
     return "html" if beginning.startswith((b"<!doctype html", b"<html")) else "plain"
 
 
-class Head(io.RawIOBase):
+class PeekedStream(io.RawIOBase):
     """A stream whose first bytes were looked at and are read again; counts what is taken."""
 
     def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
@@ -102,7 +102,7 @@ def _undecided(head: bytes) -> bool:
     return any(len(head) < len(magic) and magic.startswith(head) for magic in MAGIC.values())
 
 
-def decompressed(head: Head, kind: str, name: str) -> Callable[[int], bytes | None]:
+def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
     """``read(n)``: at most n bytes of what ``head`` holds, unpacked; never more in memory."""
     reader: Any
     stream = cast(IO[bytes], head)

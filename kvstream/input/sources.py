@@ -33,7 +33,7 @@ from kvstream.input.formats import (
     COMPRESSED,
     MAGIC,
     SNIFF,
-    Head,
+    PeekedStream,
     damage_errors,
     decompressed,
     kind_of,
@@ -229,7 +229,7 @@ def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
         return _Source(name, path, pseudo=made_up), None
     source = _Source(name, path, size=status.st_size)
     with path.open("rb") as file:
-        beginning = Head(file)
+        beginning = PeekedStream(file)
         head = beginning.look()
         source.kind = kind_of(head)
         if head.startswith(MAGIC["zip"]):
@@ -298,7 +298,7 @@ class SourceSet:
         self._again = again
         self._bases: list[int] = []
         self._position = 0
-        self._head: Head | None = None
+        self._head: PeekedStream | None = None
         self._started = False
         self._earlier: list[SourceRecord] = []
         self._last = ""
@@ -540,7 +540,7 @@ class SourceSet:
             return
         name = _shown(source.name)
         try:
-            with closing(Head(self._open(source))) as head:
+            with closing(PeekedStream(self._open(source))) as head:
                 self._head = head
                 kind = "plain" if source.followed or source.plain else kind_of(head.look())
                 if kind in documents.LIBRARIES and kind != "html" and not self._text:
@@ -586,7 +586,7 @@ class SourceSet:
         )
 
     def _plain(
-        self, head: Head, kind: str, name: str, *, as_it_is: bool, fill: bool
+        self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
         """Unpack ``head``; reports early ends, refuses damaged and binary data.
 

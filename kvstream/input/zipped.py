@@ -104,7 +104,7 @@ class Packed:
     def _too_large(self, size: int) -> SourceError:
         return SourceError(
             f"{self.path} unpacks to {size:,} bytes or more; at most {MAX_BYTES:,} bytes of "
-            f"an {self.kind} are read: convert it to text first."
+            f"{self.kind} are read: convert it to text first."
         )
 
 

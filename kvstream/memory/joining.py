@@ -126,9 +126,9 @@ def _shrink(reader: Reader, share: int) -> None:
     if all(store.used - evictor.prompt == size for store, size in targets.items()):
         return
     catalyst = prefill.catalyst
-    if cache.used + len(catalyst) > cache.capacity:
+    if cache.held + len(catalyst) > cache.capacity:
         raise BudgetError(
-            f"A memory of {cache.used} entries leaves no room for a question of {len(catalyst)} "
+            f"A memory of {cache.held} entries leaves no room for a question of {len(catalyst)} "
             f"under its budget of {cache.capacity}; read its sources again with `remember`."
         )
     if catalyst:

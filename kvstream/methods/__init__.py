@@ -1,1 +1,1 @@
-"""What decides which entries of the KV cache stay: one small file a method."""
+"""What decides which entries of the KV cache stay: one small class a method."""

@@ -6,7 +6,7 @@ stored unrotated; these stand at the positions that end at `BoundedCache.base`. 
 stored as the model rotated them, at `base` and on. Before the first eviction all keys are rotated:
 the cache then holds exactly what a plain one would.
 
-For the length of an answer, entries can be parked at the end of the tensors (`narrowed`): attention
+For the length of an answer, entries can be parked at the end of the tensors (`in_sight`): attention
 does not see them, and they count as held.
 """
 
@@ -375,7 +375,7 @@ class BoundedCache(Cache):
         return self._stores[layer]
 
     @property
-    def used(self) -> int:
+    def held(self) -> int:
         """Entries of the fullest head, parked ones included."""
         return max(store.held for store in self.stores)
 
@@ -446,7 +446,7 @@ class BoundedCache(Cache):
 
     def note_peak(self) -> None:
         """Count what is held now; called whenever entries were added."""
-        tokens = self.used
+        tokens = self.held
         if tokens > self.capacity:
             raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
         self.peak.tokens = max(self.peak.tokens, tokens)
@@ -501,7 +501,7 @@ class BoundedCache(Cache):
             yield ends
 
     @contextmanager
-    def narrowed(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:
+    def in_sight(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:
         """Of the entries from `first` on, attention sees ``first + seen[store]`` [K, m] alone.
 
         The others are parked: they count as held, and come back in the end. What comes inside must

@@ -1,1 +1,1 @@
-"""What is fixed before the first token: prompt, budget, method."""
+"""What is asked, what is fixed before the first token, and the feed of tokens to the engine."""

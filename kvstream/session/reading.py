@@ -250,7 +250,7 @@ def step_done(reader: Reader, report: StepReport, feed: TokenFeed, seconds: floa
         memory=report.memory,
         seen=seen,
         estimated_tokens=feed.estimate(),
-        kv_tokens=reader.cache.used,
+        kv_tokens=reader.cache.held,
         in_flight_tokens=report.in_flight,
         peak_tokens=reader.cache.peak.tokens,
         budget_tokens=reader.sizes.budget,

@@ -94,7 +94,7 @@ def read(case: dict[str, Any]) -> Reader:
         for _ in reader.answer(
             tokens(case["question"], seed=3), lambda x: int(x.argmax()), frozenset(), count
         ):
-            assert reader.cache.used <= sizes.budget
+            assert reader.cache.held <= sizes.budget
             said += 1
         assert said == count or reader.stopped == "budget"
         after = [store.used for store in reader.cache.stores]
@@ -112,7 +112,7 @@ def read(case: dict[str, Any]) -> Reader:
 def check(reader: Reader, sizes: BudgetSplit, memory: Sequence[int] | None) -> None:
     """What memory holds between two steps."""
     cache, prompt = reader.cache, sizes.prompt
-    assert cache.used <= sizes.budget
+    assert cache.held <= sizes.budget
     assert cache.bytes <= cache.capacity_bytes
     assert cache.base == max(store.unrotated for store in cache.stores)
     found: set[int] = set()

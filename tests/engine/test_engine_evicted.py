@@ -63,7 +63,7 @@ def read_and_ask(
         piece = Chunk(text[reader.seen :][: reader.schedule.chunk()], reader.seen)
         model.piece = piece
         reader.step(piece, last=reader.seen + len(piece.ids) == length)
-        assert reader.cache.used <= sizes.budget
+        assert reader.cache.held <= sizes.budget
     for count in answers:
         said = list(
             reader.answer(

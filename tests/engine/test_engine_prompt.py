@@ -91,7 +91,7 @@ def test_where_nothing_was_read_the_prompt_still_stands_before_the_question(
 ) -> None:
     one, other = fresh(Streaming(), head=head), fresh(Streaming(), head=head)
     said = say(one)
-    assert one.cache.used == len(head)
+    assert one.cache.held == len(head)
     assert say(one) == said
     whole, cache = [*head, *QUESTION], one.model.new_cache(64)
     logits = one.model.logits(one.model.forward(whole, cache)[-1:])[0]

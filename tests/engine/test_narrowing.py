@@ -46,7 +46,7 @@ def said(reader: Reader, count: int, *, may_compress: bool = False) -> list[int]
     for token in reader.answer(
         tokens(5, 4), lambda x: int(x.argmax()), frozenset(), count, may_compress=may_compress
     ):
-        assert reader.cache.used <= BUDGET
+        assert reader.cache.held <= BUDGET
         found.append(token)
     return found
 
@@ -59,8 +59,8 @@ def test_every_method_keeps_the_bound_and_gets_its_entries_back(method: str, fam
     before, bytes_before = entries(reader), reader.cache.bytes
     for best in range(3):
         order = [best, *(i for i in range(3) if i != best)]
-        with reader.narrowed(BEGINS, order, 1) as seen:
-            assert seen <= reader.cache.used
+        with reader.in_sight(BEGINS, order, 1) as seen:
+            assert seen <= reader.cache.held
             assert reader.cache.bytes == bytes_before, "what is not in sight counts as held"
             answer = said(reader, 80)
             assert reader.stopped == "budget", "parked entries leave no room"
@@ -68,7 +68,7 @@ def test_every_method_keeps_the_bound_and_gets_its_entries_back(method: str, fam
         assert all(torch.equal(a, b) for a, b in zip(entries(reader), before, strict=True))
         assert reader.cache.base == max(s.unrotated for s in reader.cache.stores)
     assert reader.cache.peak.tokens <= BUDGET
-    with reader.narrowed(BEGINS, [1, 0, 2], 1):  # a long answer may take the room of memory
+    with reader.in_sight(BEGINS, [1, 0, 2], 1):  # a long answer may take the room of memory
         assert len(said(reader, 80, may_compress=True)) == 80
     assert reader.cache.peak.tokens <= BUDGET
     for store in reader.compressible:
@@ -87,7 +87,7 @@ def test_heads_see_all_they_hold_of_the_best_stretch(method: str) -> None:
         for s in reader.compressible
     ]
     least = reader.first_candidate - PROMPT_TOKENS
-    with reader.narrowed(BEGINS, [1, 2, 0], 1):
+    with reader.in_sight(BEGINS, [1, 2, 0], 1):
         for store, heads in zip(reader.compressible, held, strict=True):
             most = max(least, *map(len, heads))
             assert store.used == PROMPT_TOKENS + most
@@ -104,7 +104,7 @@ def test_what_is_seen_counts_as_if_it_were_alone() -> None:
     one, other = read("keydiff"), read("keydiff")
     question, text = tokens(3, 5), tokens(12, 6)
     whole = one.score(question, text)
-    with one.narrowed(BEGINS, [1, 0, 2], 1):
+    with one.in_sight(BEGINS, [1, 0, 2], 1):
         narrowed = one.score(question, text)
         rows = [s.origin[:, : s.used].clone() for s in one.compressible]
         positions = one.cache.next_position
@@ -132,7 +132,7 @@ def test_an_interrupted_move_is_an_error_and_no_wrong_answer(
 
     with monkeypatch.context() as patch:
         patch.setattr(LayerStore, "unpark", interrupted)
-        with pytest.raises(KeyboardInterrupt), reader.narrowed(BEGINS, [1, 0, 2], 1):
+        with pytest.raises(KeyboardInterrupt), reader.in_sight(BEGINS, [1, 0, 2], 1):
             pass
     for use in (lambda: reader.score([1], [2]), lambda: cache_state(reader)):
         with pytest.raises(KvstreamError, match="interrupted while its entries were moved"):
@@ -143,6 +143,6 @@ def test_an_error_inside_loses_nothing() -> None:
     reader = read("snapkv")
     before = entries(reader)
     refused = pytest.raises(KvstreamError, match="over the budget")
-    with refused, reader.narrowed(BEGINS, [2, 1, 0], 1):
+    with refused, reader.in_sight(BEGINS, [2, 1, 0], 1):
         reader.score(tokens(BUDGET, 7), tokens(2, 8))
     assert all(torch.equal(a, b) for a, b in zip(entries(reader), before, strict=True))

@@ -157,7 +157,7 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
     path = tmp_path / "joined.kvs"
     digest = saving.save(joined, path)
     for memory in (joined, session.recall(saving.look(path), joined.run)):
-        held = memory.reader.cache.used
+        held = memory.reader.cache.held
         for number, seed in enumerate((3, 4, 5)):
             for asked in questions(facts=3, seed=seed):
                 result = answered(memory, asked["question"])[0]

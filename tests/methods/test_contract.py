@@ -128,7 +128,7 @@ def greedy(logits: Tensor) -> int:
 def check(read: Reader, sinks: int) -> None:
     """The bound, the names of what is held, and what must never leave."""
     cache = read.cache
-    assert max(cache.used, cache.peak.tokens) <= BUDGET
+    assert max(cache.held, cache.peak.tokens) <= BUDGET
     assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes
     assert read.first_candidate == HEAD + sinks, "not the sinks that the method asks for"
     for store in read.compressible:
@@ -159,7 +159,7 @@ def answered(read: Reader, count: int) -> list[int]:
     said: list[int] = []
     ids = tokens(QUESTION, seed=2)
     for token in read.answer(ids, greedy, frozenset(), count):
-        assert read.cache.used <= BUDGET
+        assert read.cache.held <= BUDGET
         said.append(token)
         kept = min(len(said) - 1, NEWEST)
         for store in read.compressible:

@@ -169,7 +169,7 @@ def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: 
         reader = plan.reader(pocket.model, run, len(ids))
         for _ in reader.read(IdFeed(ids)):
             pass
-        held, weights = reader.held()
+        held, weights = reader.retained_weights()
         weight = torch.zeros(len(ids)).scatter(0, held, weights)
         found = []
         for fact in questions(facts=6, seed=11):

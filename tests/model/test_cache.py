@@ -74,7 +74,7 @@ def test_one_entry_too_many_is_an_error_not_a_longer_cache() -> None:
     cache = filled(30, capacity=32)
     with pytest.raises(KvstreamError, match="over the budget"):
         cache.stores[0].update(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 3, 3))
-    assert cache.used == 30
+    assert cache.held == 30
     assert cache.stores[0].keys.shape == (2, 32, 4)
 
 
@@ -104,11 +104,11 @@ def test_tags_name_the_newest() -> None:
     cache.tag(3, None)
     assert cache.stores[0].origin[:, :7].tolist() == [[0, 1, 2, 3, *[PROMPT] * 3]] * 2
     cache.drop_newest(2)
-    assert cache.used == 5
+    assert cache.held == 5
     cache.settle()
     with pytest.raises(KvstreamError, match="only 0 are newer than memory"):
         cache.drop_newest(1)
-    assert cache.used == 5
+    assert cache.held == 5
 
 
 def test_layers_of_different_lengths_are_aligned_at_the_newest() -> None:

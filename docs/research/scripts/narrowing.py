@@ -55,7 +55,7 @@ def by_likelihood(memory: Memory, question: str) -> np.ndarray:
 def documents(memory: Memory, best: list[int], count: int) -> AbstractContextManager[int]:
     """The entries of the first `count` documents in sight."""
     order = [*best, *(i for i in range(DOCUMENTS) if i not in best)]
-    return memory.reader.narrowed(narrowing._begins(memory), order, count)
+    return memory.reader.in_sight(narrowing._begins(memory), order, count)
 
 
 def entries(memory: Memory, question: str, count: int) -> AbstractContextManager[None]:
@@ -70,7 +70,7 @@ def entries(memory: Memory, question: str, count: int) -> AbstractContextManager
             scores = store.accumulated_attention[None, :, first:end].float()
             pooled = max_pool1d(scores, POOL, 1, POOL // 2)[0]
             chosen[store] = pooled.topk(count, dim=-1).indices.sort(dim=-1).values
-    return reader.cache.narrowed(first, chosen)
+    return reader.cache.in_sight(first, chosen)
 
 
 def sights(memory: Memory, question: str) -> Iterator[tuple[str, AbstractContextManager[object]]]:

@@ -27,7 +27,7 @@ from kvstream.tokenization.passages import Passage
 
 BY = ("citations", "words", "both")
 PART, LEAST = 4, 200
-"""Of the budget that much is read again, or this many tokens if it is less. With all of it pocket
+"""Of the budget that much is read again, or this many tokens if that is more. With all of it pocket
 answered fewer questions right: what it looks for was among more that is like it."""
 
 ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]

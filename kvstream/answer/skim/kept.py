@@ -166,7 +166,7 @@ class KeptPassages:
 
 def _held(every: Sequence[_Kept], memory: Memory) -> np.ndarray:
     """How much of each passage memory holds: the sum over its tokens of the share of heads."""
-    ordinals, weights = memory.reader.held()
+    ordinals, weights = memory.reader.retained_weights()
     starts = memory.trace.origins.starts(ordinals.numpy())
     order = np.argsort(starts, kind="stable")
     starts, sums = starts[order], np.cumsum([0.0, *weights.numpy()[order]])

@@ -1,1 +1,1 @@
-"""What several methods share: scoring, submodular functions, sub-caches, gates."""
+"""What methods, cache and attention share: scoring, submodular functions, sub-caches, gates."""
