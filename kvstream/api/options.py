@@ -145,7 +145,6 @@ class ReadOptions(MemoryOptions, ShownOptions, total=False):
     """Answer during the reading, too: every so many tokens (``"10k"``) or seconds (``"30s"``)."""
 
 
-_SCHEDULE = ("schedule", "chunk", "start")
 _RUN = {
     "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
     "chunk_size": "chunk_size", "max_tokens": "max_tokens", "temp": "temperature",

@@ -74,7 +74,7 @@ class Schedule:
         self.done = 0
         """Steps finished so far."""
         self.held: tuple[int, ...] = (0,) * layers
-        """Entries that each layer holds now."""
+        """Entries that each layer which the method compresses holds now, without the prompt."""
 
         self._lower, self._upper = CURVES[name]
         self._keep, self._start = keep, start

@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 from kvstream.errors import SourceError
 
-# The library names, the first bytes. Longer than strictly needed where text could begin alike.
+# Kinds and their first bytes; longer than a format requires where text could begin alike.
 MAGIC = {
     "gzip": b"\x1f\x8b",
     "bz2": b"BZh",

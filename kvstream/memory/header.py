@@ -83,8 +83,11 @@ class Layer(Struct, forbid_unknown_fields=True):
     """Entries of a layer."""
 
     used: Count
+    """All of them, those of the prompt included."""
     raw: Count
+    """Those whose keys are unrotated."""
     prefix: Count
+    """Those of the prompt."""
 
 
 class Cache(Struct, forbid_unknown_fields=True):
