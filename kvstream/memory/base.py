@@ -41,8 +41,6 @@ class Trace:
     """The user stopped the reading; the text has more."""
     ended_line: bool = True
     """Whether the last of them ended with a newline."""
-    parts: Sequence[int] = ()
-    """The first source of each memory that was joined; none where it was one reading."""
 
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of what memory no longer holds; `kept` int64, sorted, unique."""

@@ -111,7 +111,7 @@ class Trace(Struct, forbid_unknown_fields=True):
     end: Size
     passages_left_out: Count
     parts: list[Count] = []
-    """Only in the files of joined memories: the first source of each."""
+    """Of joined memories in the first files of 0.2; nothing needs it."""
 
 
 class Answering(Struct, forbid_unknown_fields=True):

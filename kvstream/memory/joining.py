@@ -200,7 +200,6 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         bases = (*first.bases, *(base + first.end for base in bases))
         records = (*first.records, *records)
     sources, bytes_before = (0, 0) if one_text else (len(first.names), first.end)
-    begins = (*(first.parts or (0,)), *(sources + begin for begin in second.parts or (0,)))
     origins = TokenOrigins()
     parts = [first.origins.known(), second.origins.known()]
     origins.restore(
@@ -220,7 +219,6 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         end=second.end + bytes_before,
         records=records,
         ended_line=second.ended_line,
-        parts=() if one_text else begins,
     )  # fmt: skip
 
 

@@ -249,7 +249,6 @@ def memory_state(
             "read": trace.read,
             "end": trace.end,
             "passages_left_out": dropped,
-            **({"parts": list(trace.parts)} if trace.parts else {}),
         },
     }
     if memory.beside is not None and passages:
@@ -458,9 +457,6 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     ):
         raise ValueError("its tokens are not where its text is")
     records = [SourceRecord(**record) for record in state["sources"]]
-    parts = state.get("parts", [])
-    if parts and (parts[0] or parts[-1] >= len(records) or (np.diff(parts) <= 0).any()):
-        raise ValueError("its parts are not those of its sources")
     bases = list(accumulate((r.bytes for r in records), initial=0))[:-1]
     origins, passages = TokenOrigins(), None
     origins.restore(ordinals, starts, read)
@@ -479,7 +475,6 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         state["end"],
         tuple(records),
         ended_line=state["ended_line"],
-        parts=tuple(parts),
     )
 
 
