@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -70,6 +71,18 @@ class Beside:
     """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
     """Consecutive passages each, in the order of the document."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``answering`` of ``--json`` for a memory of two models."""
+        texts = [passage.text for excerpt in self.excerpts for passage in excerpt]
+        return {
+            "model": self.model,
+            "budget": self.budget,
+            "passages": len(self.excerpts),
+            "bytes": sum(len(text.encode("utf-8", "replace")) for text in texts),
+            "room_bytes": self.room,
+            "dropped_bytes": self.dropped,
+        }
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.run.plan import RunPlan
 from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms
-from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
+from kvstream.tokenization.passages import Passages, TokenOrigins
 
 
 def check_joinable(first: Memory, second: Memory) -> None:
@@ -48,11 +48,6 @@ def check_joinable(first: Memory, second: Memory) -> None:
             "ones, or with none."
         )
     check_can_be_joined(first.plan, first.reader.model, name)
-    if first.beside is not None or second.beside is not None:
-        raise UsageError(
-            "A memory that a second model answers from cannot be joined; read the sources again "
-            "with --skim none."
-        )
     if not (first.reader.begun and second.reader.begun):
         raise UsageError("A memory that has read nothing cannot be joined.")
 
@@ -77,8 +72,9 @@ def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
 def join(first: Memory, second: Memory, budget: int, *, one_text: bool = False) -> Memory:
     """One memory of what two hold, `first` in front; both are used up by it.
 
-    `budget` is in entries a head. `one_text`: both are parts of the same text (`PartOfText`), whose
-    names, offsets and lines they have already. Raises UsageError where they do not belong together,
+    What is kept `beside` them for another model is not in it. `budget` is in entries a head.
+    `one_text`: both are parts of the same text (`PartOfText`), whose names, offsets and lines they
+    have already. Raises UsageError where they do not belong together,
     BudgetError where the budget cannot hold the prompt, the questions and something of each.
     """
     check_joinable(first, second)
@@ -229,19 +225,12 @@ def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: in
     found, reach = first.passages.held()
     more, more_reach = second.passages.held()
 
-    def moved(passage: Passage) -> Passage:
-        return replace(
-            passage,
-            source=passage.source + sources,
-            start=passage.start + bytes_before,
-            end=passage.end + bytes_before,
-        )
-
     passages = Passages()
     # White space counts for the passage behind it, across parts of one text, but not across texts.
     least = first.end if bytes_before else found[-1].end if found else 0
     behind = [max(r + bytes_before, least) for r in more_reach]
-    passages.restore([*found, *map(moved, more)], [*reach, *behind])
+    moved = [passage.moved(sources, bytes_before) for passage in more]
+    passages.restore([*found, *moved], [*reach, *behind])
     return passages
 
 

@@ -185,6 +185,7 @@ def record(memory: Memory) -> dict[str, Any]:
             "tokens_per_s": memory.tokens_per_s,
         },
         **({} if memory.shards is None else {"shards": memory.shards.to_json()}),
+        **({} if memory.beside is None else {"answering": memory.beside.to_json()}),
         "warnings": list(memory.warnings),
     }
 
