@@ -15,6 +15,7 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
+from kvstream.input.source import LineCounts
 from kvstream.memory.base import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, LayerStore
@@ -214,8 +215,15 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         read=first.read + second.read,
         end=second.end + bytes_before,
         records=records,
+        line_counts=_joined_counts(first.line_counts, second.line_counts),
         ended_line=second.ended_line,
     )  # fmt: skip
+
+
+def _joined_counts(first: LineCounts | None, second: LineCounts | None) -> LineCounts | None:
+    if first is None or second is None:
+        return first or second
+    return first + second
 
 
 def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
