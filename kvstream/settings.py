@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kvstream.errors import UsageError
 
+THINS = ("auto", "off")
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
 INT8 = "int8"
@@ -149,6 +150,9 @@ class RunSettings:
     """Ask a chat model for a short phrase. Memory does not depend on it."""
     seed: int = 0
     """Seed of sampling and of methods that draw."""
+    thin: str = "off"
+    """``auto``: of a log that is longer than the budget, lines that repeat are read once in a
+    while; the others are counted. ``off``: every line is read."""
 
     def __post_init__(self) -> None:
         if self.growth not in GROWTHS:
@@ -159,6 +163,8 @@ class RunSettings:
             raise UsageError(
                 f"Unknown chunk schedule {self.chunk!r}; choose {' or '.join(CHUNKS)}."
             )
+        if self.thin not in THINS:
+            raise UsageError(f"thin is {' or '.join(THINS)}, not {self.thin!r}.")
         if isinstance(self.start, str) and self.start != PAPER:
             raise UsageError(f"start is a number of entries or {PAPER}, not {self.start!r}.")
         for name in ("keep", "start", "chunk_size", "max_tokens"):

@@ -1,7 +1,7 @@
-"""Which of several joined memories a question is about, and an answer from that one alone.
+"""Which of several sources a question is about, and an answer from the entries of that one alone.
 
-A small model attends to the entries of every document in its memory, whatever the question is
-about (docs/research/many-documents.md). So the question's words choose the document first.
+A small model attends to the entries of every source in its memory, whatever the question is about
+(docs/research/many-documents.md). So the question's words choose the source first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvstream.memory.base import Memory
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What an answer could see of a joined memory."""
+    """What an answer could see of a memory of several sources."""
 
     sources: tuple[str, ...]
     """Names of the sources whose entries it saw."""
@@ -36,44 +36,43 @@ class Narrowed:
 
 @contextmanager
 def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
-    """Inside, the model sees the entries of one joined memory: that with the question's words.
+    """Inside, the model sees the entries of one source: that with the question's words.
 
-    None, and all is in sight, where nothing was joined, where memory was made for this question,
-    and where no joined memory has more of its words than the others.
+    None, and all is in sight, where there is but one source, where memory was made for this
+    question, where no source has more of its words than the others, and where one reading evicted
+    nothing: then the answer is that of the plain model.
     """
-    trace = memory.trace
+    trace, cache = memory.trace, memory.reader.cache
     scores = _scores(memory, question)
     best = np.flatnonzero(scores == scores.max(initial=0.0)).tolist()
-    if question in memory.plan.questions or len(best) == len(scores):
+    whole = cache.base == 0
+    if whole or question in memory.plan.questions or len(best) == len(scores):
         yield None
         return
     order = np.argsort(-scores, kind="stable")
-    ends = (*trace.parts[1:], len(trace.names))
-    sources = [name for i in best for name in trace.names[trace.parts[i] : ends[i]]]
-    held = memory.reader.cache.held
+    sources = [trace.names[i] for i in best]
+    held = cache.held
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
         yield Narrowed(tuple(sources), entries, held)
 
 
 def _scores(memory: Memory, question: str) -> np.ndarray:
-    """BM25 [parts] of the question's words in the passages that memory holds of each."""
+    """BM25 [sources] of the question's words in the passages that memory holds of each."""
     trace = memory.trace
     asked = [w for w in dict.fromkeys(plain_words(question)) if w not in COMMON]
-    if not trace.parts or trace.passages is None or not asked:
-        return np.zeros(len(trace.parts))
-    part = np.searchsorted(trace.parts, np.arange(len(trace.names)), side="right") - 1
-    words = [Counter[str]() for _ in trace.parts]
-    for source, name in enumerate(trace.names):
-        words[part[source]].update(plain_words(name))
+    names = trace.names[: len(trace.bases)]  # an interrupted reading did not come to the others
+    if len(names) < 2 or trace.passages is None or not asked:
+        return np.zeros(len(names))
+    words = [Counter(plain_words(name)) for name in names]
     for passage in trace.passages.held()[0]:
-        words[part[passage.source]].update(plain_words(passage.text))
+        words[passage.source].update(plain_words(passage.text))
     often = np.array([[float(each[word]) for word in asked] for each in words])
     return bm25_of_documents(often, np.array([float(each.total()) for each in words]))
 
 
 def _begins(memory: Memory) -> list[int]:
-    """Ordinal of the first token that memory may hold of each part."""
+    """Ordinal of the first token that memory may hold of each source."""
     trace = memory.trace
     ordinals, starts = trace.origins.known()
     ends = np.append(ordinals, trace.read)
-    return [int(ends[np.searchsorted(starts, trace.bases[source])]) for source in trace.parts]
+    return [int(ends[np.searchsorted(starts, base)]) for base in trace.bases]

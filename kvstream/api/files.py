@@ -79,6 +79,7 @@ class MemoryFile:
             "chunk": run["chunk"],
             "chunk_size": run["chunk_size"],
             "system": state["system"],
+            "thin": run.get("thin", "auto"),
         }
 
     def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
 from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.memory import Memory, QuestionOptions
@@ -15,7 +16,7 @@ from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import UsageError
 from kvstream.memory.base import Memory as HeldMemory
 from kvstream.memory.joining import join
-from kvstream.memory.saving import look
+from kvstream.memory.saving import Kind, look
 from kvstream.settings import Budget, RunSettings
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 BEST = 3
 """Memories that answer a question, where nothing else was said."""
+_ALIKE = {
+    "name": "answering models", "fingerprint": "weights of the answering model",
+    "by": "settings of --skim-by",
+}  # fmt: skip
+"""What joined files of two models must have in common beside a budget, and its name."""
 
 
 class Memories:
@@ -74,19 +80,62 @@ def merge(
     session: Session,
     paths: Sequence[str | os.PathLike[str] | MemoryFile],
     budget: int | str | None = None,
-) -> Memory:
-    """One memory of several files; see `Model.merge`."""
+) -> HeldMemory:
+    """One memory of several files, for the session that made them; see `Model.merge`."""
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
     kinds = [(path if isinstance(path, MemoryFile) else inspect(path)).kind for path in paths]
-    entries = max(kind.content.state["sizes"]["budget"] for kind in kinds)
+    wanted = None
     if budget is not None:
-        wanted = Budget.parse(str(budget))
-        if wanted.tokens is None:
+        wanted = Budget.parse(str(budget)).tokens
+        if wanted is None:
             raise UsageError("merge takes a budget in tokens, such as 4k.")
-        entries = wanted.tokens
-    merged = session.recall(kinds[0], RunSettings())
-    for kind in kinds[1:]:
-        merged = join(merged, session.recall(kind, RunSettings()), entries)
+    entries = wanted or max(kind.content.state["sizes"]["budget"] for kind in kinds)
+    answering = _answering_budget(kinds, wanted)
+    merged, parts = None, []
+    for kind in kinds:
+        memory = session.recall(kind, RunSettings())
+        if answering is not None:
+            parts.append(KeptPart.of(memory))
+        merged = memory if merged is None else join(merged, memory, entries)
+    assert merged is not None
+    if answering is not None:
+        merged.beside = joined(parts, answering)
     merged.prefill_s = merged.reader.select_seconds = 0.0  # nothing was read now
-    return Memory(session, merged)
+    return merged
+
+
+def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:
+    """The budget of the model that answers from joined files; None where one model does all.
+
+    Raises UsageError where they were not read for the same one.
+    """
+    found = [kind.content.state.get("answering") for kind in kinds]
+    first, made = found[0], kinds[0]
+    for kind, told in zip(kinds, found, strict=True):
+        if (first is None) != (told is None):
+            raise UsageError(
+                f"{made.path} was read by {_readers(made)} and {kind.path} by {_readers(kind)}, so "
+                "they cannot be joined. Read all sources again with one model (-m pocket), or read "
+                "the text of one into the memory of two models: kvstream remember --memory FILE "
+                "SOURCE."
+            )
+        if first is None or told is None:
+            continue
+        for key, what in _ALIKE.items():
+            if told[key] != first[key]:
+                raise UsageError(
+                    f"{made.path} and {kind.path} have different {what} ({first[key]}, "
+                    f"{told[key]}), so they cannot be joined; read the sources again alike."
+                )
+        if wanted is None and told["budget"] != first["budget"]:
+            raise UsageError(
+                f"{first['name']} has a budget of {first['budget']:,} in {made.path}, and of "
+                f"{told['budget']:,} in {kind.path}; name one for both models with --budget."
+            )
+    return None if first is None else wanted or int(first["budget"])
+
+
+def _readers(kind: Kind) -> str:
+    answering = kind.content.state.get("answering")
+    return f"{kind.model['name']} {'for ' + answering['name'] if answering else 'alone'}"

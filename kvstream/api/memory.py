@@ -257,6 +257,14 @@ class Memory:
         shards = self._engine.shards
         return None if shards is None else shards.to_json()
 
+    @property
+    def answering(self) -> dict[str, Any] | None:
+        """What is kept for the model that answers: its name (``model``) and ``budget``, the
+        ``passages``, their ``bytes``, the ``room_bytes`` for them, and the ``dropped_bytes``; None
+        where one model reads and answers."""
+        beside = self._engine.beside
+        return None if beside is None else beside.to_json()
+
     def to_json(self) -> dict[str, Any]:
         """What ``kvstream remember --json`` prints, without the file."""
         from kvstream.memory.saving import record

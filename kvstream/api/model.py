@@ -295,10 +295,15 @@ class Model:
         # Nothing was read now.
         engine.prefill_s = engine.reader.select_seconds = 0.0
         # A file that nobody else holds need not stay in memory beside what was made of it.
-        skim = None
-        if self.skimming is not None:
-            skim = self.skimming, self.skimming.recall(engine, answer)
-        return Memory(session, engine, file if given else file.told, skim=skim)
+        return self._recalled(engine, answer, file if given else file.told)
+
+    def _recalled(
+        self, engine: HeldMemory, answer: RunSettings, file: MemoryFile | None = None
+    ) -> Memory:
+        if self.skimming is None:
+            return Memory(self.session, engine, file)
+        skim = self.skimming, self.skimming.recall(engine, answer)
+        return Memory(self.skimming.skimmer, engine, file, skim=skim)
 
     def _ask_in_parts(
         self, sources: SourceSet, request: Request, options: AskOptions
@@ -349,12 +354,14 @@ class Model:
         """One memory of several files, in their order, under one budget in tokens.
 
         Without `budget` it is the largest of theirs. Each file gives up entries in proportion to
-        the tokens that it has read, as its method chooses. Raises UsageError where the files do not
-        belong together: other models, methods, prompts or questions.
+        the tokens that it has read, as its method chooses. The files of two models (``skim=``) give
+        up text of passages likewise; `budget` is then that of both models. Raises UsageError where
+        the files do not belong together: other models, methods, prompts or questions.
         """
         from kvstream.api.memories import merge
 
-        return merge(self.session, paths, budget)
+        session = self.session if self.skimming is None else self.skimming.skimmer
+        return self._recalled(merge(session, paths, budget), RunSettings())
 
     def memories(self, folder: str | os.PathLike[str]) -> Memories:
         """The memory files of a folder, to be ranked by a question and asked."""

@@ -149,12 +149,12 @@ _RUN = {
     "keep": "keep", "start": "start", "schedule": "growth", "chunk": "chunk",
     "chunk_size": "chunk_size", "max_tokens": "max_tokens", "temp": "temperature",
     "top_p": "top_p", "top_k": "top_k", "repetition_penalty": "repetition_penalty", "seed": "seed",
-    "brief": "brief",
+    "brief": "brief", "thin": "thin",
 }  # fmt: skip
 """Options of a run, and what `RunSettings` calls them."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
 _REQUEST = (
-    "system", "strict", "thin", "interrupted", "command", "extract", "passages", "reread", "every",
+    "system", "strict", "interrupted", "command", "extract", "passages", "reread", "every",
     "checkpoint", "checkpoint_every",
 )  # fmt: skip
 _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
@@ -219,9 +219,6 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
             )
         if reread in ("words", "both"):
             need_bm25()
-    thin = options.get("thin", "auto")
-    if thin not in ("auto", "off"):
-        raise UsageError(f"thin is auto or off, not {thin!r}.")
     checkpoint = options.get("checkpoint")
     every = options.get("every")
     if reread is not None and every is not None:
@@ -236,7 +233,6 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         passages=options.get("passages", PASSAGES),
         strict=options.get("strict", False),
         reread=reread,
-        thin=thin,
         every=Intervals.of(every),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
@@ -258,7 +254,7 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
         method = chosen(known=known, learned=learned, owners=owners, preset=preset_given)
         own = {} if owners else SETTINGS.get(method, {})
     settings = {**own, **method_settings(given, (method,))[method]}
-    values = {_RUN[name]: options[name] for name in _RUN if name in options}
+    values = {"thin": "auto", **{_RUN[name]: options[name] for name in _RUN if name in options}}
     if method == BM25:
         if settings:
             raise UsageError(f"{BM25} has no settings.")
@@ -293,6 +289,7 @@ def options_of(request: Request) -> dict[str, Any]:
         "chunk": run.chunk,
         "chunk_size": run.chunk_size,
         "system": request.system,
+        "thin": run.thin,
     }
 
 

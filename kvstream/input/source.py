@@ -30,6 +30,10 @@ class LineCounts:
     matches: tuple[tuple[str, int, str], ...] = ()
     """Name of the source, number and text of the lines with the rarest words of the questions."""
 
+    def __add__(self, more: LineCounts) -> LineCounts:
+        """Those of two readings, and the matches of the second one."""
+        return LineCounts(self.lines + more.lines, self.thinned + more.thinned, more.matches)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "lines": self.lines,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -41,8 +42,6 @@ class Trace:
     """The user stopped the reading; the text has more."""
     ended_line: bool = True
     """Whether the last of them ended with a newline."""
-    parts: Sequence[int] = ()
-    """The first source of each memory that was joined; none where it was one reading."""
 
     def prune(self, kept: torch.Tensor) -> None:
         """Drop offsets and text of what memory no longer holds; `kept` int64, sorted, unique."""
@@ -72,6 +71,18 @@ class Beside:
     """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
     """Consecutive passages each, in the order of the document."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``answering`` of ``--json`` for a memory of two models."""
+        texts = [passage.text for excerpt in self.excerpts for passage in excerpt]
+        return {
+            "model": self.model,
+            "budget": self.budget,
+            "passages": len(self.excerpts),
+            "bytes": sum(len(text.encode("utf-8", "replace")) for text in texts),
+            "room_bytes": self.room,
+            "dropped_bytes": self.dropped,
+        }
 
 
 @dataclass(frozen=True)

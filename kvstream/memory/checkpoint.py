@@ -104,9 +104,10 @@ class Checkpoint:
         saved = self.kind.content.state
         check_model(self.kind, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
-        # Of files of 0.1: they have one number type, and no rounded fingerprint.
+        # Of files of 0.1: they have one number type, no rounded fingerprint, and no --thin.
         unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
-        then = {**saved, "model": {**unsaid, **saved["model"]}}
+        run = {"thin": fresh["run"]["thin"], **saved["run"]}
+        then = {**saved, "model": {**unsaid, **saved["model"]}, "run": run}
         for name in SAME:
             if fresh[name] != then.get(name):
                 raise UsageError(
@@ -206,6 +207,7 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
 OPTIONS = {
     "run.growth": "--schedule", "run.chunk": "--chunk", "run.keep": "--keep",
     "run.chunk_size": "--chunk-size", "run.start": "--start", "run.seed": "--seed",
+    "run.thin": "--thin",
     "method.name": "--method", "method.typed": "--set", "sizes.budget": "--budget",
     "system": "--system", "questions": "the question", "sizes.question": "the question's length",
     "model.name": "--model", "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",

@@ -55,6 +55,8 @@ class Run(Struct, forbid_unknown_fields=True):
     chunk: str
     chunk_size: Some | None
     seed: Annotated[int, Meta(ge=-(2**63))]
+    thin: Literal["auto", "off"] = "auto"
+    """Files of 0.1 do not say, and ``auto`` is the default of the command line."""
 
 
 class BudgetSplit(Struct, forbid_unknown_fields=True):
@@ -114,7 +116,9 @@ class Trace(Struct, forbid_unknown_fields=True):
     end: Size
     passages_left_out: Count
     parts: list[Count] = []
-    """Only in the files of joined memories: the first source of each."""
+    """Of joined memories in the first files of 0.2; nothing needs it."""
+    lines: tuple[Size, Size] | None = None
+    """Of logs: all lines, and those that were not read."""
 
 
 class Answering(Struct, forbid_unknown_fields=True):

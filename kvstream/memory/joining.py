@@ -15,13 +15,14 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, UsageError
+from kvstream.input.source import LineCounts
 from kvstream.memory.base import Memory, Trace
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.run.plan import RunPlan
 from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms
-from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
+from kvstream.tokenization.passages import Passages, TokenOrigins
 
 
 def check_joinable(first: Memory, second: Memory) -> None:
@@ -48,11 +49,6 @@ def check_joinable(first: Memory, second: Memory) -> None:
             "ones, or with none."
         )
     check_can_be_joined(first.plan, first.reader.model, name)
-    if first.beside is not None or second.beside is not None:
-        raise UsageError(
-            "A memory that a second model answers from cannot be joined; read the sources again "
-            "with --skim none."
-        )
     if not (first.reader.begun and second.reader.begun):
         raise UsageError("A memory that has read nothing cannot be joined.")
 
@@ -77,8 +73,9 @@ def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
 def join(first: Memory, second: Memory, budget: int, *, one_text: bool = False) -> Memory:
     """One memory of what two hold, `first` in front; both are used up by it.
 
-    `budget` is in entries a head. `one_text`: both are parts of the same text (`PartOfText`), whose
-    names, offsets and lines they have already. Raises UsageError where they do not belong together,
+    What is kept `beside` them for another model is not in it. `budget` is in entries a head.
+    `one_text`: both are parts of the same text (`PartOfText`), whose names, offsets and lines they
+    have already. Raises UsageError where they do not belong together,
     BudgetError where the budget cannot hold the prompt, the questions and something of each.
     """
     check_joinable(first, second)
@@ -200,7 +197,6 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         bases = (*first.bases, *(base + first.end for base in bases))
         records = (*first.records, *records)
     sources, bytes_before = (0, 0) if one_text else (len(first.names), first.end)
-    begins = (*(first.parts or (0,)), *(sources + begin for begin in second.parts or (0,)))
     origins = TokenOrigins()
     parts = [first.origins.known(), second.origins.known()]
     origins.restore(
@@ -219,9 +215,15 @@ def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
         read=first.read + second.read,
         end=second.end + bytes_before,
         records=records,
+        line_counts=_joined_counts(first.line_counts, second.line_counts),
         ended_line=second.ended_line,
-        parts=() if one_text else begins,
     )  # fmt: skip
+
+
+def _joined_counts(first: LineCounts | None, second: LineCounts | None) -> LineCounts | None:
+    if first is None or second is None:
+        return first or second
+    return first + second
 
 
 def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
@@ -231,19 +233,12 @@ def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: in
     found, reach = first.passages.held()
     more, more_reach = second.passages.held()
 
-    def moved(passage: Passage) -> Passage:
-        return replace(
-            passage,
-            source=passage.source + sources,
-            start=passage.start + bytes_before,
-            end=passage.end + bytes_before,
-        )
-
     passages = Passages()
     # White space counts for the passage behind it, across parts of one text, but not across texts.
     least = first.end if bytes_before else found[-1].end if found else 0
     behind = [max(r + bytes_before, least) for r in more_reach]
-    passages.restore([*found, *map(moved, more)], [*reach, *behind])
+    moved = [passage.moved(sources, bytes_before) for passage in more]
+    passages.restore([*found, *moved], [*reach, *behind])
     return passages
 
 

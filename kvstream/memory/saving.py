@@ -18,7 +18,7 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
-from kvstream.input.source import SourceRecord
+from kvstream.input.source import LineCounts, SourceRecord
 from kvstream.memory import file
 from kvstream.memory.base import Beside, Memory, Trace
 from kvstream.memory.file import Content
@@ -49,7 +49,7 @@ WRONG = (
     ArithmeticError,
 )  # fmt: skip
 """What a file whose fields are right by themselves but not together may still raise."""
-READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed")
+READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed", "thin")
 """Settings of a run that decide what memory becomes; the others are of an answer."""
 
 
@@ -185,6 +185,7 @@ def record(memory: Memory) -> dict[str, Any]:
             "tokens_per_s": memory.tokens_per_s,
         },
         **({} if memory.shards is None else {"shards": memory.shards.to_json()}),
+        **({} if memory.beside is None else {"answering": memory.beside.to_json()}),
         "warnings": list(memory.warnings),
     }
 
@@ -214,6 +215,7 @@ def memory_state(
         packed, dropped = _packed(trace.passages, starts, int(room))
         tensors["trace.passages"] = packed
         room -= packed.nbytes
+    counts = trace.line_counts
     words = trace.words.packed() if trace.words is not None and passages else b""
     if 0 < len(words) <= room:  # else answers are checked against the passages alone
         tensors["trace.words"] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
@@ -249,7 +251,7 @@ def memory_state(
             "read": trace.read,
             "end": trace.end,
             "passages_left_out": dropped,
-            **({"parts": list(trace.parts)} if trace.parts else {}),
+            **({} if counts is None else {"lines": [counts.lines, counts.thinned]}),
         },
     }
     if memory.beside is not None and passages:
@@ -397,7 +399,7 @@ def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
-    run = {name: state["run"][name] for name in READING}
+    run = {"thin": "auto", **state["run"]}  # files of 0.1 do not say
     if run["seed"] >= 2**64:
         raise ValueError(f"the seed {run['seed']} has more than 64 bits")
     try:
@@ -458,10 +460,10 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
     ):
         raise ValueError("its tokens are not where its text is")
     records = [SourceRecord(**record) for record in state["sources"]]
-    parts = state.get("parts", [])
-    if parts and (parts[0] or parts[-1] >= len(records) or (np.diff(parts) <= 0).any()):
-        raise ValueError("its parts are not those of its sources")
     bases = list(accumulate((r.bytes for r in records), initial=0))[:-1]
+    lines = state.get("lines")
+    if lines is not None and lines[0] < lines[1]:
+        raise ValueError(f"of {lines[0]:,} lines it left out {lines[1]:,}")
     origins, passages = TokenOrigins(), None
     origins.restore(ordinals, starts, read)
     if "trace.passages" in tensors:
@@ -478,8 +480,8 @@ def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
         read,
         state["end"],
         tuple(records),
+        None if lines is None else LineCounts(*lines),
         ended_line=state["ended_line"],
-        parts=tuple(parts),
     )
 
 

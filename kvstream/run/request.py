@@ -47,9 +47,6 @@ class Request:
     reread: str | None = None
     """Read parts of the sources a second time and answer from those: parts that the first answer
     looked at (``citations``), that have the words of the question (``words``), or ``both``."""
-    thin: Literal["auto", "off"] = "off"
-    """``auto``: of a log that is longer than the budget, lines that repeat are read once in a
-    while; the others are counted."""
     every: Intervals | None = None
     """Answer during the reading, too, at these intervals."""
     checkpoint: Path | None = None

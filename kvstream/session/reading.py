@@ -13,7 +13,7 @@ from kvstream.engine.reader import Reader, StepReport
 from kvstream.errors import SourceError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import Source
+from kvstream.input.source import LineCounts, Source
 from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
@@ -62,14 +62,17 @@ class Reading:
     """Called after every step, when memory was cut back."""
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
     """What is asked whenever `Request.every` says so."""
+    _lines: LineCounts | None = None
+    """Of logs that were read before."""
 
     def events(self) -> Generator[Event, None, Memory]:
         """Read to the end; returns the memory. Raises SourceError."""
-        if self.request.thin == "auto":
+        if self.request.run.thin == "auto":
             whole = PER_ENTRY * self.plan.sizes.budget
             self.sources = ThinnedSource(self.sources, whole, self.request.questions)
         memory, feed = self._new() if self.after is None else self._more(self.after)
         reader, trace = memory.reader, memory.trace
+        self._lines = trace.line_counts
         run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
         start = started(reader, run)
         yield start
@@ -195,8 +198,9 @@ class Reading:
     def _place(self, trace: Trace) -> None:
         """What is known of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
-        if isinstance(self.sources, ThinnedSource):
-            trace.line_counts = self.sources.line_counts
+        counts = self.sources.line_counts if isinstance(self.sources, ThinnedSource) else None
+        if counts is not None:
+            trace.line_counts = counts if self._lines is None else self._lines + counts
 
 
 def _never() -> bool:

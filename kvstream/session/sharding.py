@@ -60,7 +60,7 @@ def read_part(
 ) -> Generator[Event, None, Memory]:
     """The events of the reading of one part; returns its memory. Raises SourceError."""
     # How often a line repeats is known of a whole log alone.
-    request = replace(request, thin="off")
+    request = replace(request, run=replace(request.run, thin="off"))
     memory = yield from Reading(
         session.model,
         session.tokenizer,

@@ -214,7 +214,7 @@ class Skimming:
             raise UsageError(f"The memory was read by {memory.model} alone; ask it without --skim.")
         run = replace(answer, budget=Budget(tokens=beside.budget))
         try:
-            kept = KeptPassages.of(beside)
+            kept = KeptPassages.of(beside, memory.plan.questions)
         except ValueError as error:
             raise SourceError(f"The memory cannot be used: {error}.") from error
         request = Request(run=run, command="chat", system=memory.plan.system)
@@ -274,9 +274,11 @@ class Skimming:
                 f"read; it may be in the rest, of which {kept.dropped:,} bytes were dropped and "
                 "cannot be read again. Read the text anew with a larger --budget.",
             )
+        seen = {} if first.narrowed is None else {"narrowed": first.narrowed}
         return replace(
             answered_second(first, second, seconds),
             model=self.reader.model_name,
+            narrowed=None,  # that was the small model's sight; passages are those of all sources
             load_s=self.load_s,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
             budget_bytes=larger.budget_bytes + beside,
@@ -295,6 +297,6 @@ class Skimming:
                     },
                 },
                 "seconds": round(seconds, 3),
-                "first": {"answer": first.answer, "citations": list(first.citations)},
+                "first": {"answer": first.answer, "citations": list(first.citations), **seen},
             },
         )  # fmt: skip

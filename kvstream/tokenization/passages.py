@@ -58,6 +58,12 @@ class Passage:
             return self.place or "text"
         return pages(self.place, self.page_end)
 
+    def moved(self, sources: int, size: int) -> Passage:
+        """The same behind so many sources and bytes of another text."""
+        return replace(
+            self, source=self.source + sources, start=self.start + size, end=self.end + size
+        )
+
     def where(self) -> dict[str, Any]:
         """Lines in a plain text, page or chapter in a document; what does not apply is None."""
         plain = self.place is None

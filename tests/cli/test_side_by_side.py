@@ -140,3 +140,31 @@ def test_a_run_that_fails_leaves_an_earlier_table(cli, asked, fake_session, tmp_
     assert cli(*asked, form, "-o", str(table)).code == 0
     assert LONG in table.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json", "--quiet"])
+def test_what_was_answered_before_a_run_fails_stays(
+    cli, asked, fake_session, tmp_path, monkeypatch, form
+) -> None:
+    from kvstream.errors import SourceError
+
+    first = fake_session._result
+
+    def gone(self, command, question, run, *rest):
+        if run.method == "streaming" and question == QUESTIONS[1]:
+            raise SourceError("The disk is gone.")
+        return first(self, command, question, run, *rest)
+
+    monkeypatch.setattr(fake_session, "_result", gone)
+    table = tmp_path / "t.txt"
+    ran = cli(*asked, form, "-o", str(table))
+    assert ran.code == 3
+    assert "The disk is gone." in ran.stderr
+    assert "answers are missing of: streaming, pyramidkv" in ran.stderr
+    text = " ".join(table.read_text().split())
+    assert "infinipot" in text
+    assert text.count(LONG) == 3 or form == "--quiet"
+    assert "pyramidkv" not in text
+    printed = cli(*asked, form)
+    assert printed.code == 3
+    assert " ".join(printed.stdout.split()).count("infinipot") == text.count("infinipot")

@@ -12,7 +12,7 @@ import torch
 from draining import returned
 
 from kvstream.answer.answering import answer, answered
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import UsageError
 from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -153,7 +153,6 @@ def test_an_answer_sees_one_document_and_memory_stays_whole(
 ) -> None:
     parts = [read(session, path, "foresight") for path in stories]
     joined = join(join(parts[0], parts[1], 900), parts[2], 900)
-    assert joined.trace.parts == (0, 1, 2)
     path = tmp_path / "joined.kvs"
     digest = saving.save(joined, path)
     for memory in (joined, session.recall(saving.look(path), joined.run)):
@@ -178,7 +177,6 @@ def test_a_document_answers_as_its_own_memory_does(session: Session, stories: li
     ]
     parts = [read(session, path, "foresight") for path in stories]
     joined = join(parts[0], join(parts[1], parts[2], 900), 900)
-    assert joined.trace.parts == (0, 1, 2)
     for own, answers in zip(asked, alone, strict=True):
         for each, (result, basis) in zip(own, answers, strict=True):
             found, seen = answered(joined, each["question"])
@@ -219,18 +217,61 @@ def test_a_refusal_names_the_document_that_was_seen(
     assert f"not in what memory kept of {stories[0]}" in result.warnings[-1]
 
 
-def test_parts_of_one_text_are_no_documents(session: Session, stories: list[Path]) -> None:
-    parts = [read(session, path) for path in stories[:2]]
-    assert join(*parts, 640, one_text=True).trace.parts == ()
+def together(session: Session, paths: list[Path], budget: int, *asked: str) -> Memory:
+    run = RunSettings(Budget(tokens=budget), "foresight", max_tokens=8)
+    sources = open_sources([str(path) for path in paths])
+    return returned(session.read(sources, Request(asked, run, "remember")))
 
 
-@pytest.mark.parametrize("parts", [[1, 2], [0, 0], [0, 2], [0, 1, 3], [2, 0]])
-def test_a_file_with_other_parts_is_refused(
-    session: Session, stories: list[Path], tmp_path: Path, parts: list[int]
+def test_several_sources_of_one_reading_are_told_apart(
+    session: Session, stories: list[Path], tmp_path: Path
 ) -> None:
-    joined = join(*(read(session, path) for path in stories[:2]), 320)
-    joined.trace.parts = parts
-    path = tmp_path / "joined.kvs"
-    saving.save(joined, path)
-    with pytest.raises(SourceError, match="parts are not those of its sources"):
-        session.recall(saving.look(path), joined.run)
+    asked = [list(questions(facts=3, seed=seed)) for seed in (3, 4, 5)]
+    memory = together(session, stories, 600)
+    assert memory.reader.cache.base
+    path = tmp_path / "together.kvs"
+    digest = saving.save(memory, path)
+    for each in (memory, session.recall(saving.look(path), memory.run)):
+        for number, own in enumerate(asked):
+            for row in own:
+                told = answered(each, row["question"])[0].narrowed
+                assert told is not None
+                assert told["sources"] == [str(stories[number])]
+        assert saving.digest(each) == digest
+    known = asked[0][0]["question"]
+    made_for_it = together(session, stories, 600, known)
+    assert answered(made_for_it, known)[0].narrowed is None
+
+
+def test_several_sources_that_fit_are_answered_as_the_plain_model_does(
+    session: Session, write_story: Any
+) -> None:
+    paths = [write_story(tokens=60, seed=seed, facts=1) for seed in (1, 2)]
+    memory = together(session, paths, 900)
+    assert memory.reader.cache.base == 0
+    (asked,) = questions(facts=1, seed=1)
+    assert answered(memory, asked["question"])[0].narrowed is None
+
+
+def test_an_interrupted_reading_knows_the_sources_that_it_came_to(
+    session: Session, stories: list[Path], tmp_path: Path
+) -> None:
+    steps = 0
+    long = tmp_path / "long.txt"
+    long.write_text(stories[2].read_text() * 500)
+
+    def interrupted() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > 12
+
+    run = RunSettings(Budget(tokens=320), "foresight", max_tokens=8)
+    sources = open_sources([str(path) for path in (stories[0], long, stories[1])])
+    request = Request((), run, "remember", interrupted=interrupted)
+    memory = returned(session.read(sources, request))
+    assert len(memory.trace.bases) == 2
+    assert len(memory.trace.names) == 3
+    asked = next(questions(facts=3, seed=3))
+    told = answered(memory, asked["question"])[0].narrowed
+    assert told is not None
+    assert told["sources"] == [str(stories[0])]

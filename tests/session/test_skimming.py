@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
+from kvstream.answer.skim.joining import shares
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.model import Model
@@ -25,7 +26,6 @@ from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
 from kvstream.input.replayed import Replayed
 from kvstream.input.sources import NamedStream, open_sources
-from kvstream.memory.joining import check_joinable
 from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
@@ -265,8 +265,6 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     assert again.result.skim is not None
     assert again.result.skim["kept"] == first.result.skim["kept"]
     assert again.text
-    with pytest.raises(UsageError, match="cannot be joined"):
-        check_joinable(recalled._engine, recalled._engine)
     alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
     assert alone.result.skim is None
 
@@ -296,6 +294,106 @@ def test_more_is_read_into_a_memory_of_two_models(session: Session, story: Path)
     answer = memory.ask("Where is the zinc box?")
     assert answer.result.skim is not None
     assert any(p["source"] == "text" for p in answer.result.skim["pieces"])
+
+
+@pytest.fixture(scope="module")
+def two_files(
+    session: Session, write_story: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[Path, Path]]:
+    """Stories, and what was remembered of each by two models."""
+    model, folder = Model(session, Skimming(session, session)), tmp_path_factory.mktemp("two")
+    found = []
+    for seed in (SEED, SEED + 1):
+        text, file = write_story(tokens=3000, seed=seed, facts=FACTS), folder / f"{seed}.kvs"
+        model.read(text, budget=320, max_tokens=8).save(file)
+        found.append((text, file))
+    return found
+
+
+def test_memories_of_two_models_are_joined(
+    session: Session, two_files: list[tuple[Path, Path]], tmp_path: Path
+) -> None:
+    model, (texts, files) = Model(session, Skimming(session, session)), zip(*two_files, strict=True)
+    before = [model.recall(file).answering for file in files]
+    memory = model.merge(files)
+    kept = memory.answering
+    assert kept is not None
+    assert kept["model"] == "pocket"
+    assert kept["room_bytes"] == 320 * BYTES_A_TOKEN
+    assert 0.9 * kept["room_bytes"] < kept["bytes"] <= kept["room_bytes"]
+    # Nothing is lost without being counted.
+    counted = sum(part["bytes"] + part["dropped_bytes"] for part in before if part is not None)
+    assert kept["bytes"] + kept["dropped_bytes"] == counted
+    assert memory._skim is not None
+    excerpts = memory._skim[1].kept.excerpts
+    assert {e.passages[0].source for e in excerpts} == {0, 1}
+    bases = memory._engine.trace.bases
+    for passage in (p for excerpt in excerpts for p in excerpt.passages):
+        raw = texts[passage.source].read_bytes()
+        start = passage.start - bases[passage.source]
+        assert raw[start : start + passage.end - passage.start].decode() == passage.text
+        assert passage.line_start == raw[:start].count(b"\n") + 1
+    path = tmp_path / "both.kvs"
+    memory.save(path)
+    for each in (memory, model.recall(path)):
+        for number, text in enumerate(texts):
+            wanted = next(e for e in excerpts if e.passages[0].source == number)
+            result = each.ask(" ".join(wanted.text.split()[:12]), max_tokens=8).result
+            assert result.narrowed is None, "passages are those of all texts"
+            assert result.skim is not None
+            assert result.skim["first"]["narrowed"]["sources"] == [str(text)]
+            found = [(piece["source"], piece["byte_start"]) for piece in result.skim["pieces"]]
+            assert (str(text), wanted.start - bases[number]) in found
+            assert result.skim["kept"]["bytes"] == kept["bytes"]
+    alone = Model(session).merge(files).ask("Who?", max_tokens=4)
+    assert alone.result.skim is None
+
+
+def test_the_budget_of_joined_memories_is_that_of_both_models(
+    session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
+) -> None:
+    model, files = Model(session, Skimming(session, session)), [file for _, file in two_files]
+    memory = model.merge(files, "640")
+    assert memory.budget[0] == 640
+    assert memory.answering is not None
+    assert (memory.answering["budget"], memory.answering["room_bytes"]) == (640, 40960)
+    assert memory.answering["dropped_bytes"] == 0
+    other = tmp_path / "other.kvs"
+    model.read(story, budget=400, max_tokens=8).save(other)
+    with pytest.raises(UsageError, match=r"a budget of 320 in .* and of 400 in .* --budget"):
+        model.merge([files[0], other])
+    assert model.merge([files[0], other], 400).budget[0] == 400
+
+
+def test_files_that_were_not_read_alike_are_refused(
+    session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
+) -> None:
+    model, first = Model(session, Skimming(session, session)), two_files[0][1]
+    alone, words = tmp_path / "alone.kvs", tmp_path / "words.kvs"
+    Model(session).read(story, budget=320, method="keydiff").save(alone)
+    Model(session, Skimming(session, session, "words")).read(story, budget=320).save(words)
+    for files in ((first, alone), (alone, first)):
+        with pytest.raises(UsageError, match="pocket alone") as refused:
+            model.merge(files)
+        assert "pocket for pocket" in str(refused.value)
+    with pytest.raises(UsageError, match=r"different settings of --skim-by \(both, words\)"):
+        model.merge([first, words])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 999), st.integers(1, 99)), min_size=1, max_size=5),
+    st.integers(0, 2000),
+)
+def test_shares_fill_the_room(texts: list[tuple[int, int]], room: int) -> None:
+    sizes, weights = [size for size, _ in texts], [weight for _, weight in texts]
+    found = shares(room, sizes, weights)
+    assert all(0 <= share <= size for share, size in zip(found, sizes, strict=True))
+    assert sum(found) <= room
+    assert sum(found) > min(room, sum(sizes)) - len(texts)
+    # Who gives something up has no more for its weight than who gives nothing up could have had.
+    short = [s / w for s, size, w in zip(found, sizes, weights, strict=True) if s < size]
+    whole = [s / w for s, size, w in zip(found, sizes, weights, strict=True) if s == size]
+    assert not short or not whole or min(short) + 1 >= max(whole)
 
 
 def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: Path) -> None:
@@ -454,6 +552,19 @@ def test_memory_files_and_chats_of_two_models(
     talk = cli("chat", "--memory", file, "--json", stdin=b"Who was it?\nAnd when?\n")
     assert talk.code == 0, talk.stderr
     assert [json.loads(x)["model"] for x in talk.stdout.splitlines()] == ["reader"] * 2
+    short, both = str(tmp_path / "second.kvs"), str(tmp_path / "both.kvs")
+    text = tmp_path / "second.txt"
+    text.write_text("".join(generate(tokens=2000, seed=SEED + 1, facts=2)))
+    second = ("remember", str(text), "-Q", FACT.question, "-o", short, "--budget", "500", "-q")
+    assert cli(*second).code == 0
+    joined = cli("merge", file, short, "-o", both, "--json")
+    assert joined.code == 0, joined.stderr
+    assert json.loads(joined.stdout)["answering"]["model"] == "reader"
+    assert "Kept for reader: " in joined.stderr
+    assert "pocket is a small model" not in joined.stderr
+    asked = cli("ask", "--memory", both, FACT.question, "-n", "4", "--json")
+    assert asked.code == 0, asked.stderr
+    assert json.loads(asked.stdout)["skim"]["model"] == "pocket"
     one = str(tmp_path / "one.kvs")
     assert cli("remember", str(story), "-m", "pocket", "-o", one, "--budget", "500").code == 0
     assert json.loads(cli("ask", "--memory", one, "Q?", "--json").stdout)["model"] == "pocket"

@@ -10,7 +10,7 @@ documents  question-free memories of eight documents, joined into 4,096 entries 
            for no more), beside the memory of the right document alone; the joined memory is asked
            as it is, and where answers see all of its entries
 together   one question-free reading of eight documents under 4,096 entries, asked as it is, and
-           where answers see one document's entries, as if its memory had been joined
+           where answers see all of its entries
 
 Memories and answers stay in the folder, and what is there is not made again.
 """
@@ -21,8 +21,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -142,8 +144,8 @@ def documents(bench: Bench, options: argparse.Namespace) -> None:
             both = join(both, memory, 4096)
         name = f"group{group}-joined-{options.method}-{budget}{options.tag}"
         joined += bench.found(name, both, asked)
-        both.trace.parts = ()
-        every += bench.found(f"{name}-all", both, asked)
+        with all_in_sight():
+            every += bench.found(f"{name}-all", both, asked)
         told("the right document's memory", alone)
         told(f"{options.parts} documents in one", joined)
         beside(alone, joined)
@@ -171,11 +173,16 @@ def together(bench: Bench, options: argparse.Namespace) -> None:
                 bench.session.read(open_sources(paths), Request((), run, "remember"))
             ),
         )
-        every += bench.found(f"{name}{options.tag}-all", memory, asked)
-        memory.trace.parts = range(options.parts)
+        with all_in_sight():
+            every += bench.found(f"{name}{options.tag}-all", memory, asked)
         narrowed += bench.found(f"{name}{options.tag}", memory, asked)
         told("answers see all entries", every)
         told("one document's entries", narrowed)
+
+
+def all_in_sight() -> AbstractContextManager[Any]:
+    """Inside, answers see the entries of all documents."""
+    return patch("kvstream.answer.answering.narrowed", lambda *_: nullcontext())
 
 
 def document(

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from joining import Bench
+from joining import Bench, all_in_sight
 from torch.nn.functional import max_pool1d
 
 from kvstream.answer import narrowing
@@ -102,15 +102,12 @@ def main() -> None:
         ]
         memories = [bench.session.recall(look(path), RunSettings(max_tokens=32)) for path in paths]
         memory = reduce(partial(join, budget=4096), memories)
-        parts = memory.trace.parts
         for number in range(DOCUMENTS):
             for each in questions(facts=FACTS, seed=1000 + DOCUMENTS * group + number):
                 asked += 1
                 for name, sight in sights(memory, each["question"]):
-                    with sight:
-                        memory.trace.parts = ()  # the answer itself must not narrow it again
+                    with sight, all_in_sight():  # the answer itself must not narrow it again
                         said = answered(memory, each["question"])[0].answer
-                        memory.trace.parts = parts
                     right[name] += any(contains(said, known) for known in each["answers"])
         for name, count in right.items():
             print(f"{name:28} {count} of {asked}", flush=True)

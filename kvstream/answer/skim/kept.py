@@ -72,16 +72,26 @@ class KeptPassages:
             excerpt = self._coming.popleft()
             counts = [words.count(excerpt.text) for words in self._words]
             new.append(_Kept(excerpt, excerpt.bytes, counts))
-        every = self._kept + new
-        size = sum(kept.bytes for kept in every)
-        if size > self.room:
-            every, size = self._best(every, memory)
-        self.dropped += self.bytes + sum(kept.bytes for kept in new) - size
-        self._kept, self.bytes = every, size
-        self.peak = max(self.peak, size)
+        self._kept += new
+        self.bytes += sum(kept.bytes for kept in new)
+        if self.bytes > self.room:
+            self.fit(self.room, self.order(memory))
+        self.peak = max(self.peak, self.bytes)
 
-    def _best(self, every: list[_Kept], memory: Memory) -> tuple[list[_Kept], int]:
-        """Those that fit, best first, in their order; and their bytes."""
+    def fit(self, room: int, order: Sequence[int]) -> None:
+        """Drop what comes last in an `order`, so that what is held has at most `room` bytes."""
+        stay, size = [], 0
+        for index in order:
+            if size + self._kept[index].bytes <= room:
+                size += self._kept[index].bytes
+                stay.append(index)
+        self._kept = [self._kept[i] for i in sorted(stay)]
+        self.dropped += self.bytes - size
+        self.bytes = size
+
+    def order(self, memory: Memory) -> list[int]:
+        """Places of those that are held, the best first."""
+        every = self._kept
         rankings = [
             with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
             for i, words in enumerate(self._words)
@@ -89,13 +99,8 @@ class KeptPassages:
         if self.by != "words" or not rankings:
             rankings.append(_held(every, memory))
         scores = fused(rankings)
-        stay, size = [], 0
         # Of those that nothing speaks for, the newest stay: memory may yet tell.
-        for index in sorted(range(len(every)), key=lambda i: (-scores[i], -i)):
-            if size + every[index].bytes <= self.room:
-                size += every[index].bytes
-                stay.append(index)
-        return [every[i] for i in sorted(stay)], size
+        return sorted(range(len(every)), key=lambda i: (-scores[i], -i))
 
     def choose(
         self,
@@ -143,10 +148,14 @@ class KeptPassages:
         )
 
     @classmethod
-    def of(cls, beside: Beside) -> KeptPassages:
-        """From a memory file. Raises ValueError where it holds more than its room."""
-        made = cls(beside.room, beside.by)
-        made._kept = [_Kept(e, e.bytes) for e in map(Excerpt, beside.excerpts)]
+    def of(cls, beside: Beside, questions: Sequence[str] = ()) -> KeptPassages:
+        """From a memory file, made for `questions`. Raises ValueError where it holds more than its
+        room.
+        """
+        made = cls(beside.room, beside.by, questions)
+        for excerpt in map(Excerpt, beside.excerpts):
+            counts = [words.count(excerpt.text) for words in made._words]
+            made._kept.append(_Kept(excerpt, excerpt.bytes, counts))
         made.bytes = sum(kept.bytes for kept in made._kept)
         made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
         if made.peak > made.room:

@@ -135,6 +135,7 @@ def compare(
     early.check(options, by_words=baseline is not None)
     check_files(options, paths)
     options = settled(options, alone=True)
+    stopped: Exception | None = None
     with ExitStack() as stack:
         output, reporter, interrupts = prepared(stack, options)
         stack.enter_context(whole_or_none(output))
@@ -178,16 +179,17 @@ def compare(
         page = reports.of(reporter)
         if as_csv:
             output.write(csv_line(CSV))
-        for turn, name in enumerate((*options.methods, *([baseline] if baseline else []))):
+        methods = (*options.methods, *([baseline] if baseline else []))
+        for turn, name in enumerate(methods):
             coverage: Sequence[float] = ()
             if page is not None:
                 page.page.begin(name)
-            if turn:
-                sources = open_sources(paths, options, interrupts, copies=copies)
-            tell_pages(reporter, pages)
-            events = model.stream(sources, **options.of_method(name), **asked)
             number: int | None = None
             try:
+                if turn:
+                    sources = open_sources(paths, options, interrupts, copies=copies)
+                tell_pages(reporter, pages)
+                events = model.stream(sources, **options.of_method(name), **asked)
                 for event in answer_events(events, interrupts):
                     if isinstance(event, AnswerStarted):
                         number = event.number
@@ -203,29 +205,40 @@ def compare(
                         number = None
                         warned = tuple(w for w in event.result.warnings if w not in noticed)
                         add(Row(name, event.result, spread(coverage), warned=warned))
-            except (BudgetError, SourceError, UsageError) as error:
-                # One method that cannot (full, or a gate that is missing) must not take the others'
-                # rows away; a source that cannot be read takes them all.
-                if isinstance(error, SourceError) and name != baseline:
-                    raise
-                failure = error
+            except Exception as error:
                 reporter.make_way()
-                reporter.show(Notice(f"{name}: {error}"))
-                add(Row(name, None, 0.0, str(error)))
                 if page is not None:
                     page.page.fail(str(error))
+                # One method that cannot (full, or a gate that is missing) has a row that says so.
+                # Anything else, such as a source that cannot be read, ends the run, and the rows
+                # that are complete stay.
+                own = (BudgetError, UsageError, *([SourceError] if name == baseline else []))
+                if not isinstance(error, own):
+                    stopped, missing = error, methods[turn:]
+                    break
+                failure = error
+                reporter.show(Notice(f"{name}: {error}"))
+                add(Row(name, None, 0.0, str(error)))
             if interrupts():
                 break
+        nothing = not any(row.result for row in rows)
+        if stopped is not None:
+            if nothing:
+                raise stopped
+            named = ", ".join(missing)
+            reporter.tell(f"Warning: The run failed; answers are missing of: {named}.")
         reporter.close()
         if not options.as_json and not as_csv:
             width = columns(to_file=isinstance(output, OutputFile))
             for line in blocks(rows, questions, width):
                 output.write(f"{line.rstrip()}\n")
             output.flush()
-        if failure is not None and not any(row.result for row in rows):
+        if failure is not None and nothing:
             raise failure
         withheld = any(row.result and row.result.withheld is not None for row in rows)
-        return WITHHELD if withheld else 0
+    if stopped is not None:
+        raise stopped
+    return WITHHELD if withheld else 0
 
 
 def labels_of(questions: Sequence[str]) -> list[str]:

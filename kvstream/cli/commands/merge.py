@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,9 +53,10 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
 
     The texts follow each other in the order of the files. The method of the files evicts entries
     until all fit the budget. Each file keeps a share in proportion to the tokens that it has read.
-    Without --budget, the budget is the largest of the files. All files must have the same model,
-    method and questions. An answer sees the entries of the file that has most of the question's
-    words, unless the files were made for the question.
+    Without --budget, the budget is the largest of the files. All files must have the same models,
+    method and questions. Files of two models (--skim) also share the room for passages. An answer
+    sees the entries of the source that has most of the question's words, unless the files were made
+    for the question.
 
     \b
       kvstream merge first.kvs second.kvs -o both.kvs --budget 4k
@@ -84,7 +87,8 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
         budget = budget.tokens
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None))
-        announce(reporter, options)
+        if not any(kind.answering for kind in kinds):  # else another model than this one answers
+            announce(reporter, options)
         model = open_model(options)
         memory = model.merge(kinds, budget)
         digest = memory.save(target)
@@ -101,3 +105,14 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
                 f"{len(memory.sources)} sources, {memory.retained:,} kept in at least one head, "
                 f"{memory.evicted:,} evicted · budget {entries:,} entries ({size(most)})."
             )
+            if memory.answering is not None:
+                reporter.tell(kept_line(memory.answering))
+
+
+def kept_line(kept: Mapping[str, Any]) -> str:
+    """What is kept for the model that answers."""
+    return (
+        f"Kept for {kept['model']}: {kept['passages']:,} passages, {kept['bytes']:,} of "
+        f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
+        "read again."
+    )

@@ -75,6 +75,7 @@ class OutputFile:
             count = self.stream.write(text)
             self.stream.flush()
         except OSError as error:
+            self.wrote = False  # what is there is not whole
             raise self.failure(error) from error
         self.wrote = True
         return count

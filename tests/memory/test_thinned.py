@@ -1,0 +1,101 @@
+"""Logs of which some lines are read: what memory files and checkpoints know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.api.model import Model
+from kvstream.errors import SourceError, UsageError
+from kvstream.memory.saving import look, memory_state
+from kvstream.session.session import Session
+from kvstream.settings import RunSettings
+
+LINES = 300
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "app.log"
+    path.write_text("".join(f"2024-05-01 12:00:00 INFO a: beat {n}\n" for n in range(LINES)))
+    return path
+
+
+@pytest.fixture
+def model(session: Session, monkeypatch: pytest.MonkeyPatch) -> Model:
+    monkeypatch.setattr("kvstream.session.reading.PER_ENTRY", 0)  # a short log is thinned, too
+    return Model(session)
+
+
+def test_what_was_not_read_is_known_to_the_file(model: Model, log: Path, tmp_path: Path) -> None:
+    memory = model.read(log, budget=300, method="keydiff")
+    assert memory.lines is not None
+    assert memory.lines["lines"] == LINES
+    left_out = memory.lines["thinned"]
+    assert left_out > LINES // 2
+    path = tmp_path / "log.kvs"
+    memory.save(path)
+    recalled = model.recall(path)
+    assert recalled.lines == memory.lines
+    told = recalled.ask("What beats?", max_tokens=4).result.lines
+    assert told is not None
+    assert told["thinned"] == left_out
+    joined = model.merge([path, path]).lines
+    assert joined is not None
+    assert joined["thinned"] == 2 * left_out
+    recalled.read(log)
+    assert recalled.lines is not None
+    assert recalled.lines["lines"] == 2 * LINES
+    assert recalled.lines["thinned"] > 2 * left_out - 20
+
+
+def test_a_memory_reads_on_as_it_began(model: Model, log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.kvs"
+    memory = model.read(log, budget=300, method="keydiff", thin="off")
+    assert memory.lines is None
+    memory.save(path)
+    recalled, before = model.recall(path), memory.read_tokens
+    recalled.read(log)
+    assert recalled.lines is None
+    assert recalled.read_tokens > 2 * before - 20
+
+
+def test_another_thin_than_that_of_the_file_is_refused(
+    model: Model, log: Path, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    path = tmp_path / "log.kvs"
+    model.read(log, budget=300, method="keydiff").save(path)
+    for command in (("ask", "--memory", path, "Who?"), ("remember", "--memory", path, log)):
+        refused = cli(*map(str, command), "--thin", "off")
+        assert refused.code == 2
+        assert "was made with --thin auto, and off was given" in refused.stderr
+    checkpoint = tmp_path / "log.ckpt"
+    pressed = iter([False] * 4)
+    model.read(
+        log, budget=300, checkpoint=checkpoint, interrupted=lambda: next(pressed, True), thin="off"
+    )
+    with pytest.raises(UsageError, match="--thin was off, and is auto here"):
+        model.read(log, budget=300, checkpoint=checkpoint)
+
+
+def test_files_that_do_not_say_are_of_auto(model: Model, log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.kvs"
+    model.read(log, budget=300, method="keydiff").save(path)
+    file = look(path)
+    del file.content.state["run"]["thin"], file.content.state["trace"]["lines"]
+    old = model.session.recall(file, RunSettings())
+    assert old.run.thin == "auto"
+    assert old.trace.line_counts is None
+    assert memory_state(old)[0]["run"]["thin"] == "auto"
+
+
+def test_counts_that_cannot_be_are_refused(model: Model, log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "log.kvs"
+    model.read(log, budget=300, method="keydiff").save(path)
+    file = look(path)
+    file.content.state["trace"]["lines"] = [3, 4]
+    with pytest.raises(SourceError, match="of 3 lines it left out 4"):
+        model.session.recall(file, RunSettings())
