@@ -15,9 +15,11 @@ reads the text once a question, and all ways to choose passages start from that 
     alone, reread         it reads all of the text, without and with --reread (slow)
 
 Told of each row: F1, how often the answer, in the right paragraph, is among what was read (found),
-and seconds of processor time for reading and answering, without loading. The last table has the
-third of the questions that share the fewest content words with their paragraph. It stops after
---minutes of processor time, and goes on behind what --out holds. See docs/research/skim.md.
+seconds of processor time for reading and answering, without loading, and the F1 minus that of bm25
+on the same questions. The last table has the third of the questions that share the fewest content
+words with their paragraph. It stops after --minutes of processor time, and goes on behind what
+--out holds. With --first and --apart it asks questions that no other run asked. See
+docs/research/skim.md.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ parser.add_argument("--model", default="reader")
 parser.add_argument("--skim", default="pocket")
 parser.add_argument("--part", type=int, default=PART, help="read that part of the budget")
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--first", type=int, default=0, help="the first question of those drawn")
+parser.add_argument("--apart", default="", help="without paragraphs of these, SEED:LIMIT,...")
 parser.add_argument("--minutes", type=float, default=10**6)
 parser.add_argument("--out", type=Path)
 given = parser.parse_args()
@@ -86,17 +90,18 @@ def cases() -> Iterator[tuple[str, HumanContext, str, str, str]]:
     """(name, paragraph, text, question, answer), the same for every run of a seed."""
     corpus, rng = Corpus(given.data, heldout=True), random.Random(given.seed)
     filler = Filler("\n\n".join(corpus.books), "books", given.seed)
-    drawn = []
-    for name in given.sets.split(","):
-        contexts = [
-            c
-            for c in corpus.human(name)
-            if any(a in c.text for _, a in c.questions if a != REFUSAL)
-        ]
-        drawn.append((name, rng.sample(contexts, min(given.limit, len(contexts))), corpus))
+    names = given.sets.split(",")
+    usable = [[c for c in corpus.human(name) if list(_inside(c))] for name in names]
+    others: set[str] = set()
+    for other in filter(None, given.apart.split(",")):
+        seed, limit = map(int, other.split(":"))
+        for contexts in _drawn(usable, random.Random(seed), limit):
+            others |= {c.text for c in contexts[: -(-limit // len(names))]}
+    usable = [[c for c in contexts if c.text not in others] for contexts in usable]
+    drawn = _drawn(usable, rng, given.limit)
     for number in range(given.limit):
-        name, contexts, corpus = drawn[number % len(drawn)]
-        context = contexts[number // len(drawn) % len(contexts)]
+        name, contexts = names[number % len(names)], drawn[number % len(names)]
+        context = contexts[number // len(names) % len(contexts)]
         question, answer = rng.choice(list(_inside(context)))
         if given.stories:
             story = [c for c in corpus.human(name) if c.doc_id == context.doc_id]
@@ -105,6 +110,13 @@ def cases() -> Iterator[tuple[str, HumanContext, str, str, str]]:
             book = filler.cut(pair.skimmer.tokenizer, given.tokens, rng)
             text = insert(book, pair.skimmer.tokenizer, [(rng.random(), context.text)])
         yield name, context, text, question, answer
+
+
+def _drawn(
+    usable: list[list[HumanContext]], rng: random.Random, limit: int
+) -> list[list[HumanContext]]:
+    """Paragraphs of each set."""
+    return [rng.sample(contexts, min(limit, len(contexts))) for contexts in usable]
 
 
 def _inside(context: HumanContext) -> Iterator[tuple[str, str]]:
@@ -248,7 +260,7 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
 def table(records: list[dict[str, Any]], title: str) -> None:
     """F1 with its interval, found, and time, of every row."""
     print(f"\n{title}: {len(records)} questions, budget {given.budget:,}")
-    print(f"{'':8} {'F1 (95%)':>22} {'found':>7} {'cpu s':>7}")
+    print(f"{'':8} {'F1 (95%)':>22} {'found':>7} {'cpu s':>7}  F1 minus that of BM25")
     for row in (r for r in ALL if r in rows):
         own = [(r["rows"][row], r["document"]) for r in records if row in r["rows"]]
         if not own:
@@ -257,8 +269,15 @@ def table(records: list[dict[str, Any]], title: str) -> None:
         places = [o["found"] for o, _ in own if o["found"] is not None]
         found = f"{sum(places)}/{len(places)}" if places else "-"
         seconds = sum(o["cpu_s"] for o, _ in own) / len(own)
-        f1 = f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
-        print(f"{row:8} {f1:>22} {found:>7} {seconds:>7.1f}")
+        f1 = _in_percent(mean, low, high)
+        both = [r for r in records if {row, "bm25"} <= set(r["rows"]) and row != "bm25"]
+        less = [r["rows"][row]["f1"] - r["rows"]["bm25"]["f1"] for r in both]
+        than = _in_percent(*mean_interval(less, [r["document"] for r in both])) if both else ""
+        print(f"{row:8} {f1:>22} {found:>7} {seconds:>7.1f}  {than}")
+
+
+def _in_percent(mean: float, low: float, high: float) -> str:
+    return f"{100 * mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def main() -> None:
@@ -266,7 +285,7 @@ def main() -> None:
     if given.out is not None and given.out.is_file():
         done = [json.loads(line) for line in given.out.read_text("utf-8").splitlines()]
     for number, case in enumerate(cases()):
-        if number < len(done):
+        if number < given.first + len(done):
             continue
         if time.process_time() > 60 * given.minutes:
             print(f"Stopped after {given.minutes:g} minutes of processor time.")
