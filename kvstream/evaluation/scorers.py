@@ -172,11 +172,16 @@ def keys_under(
 
 
 def lessons(
-    model: BoundedModel, tokenizer: Tokenizer, corpus: Corpus, count: int, seed: int
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    count: int,
+    seed: int,
+    longest: int = max(LENGTHS),
 ) -> Iterator[Lesson]:
-    """`count` documents, read."""
+    """`count` documents, read; none has many more than `longest` tokens."""
     draw = random.Random(f"foresight {seed}")
-    longest = model.trained_length - ROOM
+    longest = min(longest, model.trained_length - ROOM)
     while count:
         tokens = min(draw.choice(LENGTHS), longest)
         ids, asked = document(corpus, tokenizer, draw, tokens)

@@ -61,7 +61,7 @@ def test_a_scorer_is_a_projection_a_convolution_and_a_sum() -> None:
         torch.testing.assert_close(said, (scorer.w3 @ (found[t] + beside.relu()) + scorer.b3)[0])
 
 
-@pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130, 200])
+@pytest.mark.parametrize("length", [1, 3, 255, 256, 257, 520, 800])
 def test_blocks_change_no_score(length: int) -> None:
     torch.manual_seed(0)
     scorer, keys = Scorer(6, hidden=4), torch.randn(2, length, 3)
@@ -198,3 +198,8 @@ def test_training_learns_what_questions_look_at(
     assert sum(learned) > sum(chance)
     rows, real = cut(1000, random.Random(0))
     assert rows[real.bool()].tolist() == list(range(1000))
+
+
+def test_a_lesson_is_no_longer_than_it_may_be(pocket: Session, data: Path) -> None:
+    (made,) = lessons(pocket.model, pocket.tokenizer, Corpus(data), 1, seed=5, longest=600)
+    assert 0 < made.attention.shape[1] <= 600 + scorers.ANSWER

@@ -21,7 +21,7 @@ FILE = "foresight.safetensors"
 WIDTH = 9
 """Tokens that a score depends on: four to each side."""
 
-BLOCK = 64
+BLOCK = 256
 """Tokens that are scored at once while a text is read."""
 
 

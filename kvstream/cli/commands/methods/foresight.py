@@ -10,6 +10,7 @@ import click
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -38,6 +39,10 @@ KEPT = 1 / 8
 @option(
     "--texts", type=click.IntRange(min=1), default=240, show_default=True, metavar="N",
     section="Training", help="Documents to learn from.",
+)  # fmt: skip
+@option(
+    "--tokens", type=CountType(), default="3584", show_default=True, metavar="N",
+    section="Training", help="Tokens of a document at most.",
 )  # fmt: skip
 @option(
     "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
@@ -76,7 +81,9 @@ def train(**values: Any) -> int:  # fmt: skip
     read: list[list[scorers.Lesson]] = []
     for corpus, count in zip(corpora, (texts, HELD), strict=True):
         read.append([])
-        made = scorers.lessons(session.model, session.tokenizer, corpus, count, seed)
+        made = scorers.lessons(
+            session.model, session.tokenizer, corpus, count, seed, values["tokens"]
+        )
         for lesson in made:
             read[-1].append(lesson)
             if not values["quiet"] and len(read[-1]) % 20 == 0:
