@@ -45,6 +45,10 @@ KEPT = 1 / 8
     section="Training", help="Tokens of a document at most.",
 )  # fmt: skip
 @option(
+    "--by-layer", is_flag=True, section="Training",
+    help="Let each layer keep its own tokens: for models of many layers.",
+)  # fmt: skip
+@option(
     "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
     section="Training", help="Passes over them.",
 )  # fmt: skip
@@ -82,13 +86,16 @@ def train(**values: Any) -> int:  # fmt: skip
     for corpus, count in zip(corpora, (texts, HELD), strict=True):
         read.append([])
         made = scorers.lessons(
-            session.model, session.tokenizer, corpus, count, seed, values["tokens"]
-        )
+            session.model, session.tokenizer, corpus, count, seed, values["tokens"],
+            by_layer=values["by_layer"],
+        )  # fmt: skip
         for lesson in made:
             read[-1].append(lesson)
             if not values["quiet"] and len(read[-1]) % 20 == 0:
                 say(f"text {len(read[-1])} of {count}")
-    recipe = scorers.Recipe(texts=texts, epochs=values["epochs"], seed=seed)
+    recipe = scorers.Recipe(
+        texts=texts, epochs=values["epochs"], seed=seed, by_layer=values["by_layer"]
+    )
     for now in scorers.train(session.model, read[0], recipe):
         if not values["quiet"]:
             say(f"epoch {now.epoch} of {recipe.epochs}: loss {now.loss:.4f}, {now.seconds:.0f} s")
