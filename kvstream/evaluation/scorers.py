@@ -27,7 +27,7 @@ from kvstream.evaluation.synthetic.mixture import planted
 from kvstream.evaluation.synthetic.training_facts import Planted
 from kvstream.methods.base import EntryTensor, Step
 from kvstream.methods.keydiff import KeyDiff
-from kvstream.methods.tools.scorer import Scorer, new_scorer
+from kvstream.methods.tools.scorer import LayerScorers, Scorer, new_scorer
 from kvstream.model.attention import AttentionRequest
 from kvstream.model.bounded import BoundedModel
 from kvstream.run.prompt import REFUSAL, build_prompt
@@ -65,6 +65,8 @@ class Recipe:
     hidden: int = 32
     rate: float = 2e-3
     seed: int = 0
+    by_layer: bool = False
+    """Each layer chooses its own tokens; `Lesson.attention` has that of each."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,17 @@ class Lesson:
     keys: tuple[Tensor, ...]
     """Of each layer, [K, n, D] float16, unrotated."""
     attention: Tensor
-    """[Q, n]: of each question, the mean over all heads."""
+    """[Q, n]: of each question, the mean over all heads; [Q, L, n]: by layer."""
 
     @property
     def wanted(self) -> Tensor:
-        """[n]: 1 for tokens that a question looks at, and their neighbors."""
+        """[n] or [L, n]: 1 for tokens that a question looks at, and their neighbors."""
         return (_pooled(self.attention.amax(0)) > LOOKED_AT).float()
 
 
 def _pooled(scores: Tensor) -> Tensor:
-    return F.max_pool1d(scores[None, None], NEAR, 1, NEAR // 2)[0, 0]
+    rows = scores.reshape(1, -1, scores.shape[-1])
+    return F.max_pool1d(rows, NEAR, 1, NEAR // 2).view(scores.shape)
 
 
 # Documents
@@ -128,9 +131,17 @@ def document(
 
 
 def attention(
-    model: BoundedModel, tokenizer: Tokenizer, ids: Sequence[int], asked: Sequence[QuestionAnswer]
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    asked: Sequence[QuestionAnswer],
+    *,
+    by_layer: bool = False,
 ) -> Tensor:
-    """[Q, n]: the share of its attention to a text that a question pays to each token."""
+    """[Q, n]: the share of its attention to a text that a question pays to each token.
+
+    `by_layer`: [Q, L, n], of all attention of a layer.
+    """
     prompt = build_prompt(tokenizer)
     first, end = len(prompt.head), len(prompt.head) + len(ids)
     rows = [
@@ -145,7 +156,10 @@ def attention(
             model.forward(row, cache, AttentionRequest((len(row),)))
         paid = [s.window_attention for s in cache.stores if s.spec.window is None]
         parts = [each[:, first:end].cpu() for each in paid if each is not None]
-        shares.append(torch.cat([p / p.sum(-1, keepdim=True) for p in parts]).mean(0))
+        if by_layer:
+            shares.append(torch.stack([p.sum(0) / p.sum() for p in parts]))
+        else:
+            shares.append(torch.cat([p / p.sum(-1, keepdim=True) for p in parts]).mean(0))
     return torch.stack(shares)
 
 
@@ -172,16 +186,23 @@ def keys_under(
 
 
 def lessons(
-    model: BoundedModel, tokenizer: Tokenizer, corpus: Corpus, count: int, seed: int
+    model: BoundedModel,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    count: int,
+    seed: int,
+    longest: int = max(LENGTHS),
+    *,
+    by_layer: bool = False,
 ) -> Iterator[Lesson]:
-    """`count` documents, read."""
+    """`count` documents, read; none has many more than `longest` tokens."""
     draw = random.Random(f"foresight {seed}")
-    longest = model.trained_length - ROOM
+    longest = min(longest, model.trained_length - ROOM)
     while count:
         tokens = min(draw.choice(LENGTHS), longest)
         ids, asked = document(corpus, tokenizer, draw, tokens)
         if asked:
-            found = attention(model, tokenizer, ids, asked)
+            found = attention(model, tokenizer, ids, asked, by_layer=by_layer)
             yield Lesson(keys_under(model, tokenizer, ids, draw.choice(BUDGETS)), found)
             count -= 1
 
@@ -221,18 +242,22 @@ def _train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> It
         for at in order:
             for group in optimizer.param_groups:
                 group["lr"] = recipe.rate * min(1, done / 50) * (1 - done / steps)
-            rows, real = cut(len(wanted[at]), draw)
-            said = torch.zeros(len(rows))
+            rows, real = cut(wanted[at].shape[-1], draw)
+            each = []
             for part, (mean, size), seen in zip(parts, scales, learned[at].keys, strict=True):
-                said = said + part(F.dropout((seen.float() - mean) / size, DROPPED)[:, rows], real)
-            apart = F.binary_cross_entropy_with_logits(said, wanted[at][rows], reduction="none")
-            loss = (apart * real).sum() / real.sum()
+                each.append(part(F.dropout((seen.float() - mean) / size, DROPPED)[:, rows], real))
+            said = torch.stack(each)
+            said = said if recipe.by_layer else said.sum(0)
+            aim = wanted[at][..., rows]
+            apart = F.binary_cross_entropy_with_logits(said, aim, reduction="none")
+            loss = (apart * real).sum() / real.expand_as(apart).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total, done = total + loss.item(), done + 1
         pairs = zip(layers, parts, scales, strict=True)
-        folded = nn.ModuleDict({str(la.index): _folded(p, *s) for la, p, s in pairs})
+        kind = LayerScorers if recipe.by_layer else nn.ModuleDict
+        folded = kind({str(la.index): _folded(p, *s) for la, p, s in pairs})
         yield Trained(folded, epoch + 1, total / len(order), time.perf_counter() - started)
 
 
@@ -268,17 +293,18 @@ def cut(length: int, draw: random.Random) -> tuple[Tensor, Tensor]:
 def recovered(scorers: nn.ModuleDict, held: Sequence[Lesson], share: float) -> list[float]:
     """Of each document, what part of the attention of questions a `share` of its tokens gets.
 
-    Only attention above `LOOKED_AT` counts, and questions count alike.
+    Only attention above `LOOKED_AT` counts; questions, and their layers, count alike.
     """
     found = []
     for lesson in held:
         with torch.no_grad():
             parts = zip(scorers.values(), lesson.keys, strict=True)
-            score = _pooled(torch.stack([s.cpu()(seen) for s, seen in parts]).sum(0))
-        kept = torch.zeros_like(score)
-        kept[score.topk(max(1, int(share * len(score)))).indices] = 1
+            score = torch.stack([s.cpu()(seen) for s, seen in parts])
+            score = _pooled(score if isinstance(scorers, LayerScorers) else score.sum(0))
+        best = score.topk(max(1, int(share * score.shape[-1]))).indices
+        kept = torch.zeros_like(score).scatter_(-1, best, 1)
         looked = lesson.attention * (lesson.attention > LOOKED_AT)
-        looked = looked[looked.sum(-1) > 0]
-        if len(looked):
-            found.append(((looked * kept).sum(-1) / looked.sum(-1)).mean().item())
+        every, got = looked.sum(-1), (looked * kept).sum(-1)
+        if (every > 0).any():
+            found.append((got[every > 0] / every[every > 0]).mean().item())
     return found

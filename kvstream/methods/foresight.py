@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kvstream.methods.base import EntryTensor, ModelFacts, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scorer import Scorer, load_scorers
+from kvstream.methods.tools.scorer import LayerScorers, Scorer, load_scorers
 from kvstream.methods.tools.scoring import pool, pooling_width
 
 POSITIVE = 16.0
@@ -24,7 +24,8 @@ class Foresight(ScoredMethod):
     learned from questions: it predicts how much a question and its answer attend to a token, the
     highest over all questions about a text. Its input is the unrotated keys of a layer, of a token
     and its neighbors; the sum over the layers is the score. An entry gets its score once, when its
-    chunk is read. All heads of all layers keep the same tokens.
+    chunk is read. All heads of all layers keep the same tokens, or all heads of a layer do: the
+    network says which.
 
     ``kvstream methods train foresight`` trains the network for a model. Without a network, kvstream
     refuses the method.
@@ -64,7 +65,7 @@ class Foresight(ScoredMethod):
         step.state["worth"][..., -step.new :] = scorer.in_blocks(keys) + POSITIVE
 
     def votes(self, step: Step) -> Tensor | None:
-        return step.state["worth"]
+        return None if isinstance(step.learned, LayerScorers) else step.state["worth"]
 
     def score(self, step: Step) -> Tensor:
         found = step.state["worth"] if step.agreed is None else step.agreed

@@ -25,6 +25,7 @@ from kvstream.methods.base import Step
 from kvstream.methods.foresight import Foresight
 from kvstream.methods.tools.scorer import (
     FILE,
+    LayerScorers,
     Scorer,
     load_scorers,
     new_scorer,
@@ -61,7 +62,7 @@ def test_a_scorer_is_a_projection_a_convolution_and_a_sum() -> None:
         torch.testing.assert_close(said, (scorer.w3 @ (found[t] + beside.relu()) + scorer.b3)[0])
 
 
-@pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130, 200])
+@pytest.mark.parametrize("length", [1, 3, 255, 256, 257, 520, 800])
 def test_blocks_change_no_score(length: int) -> None:
     torch.manual_seed(0)
     scorer, keys = Scorer(6, hidden=4), torch.randn(2, length, 3)
@@ -124,6 +125,29 @@ def test_what_stays_has_the_highest_sum_over_the_layers(width: int) -> None:
     assert looked
 
 
+def test_scorers_of_layers_keep_the_best_of_each_layer(tmp_path: Path) -> None:
+    """Whatever the scores of other layers say."""
+    model = bounded("llama")
+    layers = model.facts.layers
+    save_scorers(LayerScorers({str(la.index): new_scorer(la, 4) for la in layers}), tmp_path / FILE)
+    looked = set()
+
+    class Watched(Foresight):
+        def select(self, step: Step, keep: int) -> Tensor:
+            chosen = super().select(step, keep)
+            (worth,) = step.state["worth"][0, :1]
+            best = worth.topk(keep).values.sort().values
+            assert torch.equal(worth[chosen[0, 0]].sort().values, best)
+            looked.add(step.layers)
+            return chosen
+
+    reader = read(model, tokens(400, seed=4), 128, Watched(pool=1, scorers=str(tmp_path / FILE)))
+    assert len(looked) == len(layers)
+    held = [s.origin[:, : s.used].tolist() for s in reader.compressible]
+    assert all(head == of[0] for of in held for head in of)
+    assert held[0] != held[1]
+
+
 def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     facts = replace(bounded("llama").facts, folder=str(tmp_path))
     with pytest.raises(UsageError, match=r"methods train foresight.*--method keydiff"):
@@ -135,11 +159,15 @@ def test_a_model_without_scorers_is_refused_and_told_what_to_do(tmp_path: Path) 
         load_scorers(facts)
 
 
-def test_scorers_go_through_a_file_and_into_their_model_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [nn.ModuleDict, LayerScorers])
+def test_scorers_go_through_a_file_and_into_their_model_alone(
+    tmp_path: Path, kind: type[nn.ModuleDict]
+) -> None:
     facts = bounded("llama").facts
-    made = nn.ModuleDict({str(layer.index): new_scorer(layer, 4) for layer in facts.layers})
+    made = kind({str(layer.index): new_scorer(layer, 4) for layer in facts.layers})
     save_scorers(made, tmp_path / FILE)
     loaded = load_scorers(facts, str(tmp_path / FILE))
+    assert type(loaded) is kind
     assert loaded.state_dict().keys() == made.state_dict().keys()
     for name, weights in loaded.state_dict().items():
         torch.testing.assert_close(weights, made.state_dict()[name].half().float())
@@ -182,19 +210,28 @@ def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: 
     assert shares["foresight"] > shares["keydiff"]
 
 
+@pytest.mark.parametrize("by_layer", [False, True])
 def test_training_learns_what_questions_look_at(
-    pocket: Session, data: Path, monkeypatch: pytest.MonkeyPatch
+    pocket: Session, data: Path, monkeypatch: pytest.MonkeyPatch, by_layer: bool
 ) -> None:
     monkeypatch.setattr(scorers, "LENGTHS", (1000, 1500))
-    made = list(lessons(pocket.model, pocket.tokenizer, Corpus(data), 2, seed=5))
+    corpus = Corpus(data)
+    made = list(lessons(pocket.model, pocket.tokenizer, corpus, 2, seed=5, by_layer=by_layer))
     for lesson in made:
+        torch.testing.assert_close(lesson.attention.sum(-1).min(), torch.tensor(1.0))
         assert len(lesson.keys) == len(pocket.model.layers)
-        assert {k.shape[1] for k in lesson.keys} == {lesson.attention.shape[1]}
+        assert {k.shape[1] for k in lesson.keys} == {lesson.attention.shape[-1]}
         assert 0 < lesson.wanted.mean() < 0.5
-    epochs = list(train(pocket.model, made, Recipe(epochs=25)))
+    epochs = list(train(pocket.model, made, Recipe(epochs=25, by_layer=by_layer)))
+    assert isinstance(epochs[-1].scorers, LayerScorers) == by_layer
     assert epochs[-1].loss < epochs[0].loss / 2
     chance = recovered(epochs[0].scorers, made, 1 / 8)
     learned = recovered(epochs[-1].scorers, made, 1 / 8)
     assert sum(learned) > sum(chance)
     rows, real = cut(1000, random.Random(0))
     assert rows[real.bool()].tolist() == list(range(1000))
+
+
+def test_a_lesson_is_no_longer_than_it_may_be(pocket: Session, data: Path) -> None:
+    (made,) = lessons(pocket.model, pocket.tokenizer, Corpus(data), 1, seed=5, longest=600)
+    assert 0 < made.attention.shape[1] <= 600 + scorers.ANSWER

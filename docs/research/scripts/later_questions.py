@@ -25,7 +25,8 @@ from pathlib import Path
 
 import torch
 
-from kvstream.answer.support import abstains
+from kvstream.answer.sampling import RefusalLimit, make_sampler
+from kvstream.answer.support import Calibration, abstains
 from kvstream.evaluation.datasets import load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
@@ -34,6 +35,7 @@ from kvstream.evaluation.metrics import contains, f1
 from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.synthetic.document import make_facts
 from kvstream.evaluation.synthetic.splits import is_heldout
+from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
@@ -102,6 +104,16 @@ def case(spec: str, budget: int) -> RunSettings:
     return RunSettings(Budget(tokens=budget), method, pairs, max_tokens=16)
 
 
+def refusal_limit(session: Session) -> RefusalLimit | None:
+    """That of the program, for models that were calibrated."""
+    model, encode = session.model, session.tokenizer.encode
+    found = Calibration.of(model.facts.folder, model.fingerprint)
+    if found is None or not found.refusal_limit:
+        return None
+    begun = {encode(start + REFUSAL)[0] for start in ("", " ")}
+    return RefusalLimit(tuple(sorted(begun)), found.refusal_limit)
+
+
 def read_and_ask(
     session: Session, run: RunSettings, ids: Sequence[int], asked: Sequence[Question]
 ) -> Record:
@@ -113,11 +125,11 @@ def read_and_ask(
     for _ in reader.read(IdFeed(ids)):
         pass
     seconds = time.process_time() - started
-    stop = frozenset(session.tokenizer.eos_ids)
+    stop, limit = frozenset(plan.prompt.stop_ids), refusal_limit(session)
     answers = []
     for question in asked:
         tail = plan.prompt.tail(question.text)
-        said = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, run.max_tokens))
+        said = list(reader.answer(tail, make_sampler(run, limit), stop, run.max_tokens))
         answer = session.tokenizer.decode(said).strip()
         lead = "" if plan.prompt.style == "chat" else " "
         words = session.tokenizer.encode(lead + question.answers[0], continuing=True)
@@ -141,6 +153,7 @@ def read_and_ask(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-m", "--model", default="pocket")
+    parser.add_argument("--quantize", help="as in kvstream ask")
     parser.add_argument("--cases", nargs="+", required=True, help="METHOD[:SETTING=VALUE,...]")
     parser.add_argument("--tokens", type=int, default=3072)
     parser.add_argument("--budget", type=int, default=512)
@@ -156,7 +169,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     texts = [text for text in given.text if is_heldout(Path(text).name.partition(".")[0])]
-    session, filler = Session.open(ModelSettings(name=given.model, threads=1)), Filler.of(texts)
+    settings = ModelSettings(name=given.model, quantize=given.quantize, threads=1)
+    session, filler = Session.open(settings), Filler.of(texts)
     put = Planted(given.paragraphs, given.questions, given.facts)
     made = cache(lambda trial: document(session, filler, given.qa, given.tokens, put, trial))
     facts, trials = ModelIdentity.of(session).identity(), []
@@ -166,6 +180,8 @@ def main() -> None:
                 **facts, "case": spec, "tokens": given.tokens, "budget": given.budget,
                 **vars(put), "trial": number,
             }  # fmt: skip
+            if given.quantize:
+                identity["quantize"] = given.quantize
             run = case(spec, given.budget)
 
             def go(run: RunSettings = run, number: int = number) -> Record:

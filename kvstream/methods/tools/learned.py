@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ class LearnedFile:
         `prefix` is that of the names of a layer's tensors, with ``{}`` for its number; `new` makes
         an untrained module that has the sizes of the stored tensors.
         """
-        stored = self._tensors()
+        stored = self.tensors
         found = {}
         for layer in self.model.layers:
             start = prefix.format(layer.index)
@@ -63,7 +64,9 @@ class LearnedFile:
             found[layer.index] = module.requires_grad_(False).to(layer.device)
         return found
 
-    def _tensors(self) -> dict[str, Tensor]:
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is stored, by name. Raises UsageError where nothing is, or is damaged."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 

@@ -1,7 +1,8 @@
 """What `foresight` learned for a model: from the keys of a layer, what questions will look at.
 
 A scorer of one layer sees the unrotated keys of all its heads, a token beside its neighbors. The
-sum over the layers is the logarithm of the odds that some question will attend to the token.
+sum over the layers is the logarithm of the odds that some question will attend to the token. Of
+`LayerScorers`, each one alone is that for its layer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILE = "foresight.safetensors"
 WIDTH = 9
 """Tokens that a score depends on: four to each side."""
 
-BLOCK = 64
+BLOCK = 256
 """Tokens that are scored at once while a text is read."""
 
 
@@ -65,6 +66,14 @@ class Scorer(nn.Module):
         return torch.cat(scores)
 
 
+class LayerScorers(nn.ModuleDict):
+    """Scorers that choose for their layers alone; their sum means nothing."""
+
+
+BY_LAYER = "layer."
+"""Before the names of their tensors in a file."""
+
+
 def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
     """The scorers of a model by layer. Raises UsageError where there are none, or of other shapes.
 
@@ -81,7 +90,10 @@ def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
         return new_scorer(layer, hidden, width)
 
     stored = LearnedFile(model, "foresight", "scorers", FILE, file, remedy, several=True)
-    return nn.ModuleDict({str(n): scorer for n, scorer in stored.layers("{}.", new).items()})
+    alone = any(name.startswith(BY_LAYER) for name in stored.tensors)
+    found = stored.layers(f"{BY_LAYER if alone else ''}{{}}.", new)
+    kind = LayerScorers if alone else nn.ModuleDict
+    return kind({str(n): scorer for n, scorer in found.items()})
 
 
 def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:
@@ -93,4 +105,6 @@ def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
     """Write scorers in float16, half of what they take."""
     from safetensors.torch import save_file
 
-    save_file({k: v.half().contiguous() for k, v in scorers.state_dict().items()}, path)
+    prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""
+    stored = {prefix + k: v.half().contiguous() for k, v in scorers.state_dict().items()}
+    save_file(stored, path)

@@ -10,6 +10,7 @@ import click
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
+from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import (
     model_settings,
     open_session,
@@ -38,6 +39,14 @@ KEPT = 1 / 8
 @option(
     "--texts", type=click.IntRange(min=1), default=240, show_default=True, metavar="N",
     section="Training", help="Documents to learn from.",
+)  # fmt: skip
+@option(
+    "--tokens", type=CountType(), default="3584", show_default=True, metavar="N",
+    section="Training", help="Tokens of a document at most.",
+)  # fmt: skip
+@option(
+    "--by-layer", is_flag=True, section="Training",
+    help="Let each layer keep its own tokens: for models of many layers.",
 )  # fmt: skip
 @option(
     "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
@@ -76,12 +85,17 @@ def train(**values: Any) -> int:  # fmt: skip
     read: list[list[scorers.Lesson]] = []
     for corpus, count in zip(corpora, (texts, HELD), strict=True):
         read.append([])
-        made = scorers.lessons(session.model, session.tokenizer, corpus, count, seed)
+        made = scorers.lessons(
+            session.model, session.tokenizer, corpus, count, seed, values["tokens"],
+            by_layer=values["by_layer"],
+        )  # fmt: skip
         for lesson in made:
             read[-1].append(lesson)
             if not values["quiet"] and len(read[-1]) % 20 == 0:
                 say(f"text {len(read[-1])} of {count}")
-    recipe = scorers.Recipe(texts=texts, epochs=values["epochs"], seed=seed)
+    recipe = scorers.Recipe(
+        texts=texts, epochs=values["epochs"], seed=seed, by_layer=values["by_layer"]
+    )
     for now in scorers.train(session.model, read[0], recipe):
         if not values["quiet"]:
             say(f"epoch {now.epoch} of {recipe.epochs}: loss {now.loss:.4f}, {now.seconds:.0f} s")
