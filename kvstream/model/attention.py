@@ -287,6 +287,8 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
     The two kernels skip the masked half of the new tokens' square and read no mask.
     """
     old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
+    if new == 1 and q.dtype not in HALF:
+        return _single(q, k, v, scale)
     if new <= rows:
         return _merged(q, k, v, scale)
     out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
@@ -296,6 +298,15 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
         end = old + part.stop
         out[:, part], lse[:, part] = _merged(q[:, part], k[:, :end], v[:, :end], scale)
     return out, lse
+
+
+def _single(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention of one query, which sees all keys.
+
+    The heads of a group go to the kernel as queries of one head, so that it reads their keys once.
+    """
+    out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
+    return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
 
 
 def _rows(q: Tensor, k: Tensor, share: int = 1) -> int:

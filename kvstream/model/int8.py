@@ -55,13 +55,13 @@ class Int8Linear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._ones = torch.ones(self.out_features, dtype=torch.bfloat16)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], float32."""
         rows = x.reshape(-1, x.shape[-1])
-        if self.packs and len(rows) < FEW:
-            ones = torch.ones(self.out_features, dtype=torch.bfloat16)
-            out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, ones).float()
+        if self.packs and rows.shape[0] < FEW:
+            out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
         else:
             columns = largest_columns(rows)
             flat, scale = quantized(rows.index_fill(1, columns, 0))
