@@ -185,7 +185,7 @@ class Memory:
     @property
     def answering_model(self) -> str:
         """The name of the model that answers: another one where the first one skims for it."""
-        return self.model if self._skim is None else self._skim[0].reader.model_name
+        return self.model if self._skim is None else self._skim[0].answerer.model_name
 
     @property
     def method(self) -> str:

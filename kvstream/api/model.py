@@ -116,7 +116,7 @@ class Model:
         from kvstream.session.skimming import Skimming
 
         both = Skimming.open(settings, skim, skim_by)
-        return cls(both.reader, both, settings)
+        return cls(both.answerer, both, settings)
 
     @property
     def name(self) -> str:

@@ -62,10 +62,10 @@ class Skimming:
     It is not used where a text fits the budget of the answering model, which then reads it alone.
     """
 
-    def __init__(self, reader: Session, skimmer: Session, by: str = "both") -> None:
+    def __init__(self, answerer: Session, skimmer: Session, by: str = "both") -> None:
         if by not in BY:
             raise UsageError(f"skim_by is one of {', '.join(BY)}, not {by!r}.")
-        self.reader, self.skimmer, self.by = reader, skimmer, by
+        self.answerer, self.skimmer, self.by = answerer, skimmer, by
 
     @classmethod
     def open(cls, settings: ModelSettings, skim: ModelSettings, by: str = "both") -> Skimming:
@@ -85,13 +85,13 @@ class Skimming:
     @property
     def load_s(self) -> float:
         """Seconds that both took to load."""
-        return self.reader.load_s + self.skimmer.load_s
+        return self.answerer.load_s + self.skimmer.load_s
 
     def fits(self, sources: Replayed, request: Request) -> bool:
         """Whether the answering model holds the text whole; reads as much of it as that takes."""
-        plan = self.reader.settle(request)
+        plan = self.answerer.settle(request)
         sources.looking = True
-        stream = TokenStream(self.reader.tokenizer, sources)
+        stream = TokenStream(self.answerer.tokenizer, sources)
         count = len(stream.read(plan.sizes.budget + 1))
         sources.looking = False
         if not plan.method.evicts:
@@ -102,14 +102,14 @@ class Skimming:
         """Sizes, steps and memory of a run, without running it; of the model that reads all."""
         replayed = Replayed(sources)
         if self.fits(replayed, request):
-            return self.reader.plan(replayed, request)
+            return self.answerer.plan(replayed, request)
         return self._named(self.skimmer.plan(replayed, self.skims(request)))
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources once, then answer every question. Raises as `Session.ask`."""
         replayed = Replayed(sources)
         if self.fits(replayed, request):
-            yield from self.reader.ask(replayed, request)
+            yield from self.answerer.ask(replayed, request)
             return
         skimmed = yield from self._read(replayed, request)
         memory, questions = skimmed.memory, request.questions
@@ -132,7 +132,7 @@ class Skimming:
         """
         replayed = Replayed(sources)
         if self.fits(replayed, request):
-            return (yield from self.reader.read(replayed, request))
+            return (yield from self.answerer.read(replayed, request))
         skimmed = yield from self._read(replayed, self._halved(request))
         skimmed.stays = True
         return skimmed
@@ -166,11 +166,11 @@ class Skimming:
         return replace(request, run=replace(request.run, budget=half))
 
     def _named(self, event: Started) -> Started:
-        return replace(event, model=f"{self.skimmer.model_name} for {self.reader.model_name}")
+        return replace(event, model=f"{self.skimmer.model_name} for {self.answerer.model_name}")
 
     def _read(self, sources: Replayed, request: Request) -> Generator[Event, None, Skimmed]:
         skims = self.skims(request)
-        room = BYTES_A_TOKEN * self.reader.settle(request).sizes.budget
+        room = BYTES_A_TOKEN * self.answerer.settle(request).sizes.budget
         kept = KeptPassages(room, self.by, request.questions)
         return (yield from self._kept(sources, skims, Skimmed(kept, request)))
 
@@ -192,9 +192,9 @@ class Skimming:
         memory = skimmed.memory
         kept.note(memory, final=True)
         memory.beside = kept.beside(
-            self.reader.model_name,
-            self.reader.model.fingerprint,
-            self.reader.settle(skimmed.request).sizes.budget,
+            self.answerer.model_name,
+            self.answerer.model.fingerprint,
+            self.answerer.settle(skimmed.request).sizes.budget,
         )
         return skimmed
 
@@ -222,16 +222,16 @@ class Skimming:
 
     def chosen(self, skimmed: Skimmed, question: str, basis: Basis) -> Excerpts:
         request = self.whole(skimmed.request, question)
-        budget = self.reader.settle(request).sizes.budget
-        room = room_of(self.reader.model, self.reader.tokenizer, request)
+        budget = self.answerer.settle(request).sizes.budget
+        room = room_of(self.answerer.model, self.answerer.tokenizer, request)
         sizes = room, max(LEAST, budget // PART)
         return skimmed.kept.choose(
-            question, skimmed.memory, basis.regions, self.reader.tokenizer, sizes
+            question, skimmed.memory, basis.regions, self.answerer.tokenizer, sizes
         )
 
     def whole(self, request: Request, question: str) -> Request:
         """What the answering model is asked, about a text that it holds whole."""
-        plan = self.reader.settle(replace(request, questions=(question,)))
+        plan = self.answerer.settle(replace(request, questions=(question,)))
         return whole_request(request, question, plan.sizes.budget)
 
     def answered_from(
@@ -248,7 +248,7 @@ class Skimming:
         began = time.perf_counter()
         memory, request = skimmed.memory, skimmed.request
         whole = self.whole(request, first.question)
-        second = self.reader.read_excerpts(excerpts, whole, memory.trace.words)
+        second = self.answerer.read_excerpts(excerpts, whole, memory.trace.words)
         for event in answer(
             second, first.question, number, last=True, strict=request.strict, earlier=earlier
         ):
@@ -270,14 +270,14 @@ class Skimming:
         refusal = partial_refusal(second)
         if refusal and kept.dropped:
             refusal = (
-                f"The answer is not in the {second.read:,} tokens that {self.reader.model_name} "
+                f"The answer is not in the {second.read:,} tokens that {self.answerer.model_name} "
                 f"read; it may be in the rest, of which {kept.dropped:,} bytes were dropped and "
                 "cannot be read again. Read the text anew with a larger --budget.",
             )
         seen = {} if first.narrowed is None else {"narrowed": first.narrowed}
         return replace(
             answered_second(first, second, seconds),
-            model=self.reader.model_name,
+            model=self.answerer.model_name,
             narrowed=None,  # that was the small model's sight; passages are those of all sources
             load_s=self.load_s,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),

@@ -159,7 +159,7 @@ def test_the_small_models_cache_is_freed_first(
     questions = [f.question for f in make_facts(FACTS, SEED)[:2]]
     found = ask(pair, story, *questions)
     assert [r.question for r in found] == questions
-    layers = len(pair.reader.model.layers)
+    layers = len(pair.answerer.model.layers)
     assert len(made) == 3 * layers
     assert max(held) == held[layers - 1], "two caches were there at once"
 

@@ -173,8 +173,8 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
 def read(excerpts: Excerpts, question: str) -> Said:
     """The answering model's answer from excerpts."""
     whole = pair.whole(Request((question,), run), question)
-    memory = pair.reader.read_excerpts(excerpts, whole, None)
-    with Refusing(pair.reader.tokenizer) as refusing:
+    memory = pair.answerer.read_excerpts(excerpts, whole, None)
+    with Refusing(pair.answerer.tokenizer) as refusing:
         result, basis = answered(memory, question)
     found = shipped_signals(basis, result) if result.answer else {}
     return Said(result.answer, result.read, refusing.odds, found)
@@ -189,11 +189,11 @@ def bm25(path: str, question: str) -> Excerpts:
     scores = words.scores()
     order = sorted((i for i in range(len(every)) if scores[i] > 0), key=lambda i: (-scores[i], i))
     room = room_of(
-        pair.reader.model, pair.reader.tokenizer, pair.whole(Request((question,), run), question)
+        pair.answerer.model, pair.answerer.tokenizer, pair.whole(Request((question,), run), question)
     )
     sizes = room, max(LEAST, given.budget // given.part)
     ranked = [every[i] for i in order[:room]]
-    return Excerpts(fitting(ranked, pair.reader.tokenizer, sizes), sources.names, sources.bases)
+    return Excerpts(fitting(ranked, pair.answerer.tokenizer, sizes), sources.names, sources.bases)
 
 
 def has(excerpts: Excerpts, text: str, context: str, answer: str) -> bool:
@@ -251,7 +251,7 @@ def trial(name: str, context: HumanContext, text: str, question: str, answer: st
     }
     for row, (what, how, again) in alone.items():
         if row in rows:
-            work = lambda: ask(pair.reader, what, [question], how, again)[0]  # noqa: B023, E731
+            work = lambda: ask(pair.answerer, what, [question], how, again)[0]  # noqa: B023, E731
             result, seconds = timed(work)
             tell(row, result.answer, seconds, True if row == "right" else None)
     return record
