@@ -189,7 +189,9 @@ def bm25(path: str, question: str) -> Excerpts:
     scores = words.scores()
     order = sorted((i for i in range(len(every)) if scores[i] > 0), key=lambda i: (-scores[i], i))
     room = room_of(
-        pair.answerer.model, pair.answerer.tokenizer, pair.whole(Request((question,), run), question)
+        pair.answerer.model,
+        pair.answerer.tokenizer,
+        pair.whole(Request((question,), run), question),
     )
     sizes = room, max(LEAST, given.budget // given.part)
     ranked = [every[i] for i in order[:room]]
