@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvstream.answer.reread.excerpts import LENGTH, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Cited, Words, fused
 from kvstream.answer.reread.second_pass import LEAST, choose
+from kvstream.answer.support import Support
 from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate, make_facts
 from kvstream.events import Answered, AnswerStarted
@@ -196,6 +197,20 @@ def test_bm25_alone_reads_no_more_than_the_budget(session: Session, story: Path)
     assert result.method == "bm25"
     assert result.read <= result.peak_kv_tokens <= 512
     assert result.evicted == 0
+
+
+def test_bm25_withholds_a_doubtful_answer_with_strict(
+    session: Session, story: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Support, "doubts", property(lambda self: ("It is a guess",)))
+    run = RunSettings(Budget(tokens=512), max_tokens=24)
+    answers = {}
+    for strict in (False, True):
+        request = Request((FACT.question,), run, strict=strict)
+        events = session.ask_by_words(open_sources([str(story)]), request)
+        answers[strict] = next(e.result for e in events if isinstance(e, Answered))
+    assert answers[False].withheld is None
+    assert answers[True].withheld == answers[False].answer
 
 
 def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Path) -> None:

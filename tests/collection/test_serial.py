@@ -224,11 +224,12 @@ def test_every_option_of_a_result_is_in_its_name() -> None:
 
     others = {
         "questions": (), "command": "summarize", "system": "Be brief.", "layout": Layout("Text: "),
-        "extract": True, "passages": 3, "strict": True, "reread": "words", "thin": "auto",
+        "extract": True, "passages": 3, "strict": True, "reread": "words",
         "run": RunSettings(max_tokens=7),
     }  # fmt: skip
     plain = Request((WHO,))
     found = {settings(replace(plain, **{name: value})) for name, value in others.items()}
-    assert len(found | {settings(plain)}) == 1 + len(others)
+    found.add(settings(replace(plain, run=RunSettings(thin="auto"))))
+    assert len(found | {settings(plain)}) == 2 + len(others)
     untold = {"every", "checkpoint", "checkpoint_every", "interrupted"}
     assert {field.name for field in fields(Request)} == set(others) | untold

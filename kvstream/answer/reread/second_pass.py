@@ -100,7 +100,7 @@ def words_alone(
             raise SourceError("No part of the text has a word of the question; bm25 has no answer.")
         memory = read(excerpts, whole, forms)
         memory.prefill_s = time.perf_counter() - began
-        for event in answer(memory, question, number, last=True):
+        for event in answer(memory, question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 told = (*event.result.warnings, *partial_refusal(event.result))
                 event = Answered(replace(event.result, method="bm25", warnings=told))
