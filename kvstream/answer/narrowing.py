@@ -42,15 +42,15 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
     question, where no source has more of its words than the others, and where one reading evicted
     nothing: then the answer is that of the plain model.
     """
-    trace, cache = memory.trace, memory.reader.cache
-    scores = _scores(memory, question)
+    cache = memory.reader.cache
+    whole = cache.base == 0 or question in memory.plan.questions
+    scores = np.zeros(0) if whole else _scores(memory, question)
     best = np.flatnonzero(scores == scores.max(initial=0.0)).tolist()
-    whole = cache.base == 0
-    if whole or question in memory.plan.questions or len(best) == len(scores):
+    if len(best) == len(scores):
         yield None
         return
     order = np.argsort(-scores, kind="stable")
-    sources = [trace.names[i] for i in best]
+    sources = [memory.trace.names[i] for i in best]
     held = cache.held
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
         yield Narrowed(tuple(sources), entries, held)
