@@ -24,7 +24,9 @@ FILE = "support.json"
 SIGNALS = ("mean", "asked_in_first", "fresh", "sum")
 """What a calibration may weigh: the best of some twenty signals that were tried."""
 CLEAR = 0.5
-"""A passage is a clear one if it has so much of the answer's attention, and of the words asked."""
+"""The heaviest passage is clear if it has this share of the answer's attention, and this share of
+the question's words.
+"""
 LONGEST = 40
 """Characters of a word that a warning shows; an answer that loops can make one of hundreds."""
 _ABSTAINS = re.compile(
@@ -143,8 +145,10 @@ class Support:
     """That it is right; None where the model has no calibration."""
     doubtful: bool = False
     """Whether that is below the calibrated limit."""
-    clear: bool = True
-    """Whether one passage has most of the answer's attention."""
+    weight: float = 1.0
+    """Share of the answer's attention that the heaviest passage has."""
+    asked: float = 1.0
+    """Share of the question's words that this passage has."""
     absent: tuple[str, ...] = ()
     """Numbers and names of the answer that are not in the text."""
     known: str = "the text"
@@ -157,12 +161,20 @@ class Support:
         """Why the answer should be checked, each a clause."""
         found = ["The model gave no answer"] if self.silent else []
         if self.doubtful and self.probability is not None:
-            nothing = "" if self.clear else ", and no clear passage supports it"
-            found.append(f"Low confidence ({self.probability:.0%}){nothing}")
+            found.append(f"Low confidence ({self.probability:.0%}){self._passage}")
         if self.absent:
             words = _listed(self.absent)
             found.append(f"The answer has words that are not in {self.known}: {words}")
         return tuple(found)
+
+    @property
+    def _passage(self) -> str:
+        """What is wrong with the heaviest passage."""
+        if self.weight < CLEAR:
+            return ", and no clear passage supports it"
+        if self.asked < CLEAR:
+            return ", and the main passage has few words of the question"
+        return ""
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -206,7 +218,8 @@ def judge(
     return Support(
         probability,
         probability < calibration.threshold,
-        min(weight, found["asked_in_first"]) >= CLEAR,
+        weight,
+        found["asked_in_first"],
         missing,
         known,
     )

@@ -249,7 +249,7 @@ def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(
 
     wrong = asked("Who is the tenant?", "a month and is paid on the first day of every month")
     assert "Low confidence" in wrong.warnings[-1]
-    assert "and no clear passage supports it. Check the text." in wrong.warnings[-1]
+    assert "and the main passage has few words of the question. Check" in wrong.warnings[-1]
     assert asked("Who is the tenant?", "the tenant").warnings
     assert asked("When is the rent paid?", "on the first day of every month").warnings == ()
 
@@ -339,8 +339,12 @@ def test_a_probability_below_the_limit_is_a_doubt() -> None:
         calibration, replace(certain, confidence=1e-4), "Who is the tenant?", "M", None, "it"
     )
     assert told.doubts == ("Low confidence (0%)",), "one passage is clear"
-    assert Support(0.17, True, False).doubts == (
-        "Low confidence (17%), and no clear passage supports it",
+    spread = replace(certain, cited=(replace(passage, weight=0.4),))
+    told = judge(calibration, replace(spread, confidence=1e-4), "Who is the tenant?", "M", None, "")
+    assert told.doubts == ("Low confidence (0%), and no clear passage supports it",)
+    told = judge(calibration, replace(certain, confidence=1e-4), "Which pets live?", "M", None, "")
+    assert told.doubts == (
+        "Low confidence (0%), and the main passage has few words of the question",
     )
 
 
