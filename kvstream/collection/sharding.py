@@ -94,10 +94,8 @@ def read_shards(
         joiner = Joiner(started.budget_tokens)
         for task in tasks.values():
             assert task.target is not None
-            kind = look(task.target)
-            memory = session.recall(kind, request.run)
+            memory = session.recall(look(task.target), request.run)
             memory.command = request.command
-            memory.warnings[:0] = kind.content.notes["warnings"]
             joiner.add(memory)
         memory = joiner.finish()
     memory.prefill_s = time.perf_counter() - began

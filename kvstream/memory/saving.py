@@ -306,6 +306,7 @@ def recall(
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
         memory.beside = _beside(state, tensors)
+        memory.warnings += kind.content.notes["warnings"]
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")

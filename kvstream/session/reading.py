@@ -73,6 +73,7 @@ class Reading:
         memory, feed = self._new() if self.after is None else self._more(self.after)
         reader, trace = memory.reader, memory.trace
         self._lines = trace.line_counts
+        told = len(memory.warnings)
         run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
         start = started(reader, run)
         yield start
@@ -129,7 +130,7 @@ class Reading:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
         if system := self.plan.prompt.broken(self.plan.system or ""):
             memory.warnings.append(broken_apart("system text", system))
-        for message in memory.warnings:
+        for message in memory.warnings[told:]:
             yield Notice(message)
         for message in self.sources.notes:
             yield Notice(message, note=True)

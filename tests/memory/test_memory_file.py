@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from kvstream.answer.answering import answer, question_tail
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
-from kvstream.events import Answered
+from kvstream.events import Answered, Notice
 from kvstream.input.sources import open_sources
 from kvstream.memory import file, saving
 from kvstream.memory.base import Memory
@@ -534,3 +534,22 @@ def test_history_is_forgotten_oldest_first_and_fits(session: Session, story: Pat
     before = saving.digest(memory)
     result(memory, OTHER, earlier=history)
     assert saving.digest(memory) == before
+
+
+def test_warnings_of_a_reading_come_back_with_its_memory(
+    session: Session, tmp_path: Path, story: Path
+) -> None:
+    odd = tmp_path / "odd.txt"
+    odd.write_bytes(b"The castle is old. \xff\xfe\xff " + b"Nobody lives there. " * 20)
+    memory = read(session, odd, run_of())
+    (warning,) = memory.warnings
+    assert "odd.txt" in warning
+    saving.save(memory, tmp_path / "odd.kvs")
+    kind = saving.look(tmp_path / "odd.kvs")
+    again = session.recall(kind, run_of())
+    assert again.warnings == [warning]
+    assert warning in result(again).warnings
+    request = Request((), run_of(), "remember")
+    events = session.read(open_sources([str(story)]), request, again)
+    said = [event.message for event in events if isinstance(event, Notice) and not event.note]
+    assert warning not in said, "it was told when the first text was read"
