@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
 from kvstream.answer.skim.joining import shares
-from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN
+from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
@@ -29,7 +29,7 @@ from kvstream.input.sources import NamedStream, open_sources
 from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
-from kvstream.session.session import Session
+from kvstream.session.session import Session, finished
 from kvstream.session.skimming import LEAST, PART, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
@@ -238,6 +238,30 @@ def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path)
     assert result.skim is not None
     assert result.skim["kept"]["dropped_bytes"] > 0
     assert any(piece["line_start"] == 31 for piece in result.skim["pieces"])
+
+
+def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: Path) -> None:
+    lines = ("The mill by the river is old. ", "A stranger came to the inn. ")
+    lines += ("The garden has apples in it. ", "Nobody saw the ferry leave. ")
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(line * 9 for line in lines))
+    run = RunSettings(Budget(tokens=600))
+    memory = finished(session.read(open_sources([str(path)]), Request((), run, "remember")))
+    question, start = "Who came to the inn?", path.read_text().index(lines[2])
+    cited = [Passage(0, start, start + 20, 1, 1, "", 1.0)]
+    firsts = {}
+    for by in BY:
+        for questions in ((), (question,)):
+            kept = KeptPassages(10_000, by, questions)
+            for block in open_sources([str(path)]):
+                kept.feed(block)
+            kept.note(memory, final=True)
+            assert len(kept) == len(lines)
+            chosen = kept.choose(question, memory, cited, session.tokenizer, (200, 1))
+            firsts[by, bool(questions)] = chosen.passages.take()[0].text.strip()
+    assert firsts["memory", True] == firsts["memory", False] == lines[2].strip()
+    assert firsts["words", True] == firsts["words", False] == lines[1].strip()
+    assert firsts["both", False] == lines[1].strip()
 
 
 # Chat and memory files.

@@ -8,8 +8,9 @@
 Both get the same ids: prompt, text, question. Both hold the same number of entries when the
 question comes, an eighth of prompt and text (`--ratio`), on average over the heads. kvstream never
 holds more than its budget; kvpress holds all of the text first. `full` is kvstream with all of the
-text in memory, `none` is kvpress without a press. The same command goes on where a run stopped. See
-docs/research/methods.md.
+text in memory, `none` is kvpress without a press. `skim` is the model with `pocket`, which reads
+the text for it under the same budget and keeps passages as text. The same command goes on where a
+run stopped. See docs/research/methods.md.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 
 from kvstream.api.options import request_of
+from kvstream.evaluation import harness
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.intervals import mean_interval
@@ -33,19 +35,23 @@ from kvstream.evaluation.records import Record, Records, Trial, measure
 from kvstream.evaluation.speed.outside import KVPRESS, Process, Program
 from kvstream.evaluation.suites.ruler import TASKS
 from kvstream.evaluation.suites.task import Sample, Task, score
+from kvstream.events import Answered
+from kvstream.input.sources import open_sources
 from kvstream.run.request import Request
-from kvstream.session.session import Session
+from kvstream.session.session import Session, finished
+from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 WORKER = Program("kvpress", Path(__file__).with_name("presses_worker.py"), *("",) * 2)
-FULL = "full"
+FULL, SKIM = "full", "skim"
 
 
-def run_of(session: Session, spec: str, max_tokens: int) -> RunSettings:
+def run_of(session: Session, spec: str, max_tokens: int, brief: bool = False) -> RunSettings:
     """The settings of ``METHOD[:NAME=VALUE,...]``, with `auto` as without a question."""
     method, _, settings = spec.partition(":")
     given = {f"{method}.{pair}".partition("=")[::2] for pair in settings.split(",") if pair}
     options: dict[str, Any] = {"method": method, "set": dict(given), "max_tokens": max_tokens}
+    options["brief"] = brief
     run: RunSettings = request_of(learned=session.foresees, command="remember", **options).run
     return run
 
@@ -62,8 +68,10 @@ def holding(session: Session, run: RunSettings, held: int) -> Request:
     return request
 
 
-def kvstream(session: Session, spec: str, sample: Sample, task: Task, ratio: float) -> Record:
-    ids, run = session.tokenizer.encode(sample.text), run_of(session, spec, task.max_tokens)
+def kvstream(
+    session: Session, spec: str, sample: Sample, task: Task, ratio: float, brief: bool
+) -> Record:
+    ids, run = session.tokenizer.encode(sample.text), run_of(session, spec, task.max_tokens, brief)
     if spec == FULL:
         request = Request((), room_for(session, run, len(ids)), command="remember")
     else:
@@ -74,7 +82,7 @@ def kvstream(session: Session, spec: str, sample: Sample, task: Task, ratio: flo
     for _ in reader.read(IdFeed(ids)):
         pass
     held = max(store.used for store in reader.compressible)
-    tail, stop = plan.prompt.tail(sample.question), frozenset(plan.prompt.stop_ids)
+    tail, stop = plan.prompt.tail(sample.question, brief=brief), frozenset(plan.prompt.stop_ids)
     said = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, task.max_tokens))
     answer = session.tokenizer.decode(said)
     return {
@@ -83,18 +91,47 @@ def kvstream(session: Session, spec: str, sample: Sample, task: Task, ratio: flo
     }  # fmt: skip
 
 
+@cache
+def skimmer() -> Session:
+    return Session.open(ModelSettings(name="pocket", threads=1))
+
+
+def skim(session: Session, sample: Sample, task: Task, ratio: float, brief: bool) -> Record:
+    """Two models: each has the budget that one has in `kvstream`."""
+    run = run_of(session, "keydiff:pool=15", task.max_tokens, brief)
+    head = len(session.settle(Request((), run, command="remember")).prompt.head)
+    tokens = len(session.tokenizer.encode(sample.text))
+    request = holding(session, run, round((head + tokens) / ratio))
+    assert request.run.budget is not None
+    auto = run_of(skimmer(), "auto", task.max_tokens, brief)
+    request = replace(request, run=replace(auto, budget=request.run.budget))
+    both = Skimming(session, skimmer())
+    with harness.document(sample.text) as path:
+        skimmed = finished(both.read(open_sources([path], text=True), request))
+    assert isinstance(skimmed, Skimmed)
+    events = both.answer(skimmed, sample.question)
+    told = next(event.result for event in events if isinstance(event, Answered))
+    skimmed.memory.release()
+    assert told.skim is not None
+    return {
+        "method": auto.method, "read": head + tokens, "held": told.skim["tokens"],
+        "kept": told.skim["kept"], "peak": told.skim["peak"],
+        "answer": told.answer, "score": score(told.answer, sample.answers),
+    }  # fmt: skip
+
+
 def kvpress(
     process: Process, session: Session, names: Sequence[str], sample: Sample, task: Task,
-    ratio: float,
+    ratio: float, brief: bool,
 ) -> Record:  # fmt: skip
     """The answers of all presses: they share the prefill."""
     prompt = session.settle(Request((), RunSettings(), command="remember")).prompt
     ids = [*prompt.head, *session.tokenizer.encode(sample.text)]
     found = process.ask(
         ask={
-            "ids": ids, "question": prompt.tail(sample.question), "tokens": task.max_tokens,
-            "stop": list(prompt.stop_ids), "kept": round(len(ids) / ratio), "presses": list(names),
-            "head": len(prompt.head),
+            "ids": ids, "question": prompt.tail(sample.question, brief=brief),
+            "tokens": task.max_tokens, "stop": list(prompt.stop_ids),
+            "kept": round(len(ids) / ratio), "presses": list(names), "head": len(prompt.head),
         }
     )  # fmt: skip
     answers = {name: session.tokenizer.decode(said) for name, said in found["answers"].items()}
@@ -112,8 +149,11 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ratio", type=float, default=8)
+    parser.add_argument("--brief", action="store_true", help="ask for a short phrase")
     parser.add_argument("--tasks", default="single,multikey,multivalue,multiquery")
-    parser.add_argument("--methods", default="full;auto", help="METHOD[:NAME=VALUE,...];...")
+    parser.add_argument(
+        "--methods", default="full;auto", help="METHOD[:NAME=VALUE,...];...; or skim"
+    )
     parser.add_argument("--presses", default="none,keydiff,snapkv,expected,adakv,compactor,kvzip")
     parser.add_argument("--text", nargs="*", default=[], help="that fills up the tasks")
     parser.add_argument("--kvpress-python")
@@ -135,6 +175,7 @@ def main() -> None:
         same = {
             **ModelIdentity.of(session).identity(), "tokens": given.tokens, "ratio": given.ratio,
             "seed": given.seed, "filler": filler.name, "quantize": given.quantize,
+            **({"brief": True} if given.brief else {}),
         }  # fmt: skip
         for number in range(given.trials):
             for task in tasks:
@@ -142,7 +183,10 @@ def main() -> None:
                     identity: Record = {**same, "task": task.name, "trial": number, "case": spec}
 
                     def go(spec: str = spec, task: Task = task, number: int = number) -> Record:
-                        return kvstream(session, spec, made(task, number), task, given.ratio)
+                        sample = made(task, number)
+                        if spec == SKIM:
+                            return skim(session, sample, task, given.ratio, given.brief)
+                        return kvstream(session, spec, sample, task, given.ratio, given.brief)
 
                     trials.append(Trial(identity, go))
                 if presses:
@@ -150,7 +194,9 @@ def main() -> None:
 
                     def pressed(task: Task = task, number: int = number) -> Record:
                         sample = made(task, number)
-                        return kvpress(process(), session, presses, sample, task, given.ratio)
+                        return kvpress(
+                            process(), session, presses, sample, task, given.ratio, given.brief
+                        )
 
                     trials.append(Trial(identity, pressed))
         records, found = Records(given.save), []

@@ -114,7 +114,9 @@ class KeptPassages:
 
         `cited` are passages that the small model's answer and question looked at, with weights.
         `tokenizer` is that of the model which will read them, `sizes` the tokens that they may have
-        together and those with which it is enough.
+        together and those with which it is enough. If the question was not known during the
+        reading, ``both`` goes by its words, and by memory only among those that have none
+        (docs/research/skim.md, Questions that come later).
         """
         every, rankings = self._kept, []
         if self.by != "memory":
@@ -124,9 +126,10 @@ class KeptPassages:
             rankings.append(
                 np.array([looked.weight(k.excerpt.start, k.excerpt.end) for k in every])
             )
-        scores = fused(rankings) if every else np.zeros(0)
-        last = _held(every, memory)  # where nothing else tells
-        order = sorted(range(len(every)), key=lambda i: (-scores[i], -last[i], i))
+        if self.by == "both" and every and question in self._asked:
+            rankings = [fused(rankings)]
+        # Where they do not tell, by what memory holds, then in the order of the document.
+        order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
         chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
         return Excerpts(chosen, memory.trace.names, memory.trace.bases)
 
