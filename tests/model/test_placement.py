@@ -56,10 +56,16 @@ def read(model: BoundedModel) -> tuple[Reader, list[int]]:
     return reader, answer
 
 
+@pytest.fixture(autouse=True)
+def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights keep their type, also on a CPU that computes faster in another one."""
+    monkeypatch.setattr(precision, "_slow_on_cpu", lambda: set())
+
+
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> tuple[BoundedModel, Reader, list[int]]:
     """The model without a limit, and what it reads and says."""
-    model = load(ModelSettings(str(folder), device="cpu"))
+    model = load(ModelSettings(str(folder), device="cpu", dtype="bfloat16"))
     return (model, *read(model))
 
 
