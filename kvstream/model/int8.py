@@ -127,7 +127,7 @@ def problem() -> str | None:
     except (RuntimeError, AttributeError) as exception:
         return f"this PyTorch cannot do it ({str(exception).splitlines()[0][:80]})"
     if times < WORTH:
-        return f"8-bit products are {times:.1f} times as fast as float32 on this CPU"
+        return f"8-bit products are {times:.2f} times as fast as float32 on this CPU"
     return None
 
 

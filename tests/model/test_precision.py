@@ -318,7 +318,7 @@ def test_int8_falls_back_where_it_is_slow_or_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(int8, "_seconds", lambda run: 1.0)
-    assert int8.problem() == "8-bit products are 1.0 times as fast as float32 on this CPU"
+    assert int8.problem() == "8-bit products are 1.00 times as fast as float32 on this CPU"
     monkeypatch.setattr(torch, "_int_mm", lambda a, b: torch.zeros(len(a), b.shape[1]))
     assert "products are wrong by" in (int8.problem() or "")
 
