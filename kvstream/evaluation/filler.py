@@ -83,7 +83,10 @@ def boundary(text: str, start: int) -> int:
 
 
 def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]) -> str:
-    """`text` with each needle put at its depth, counted in tokens, at the end of a sentence."""
+    """`text` with each needle put at its depth, counted in tokens, at the end of a sentence.
+
+    Needles of one place keep their order.
+    """
     starts = tokenizer.spans(text).starts
     # Byte offsets to characters: needles go between characters, never into one.
     raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
@@ -93,7 +96,8 @@ def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]
         token = round(depth * len(starts))
         at = int(characters[starts[token]]) if token < len(starts) else len(text)
         places.append((boundary(text, at) if at < len(text) else at, sentence))
-    for at, sentence in sorted(places, key=lambda place: place[0], reverse=True):
+    places.sort(key=lambda place: place[0])
+    for at, sentence in reversed(places):
         before = "" if at == 0 or text[at - 1].isspace() else " "
         after = "\n\n" if text[:at].endswith("\n\n") or at == 0 else " "
         text = f"{text[:at]}{before}{sentence}{after}{text[at:]}"

@@ -74,6 +74,13 @@ def test_needles_lie_at_their_depth_in_tokens(tokenizer: Any, depth: float) -> N
     assert len(tokenizer.encode(near)) == pytest.approx(100, abs=3)
 
 
+def test_needles_of_one_place_keep_their_order(tokenizer: Any) -> None:
+    text = "The old mill stood by the river. Nobody had opened its door for years. " * 5
+    planted = insert(text, tokenizer, [(0.5, "First."), (0.5, "Second."), (0.2, "Zeroth.")])
+    words = [word for word in planted.split() if word in ("Zeroth.", "First.", "Second.")]
+    assert words == ["Zeroth.", "First.", "Second."]
+
+
 def test_several_needles_are_all_there(tokenizer: Any) -> None:
     session = SimpleNamespace(tokenizer=tokenizer)
     plan = needle.Plan("fact", (1000,), (0.5,), needles=3)
