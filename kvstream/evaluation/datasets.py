@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kvstream.errors import SourceError
 from kvstream.evaluation import longbench
 from kvstream.input.sources import open_sources
 
+T = TypeVar("T")
 LETTERS = "ABCDEFGHIJ"
 NO_QUESTION = "What is the summary of the text?"
 _OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
@@ -56,22 +57,34 @@ class Item:
 
 def load(paths: Sequence[str]) -> Iterator[Item]:
     """Items of NDJSON files, packed or not. Raises SourceError with the line that is wrong."""
+    needs = (
+        "A record needs `context`, `question` (or `questions`) and `answers`, or the keys of "
+        "LongBench or L-Eval."
+    )
     for path in paths:
-        for number, line in enumerate(_lines(path), 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                yield item(record, f"{path}:{number}")
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-                raise SourceError(
-                    f"{path}, line {number}: {type(error).__name__} {error}. A record needs "
-                    "`context`, `question` (or `questions`) and `answers`, or the keys of "
-                    "LongBench or L-Eval."
-                ) from error
+        yield from parsed(path, item, needs)
 
 
-def _lines(path: str) -> Iterator[str]:
+def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]:
+    """What `parse` makes of each line of JSON and of its name; empty lines are skipped.
+
+    Raises SourceError with the line that is wrong, and what a record `needs`.
+    """
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            yield parse(json.loads(line), f"{path}:{number}")
+        except (
+            ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError,
+        ) as error:  # fmt: skip
+            raise SourceError(
+                f"{path}, line {number}: {type(error).__name__} {error}. {needs}"
+            ) from error
+
+
+def lines(path: str) -> Iterator[str]:
+    """The lines of a file, packed or not, without their ends. Raises SourceError."""
     rest = ""
     for block in open_sources([path], text=True):
         # Not splitlines: some of the line ends that it knows stand in the middle of JSON strings.

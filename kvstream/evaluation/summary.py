@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.errors import SourceError
 from kvstream.evaluation import metrics
+from kvstream.evaluation.datasets import parsed
 from kvstream.evaluation.harness import ModelIdentity, document
 from kvstream.evaluation.intervals import mean_interval
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
@@ -23,6 +22,7 @@ from kvstream.session.session import Session
 _LINE_NUMBER = re.compile(r"^\d+: ", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?])[\"'”’)]?\s+|\n{2,}")
 ROUGE = ("rouge_1", "rouge_2", "rouge_l")
+NEEDS = "A record needs `text` and `questions` with `summaries`, or `text` and `summary`."
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,8 @@ def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> 
     """
     stories = []
     for path in paths:
-        text = "".join(block.text for block in open_sources([path], text=True))
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    stories += _stories(json.loads(line), f"{path}:{number}", every)
-                except (ValueError, KeyError, TypeError) as error:
-                    raise SourceError(
-                        f"{path}, line {number}: {type(error).__name__} {error}. A record needs "
-                        "`text` and `questions` with `summaries`, or `text` and `summary`."
-                    ) from error
+        for found in parsed(path, partial(_stories, every=every), NEEDS):
+            stories += found
     if limit is not None and limit < len(stories):
         stories = random.Random(seed).sample(stories, limit)
     return stories
