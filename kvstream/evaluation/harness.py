@@ -50,11 +50,15 @@ def ask(
 
 
 def ask_later(
-    session: Session, text: str, questions: Sequence[str], run: RunSettings
+    session: Session,
+    text: str,
+    questions: Sequence[str],
+    run: RunSettings,
+    known: Sequence[str] = (),
 ) -> list[Result]:
-    """The same where no question is known while `text` is read."""
+    """The same where `text` is read without these questions, with others that are `known`."""
     with document(text) as path:
-        reading = Request((), run, command="remember")
+        reading = Request(tuple(known), run, command="remember")
         memory = finished(session.read(open_sources([path], text=True), reading))
         return _results(answers(memory, Request(tuple(questions), run)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections import Counter
@@ -15,13 +16,14 @@ from test_bench import rows_of
 from kvstream.cli.commands.bench.suite import SUITES as NAMED
 from kvstream.errors import UsageError
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.suites import SUITES, nolima, ruler, running
+from kvstream.evaluation.harness import ask_later
+from kvstream.evaluation.suites import LOADERS, SUITES, nolima, ruler, running
 from kvstream.evaluation.suites.task import Sample, Task, score
 from kvstream.evaluation.sweep import Case
-from kvstream.settings import RunSettings
+from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
-TASKS = [(suite, task) for suite, tasks in SUITES.items() for task in tasks]
+TASKS = [(s, task) for s, tasks in SUITES.items() if s not in LOADERS for task in tasks]
 TINY = ("--tokens", "512", "--budget", "256", "--trials", "1", "--threads", "1", "-q")
 
 
@@ -48,6 +50,41 @@ def test_a_sample_has_its_length_and_its_answers(tokenizer: Any, suite: str, tas
     assert not any(answer in sample.question for answer in sample.answers)
     room = sum(len(tokenizer.encode(f" {answer},")) for answer in sample.answers)
     assert room <= task.max_tokens, "the answer fits"
+
+
+SAMPLES = {
+    "single": "6befec9ccff3", "multikey": "4ac45d5d9d4f", "multivalue": "0ff0dc3e5d72",
+    "multiquery": "3ba2d60e707a", "tracking": "99150263202c", "common": "8f57a0e2e43b",
+    "frequent": "cb7cd85a8ba8", "places": "53911bd58432", "trades": "b66c5b24e786",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
+def test_a_seed_keeps_its_sample(tokenizer: Any, suite: str, task: Task, tmp_path: Path) -> None:
+    """Else trials that a file of --save has would not be those that are measured now."""
+    path = tmp_path / "mill.txt"
+    path.write_text("The old mill stood by the river. Nobody had opened its door for years.\n\n")
+    rng = random.Random(f"0 {suite} {task.name} 700 0")
+    sample = task.make(tokenizer, Filler.of([str(path)]), 700, rng)
+    said = repr((sample.text, sample.question, sample.answers))
+    assert hashlib.sha256(said.encode()).hexdigest()[:12] == SAMPLES[task.name]
+
+
+@pytest.mark.parametrize(("suite", "task"), TASKS, ids=lambda x: getattr(x, "name", x))
+def test_another_question_has_the_same_form(tokenizer: Any, suite: str, task: Task) -> None:
+    for seed in range(5):
+        sample = made(tokenizer, task, seed=seed)
+        assert sample.other != sample.question
+        assert sample.other.split()[:2] == sample.question.split()[:2]
+        assert not any(answer in sample.other for answer in sample.answers)
+
+
+def test_another_question_is_about_another_key_of_the_text(tokenizer: Any) -> None:
+    task = next(task for task in ruler.TASKS if task.name == "multikey")
+    for seed in range(5):
+        sample = made(tokenizer, task, seed=seed)
+        keys = re.findall(r"A secret number of the (\w+ \w+) is", sample.text)
+        assert sum(key in sample.other for key in keys) == 1
 
 
 @pytest.mark.parametrize(
@@ -144,6 +181,23 @@ def test_an_unknown_task_is_an_error() -> None:
         running.chosen("ruler", ruler.TASKS, ["vt"])
 
 
+def test_the_modes_of_a_trial_do_not_mix() -> None:
+    """Nor do they change the names of trials that files of --save have."""
+    session = SimpleNamespace(
+        model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict))
+    )
+    keys = {}
+    for mode in (running.KNOWN, running.LATER, running.OTHER):
+        (trial,) = running.trials(
+            session, Filler.of([]), "ruler", ruler.TASKS[:1], [Case(RunSettings())],  # type: ignore[arg-type]
+            tokens=512, count=1, seed=0, mode=mode,
+        )  # fmt: skip
+        assert trial.identity["later"] is (mode == running.LATER)
+        keys[mode] = trial.key
+    assert (keys["known"], keys["later"]) == ("ed7af41183f59584eb2a", "14c27449a314c16d4a26")
+    assert len(set(keys.values())) == 3
+
+
 def test_command(cli: Any, tmp_path: Path) -> None:
     save = tmp_path / "suite.jsonl"
     arguments = (
@@ -161,22 +215,51 @@ def test_command(cli: Any, tmp_path: Path) -> None:
     assert re.search(r"trades +1 ", table)
 
 
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("mode", [running.KNOWN, running.LATER, running.OTHER])
 def test_questions_come_before_or_after_the_reading(
-    later: bool, monkeypatch: pytest.MonkeyPatch
+    mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = []
 
     def way(name: str) -> Any:
-        def answer(session: Any, text: str, questions: list[str], run: Any) -> list[Any]:
-            called.append((name, text, questions))
+        def answer(
+            session: Any, text: str, questions: list[str], run: Any, known: Any = ()
+        ) -> list[Any]:
+            called.append((name, text, questions, known))
             return [SimpleNamespace(answer="It is red, and blue.")]
 
         return answer
 
     monkeypatch.setattr(running, "ask", way("known"))
     monkeypatch.setattr(running, "ask_later", way("later"))
-    sample = Sample("A text.", "Which colors?", ("red", "green"))
-    record = running._run(None, Case(RunSettings()), lambda: sample, later)  # type: ignore[arg-type]
-    assert called == [("later" if later else "known", "A text.", ["Which colors?"])]
+    sample = Sample("A text.", "Which colors?", ("red", "green"), "Which sizes?")
+    task = Task("colors", lambda *_: sample, 8)
+    record = running._run(None, Case(RunSettings()), task, lambda: sample, mode)  # type: ignore[arg-type]
+    expected = {
+        "known": ("known", "A text.", ["Which colors?"], ()),
+        "later": ("later", "A text.", ["Which colors?"], ()),
+        "other": ("later", "A text.", ["Which colors?"], ["Which sizes?"]),
+    }
+    assert called == [expected[mode]]
     assert (record["score"], record["refused"]) == (0.5, False)
+    assert record.get("known") == ("Which sizes?" if mode == "other" else None)
+
+
+def test_a_reading_knows_the_other_question_and_not_the_asked_one(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `remember -Q` reads, and `ask --memory` asks."""
+    requests = []
+    read = type(session).read
+
+    def watched(self: Any, sources: Any, request: Any) -> Any:
+        requests.append(request)
+        return read(self, sources, request)
+
+    monkeypatch.setattr(type(session), "read", watched)
+    text = "The door is red. The roof is blue. " * 60
+    run = RunSettings(budget=Budget(tokens=300), max_tokens=8)
+    (result,) = ask_later(session, text, ["What color is the door?"], run, ["Who sang?"])
+    (request,) = requests
+    assert (request.questions, request.command) == (("Who sang?",), "remember")
+    assert "red" in result.answer

@@ -1,11 +1,25 @@
-"""Suites of tasks with long texts, made anew from the descriptions in papers."""
+"""Suites of tasks with long texts: made anew from the descriptions in papers, or of public data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from kvstream.evaluation.suites import nolima, ruler
+from kvstream.evaluation.suites import babilong, nolima, qmsum, ruler, squality
 from kvstream.evaluation.suites.task import Task
 
-SUITES: Mapping[str, tuple[Task, ...]] = {"ruler": ruler.TASKS, "nolima": nolima.TASKS}
+SUITES: Mapping[str, tuple[Task, ...]] = {
+    "ruler": ruler.TASKS,
+    "nolima": nolima.TASKS,
+    "babilong": babilong.TASKS,
+    "qmsum": qmsum.TASKS,
+    "squality": squality.TASKS,
+}
 """The tasks of each suite, by name."""
+Load = Callable[[str, Sequence[Task], int], list[Task]]
+"""``(path, tasks, seed)``: the tasks with the data of the path."""
+LOADERS: Mapping[str, Load] = {
+    "babilong": babilong.load,
+    "qmsum": qmsum.load,
+    "squality": squality.load,
+}
+"""The suites whose tasks have no samples before a user's data are loaded."""

@@ -7,6 +7,7 @@ what the model knows of the world connects the two. The sentences are our own.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.suites.task import Sample, Task, hidden
@@ -38,14 +39,16 @@ def places(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random
     """A landmark in the text, its city or country in the question."""
     landmark, place = rng.choice(list(LANDMARKS.items()))
     needle = "{name} rented a small room right behind " + f"{landmark}."
-    return _who(tokenizer, filler, tokens, rng, needle, f"Who has been to {place}?")
+    asked = {place: f"Who has been to {place}?" for place in LANDMARKS.values()}
+    return _who(tokenizer, filler, tokens, rng, needle, asked, place)
 
 
 def trades(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
     """What someone did in the text, the trade in the question."""
     done, trade = rng.choice(list(TRADES.items()))
     needle = "That day {name} " + f"{done}, as every week."
-    return _who(tokenizer, filler, tokens, rng, needle, f"Who works as {trade}?")
+    asked = {trade: f"Who works as {trade}?" for trade in TRADES.values()}
+    return _who(tokenizer, filler, tokens, rng, needle, asked, trade)
 
 
 def _who(
@@ -54,8 +57,10 @@ def _who(
     tokens: int,
     rng: random.Random,
     needle: str,
-    question: str,
+    asked: Mapping[str, str],
+    wanted: str,
 ) -> Sample:
+    """`asked` has the question about everything; the needle answers that about `wanted`."""
     names = rng.sample(NAMES, len(NAMES))
     before = rng.getstate()
     text = hidden(tokenizer, filler, tokens, rng, [needle.format(name=names[0])])
@@ -63,7 +68,8 @@ def _who(
     if free[0] != names[0]:  # someone in the text has the name
         rng.setstate(before)
         text = hidden(tokenizer, filler, tokens, rng, [needle.format(name=free[0])])
-    return Sample(text, question, (free[0],))
+    other = rng.choice([question for thing, question in asked.items() if thing != wanted])
+    return Sample(text, asked[wanted], (free[0],), other)
 
 
 TASKS = (Task("places", places, 24), Task("trades", trades, 24))

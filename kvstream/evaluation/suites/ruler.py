@@ -60,13 +60,19 @@ def _needles(keys: int, values: int, asked: int) -> Make:
         answers = tuple(value for name, value in pairs if name in wanted)
         rng.shuffle(pairs)
         text = hidden(tokenizer, filler, tokens, rng, [_said(*pair) for pair in pairs])
-        of = _listed([f"the {name}" for name in wanted])
-        question = f"What is the secret number of {of}?"
-        if len(answers) > 1:
-            question = f"What are all {len(answers)} secret numbers of {of}?"
-        return Sample(text, question, answers)
+        # Drawn after the text, so that the text of a seed stays what earlier records have.
+        others = names[asked:] or [n for n in _keys(rng, 2 * keys) if n not in names]
+        count = len(answers)
+        return Sample(text, _asking(wanted, count), answers, _asking(others[:asked], count))
 
     return make
+
+
+def _asking(names: Sequence[str], count: int) -> str:
+    of = _listed([f"the {name}" for name in names])
+    if count == 1:
+        return f"What is the secret number of {of}?"
+    return f"What are all {count} secret numbers of {of}?"
 
 
 def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -81,7 +87,8 @@ def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
     chain += [f"VAR {new} = VAR {old}." for old, new in itertools.pairwise(names)]
     text = hidden(tokenizer, filler, tokens, rng, chain)
     question = f"Which {len(names)} variables have the value {value}?"
-    return Sample(text, question, tuple(names))
+    absent = 10_000 + (int(value) - 10_000 + rng.randrange(1, 90_000)) % 90_000
+    return Sample(text, question, tuple(names), question.replace(value, str(absent)))
 
 
 def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -100,7 +107,8 @@ def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random
 
     others = _most(len(known) - COMMON, lambda count: len(tokenizer.encode(text(count))) <= tokens)
     question = f"What are the {COMMON} most common words in the list?"
-    return Sample(text(others), question, tuple(known[:COMMON]))
+    other = question.replace("most", "least")
+    return Sample(text(others), question, tuple(known[:COMMON]), other)
 
 
 def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
@@ -124,7 +132,8 @@ def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
 
     count = _most(tokens, lambda count: len(tokenizer.encode(text(count))) <= tokens)
     question = f"What are the {FREQUENT} most frequent words in the text, apart from the dots?"
-    return Sample(text(count), question, tuple(coded[1 : FREQUENT + 1]))
+    other = question.replace("most", "least")
+    return Sample(text(count), question, tuple(coded[1 : FREQUENT + 1]), other)
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:

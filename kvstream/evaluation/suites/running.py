@@ -10,15 +10,25 @@ from functools import partial
 from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation.filler import Filler
-from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, ask_later, room_for
+from kvstream.evaluation.harness import (
+    ROOM,
+    ModelIdentity,
+    ask,
+    ask_by_words,
+    ask_later,
+    room_for,
+)
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
-from kvstream.evaluation.suites.task import Sample, Task, score
+from kvstream.evaluation.suites.task import Sample, Task
+from kvstream.evaluation.summary import ROUGE
 from kvstream.evaluation.sweep import BM25, STREAM, WHOLE, Case
 from kvstream.session.session import Session
 
 MEAN = "mean"
 """The row of all tasks together."""
+KNOWN, LATER, OTHER = "known", "later", "other"
+"""What is known while a text is read: its question, none, or only another one."""
 
 
 def chosen(suite: str, tasks: Sequence[Task], names: Sequence[str] | None) -> list[Task]:
@@ -40,20 +50,24 @@ def trials(
     tokens: int,
     count: int,
     seed: int,
-    later: bool,
+    mode: str,
 ) -> Iterator[Trial]:
     """`count` samples of each task; the cases take turns on each sample, and so do the tasks.
 
-    `later`: methods read without the question, which comes behind the text.
+    `mode` is KNOWN, LATER or OTHER. Texts of their own length have neither `tokens` nor `filler`.
     """
     facts = ModelIdentity.of(session)
     for number in range(count):
         for task in tasks:
+            if number >= task.count(count):
+                continue
             made: list[Sample] = []  # made when the first case asks for it
 
             def sample(
                 made: list[Sample] = made, task: Task = task, number: int = number
             ) -> Sample:
+                if task.make is None:
+                    return task.given[number]
                 if not made:
                     rng = random.Random(f"{seed} {suite} {task.name} {tokens} {number}")
                     made.append(task.make(session.tokenizer, filler, tokens, rng))
@@ -64,37 +78,58 @@ def trials(
                 each = replace(case, run=run)
                 identity: Record = {
                     "bench": "suite", **facts.identity(), "suite": suite, "task": task.name,
-                    **each.identity(), "tokens": tokens, "trial": number, "later": later,
-                    "filler": filler.name, "seed": seed,
+                    **each.identity(), "trial": number, "later": mode == LATER, "seed": seed,
+                    **({"tokens": tokens, "filler": filler.name} if task.make else {}),
+                    **({"data": task.data} if task.data else {}),
+                    **({"other": True} if mode == OTHER else {}),
                 }  # fmt: skip
-                yield Trial(identity, partial(_run, session, each, sample, later))
+                yield Trial(identity, partial(_run, session, each, task, sample, mode))
 
 
-def _run(session: Session, case: Case, made: Callable[[], Sample], later: bool) -> Record:
-    sample, run = made(), case.run
-    way = ask_later if later else ask
-    if case.view == WHOLE:
-        run = room_for(session, run, len(session.tokenizer.encode(sample.text)))
-    elif case.view == BM25:
-        way = ask_by_words
+def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], mode: str) -> Record:
+    sample = made()
+    record: Record = {"document": sample.document} if sample.document else {}
+    if task.make is None:
+        record["tokens"] = len(session.tokenizer.encode(sample.text))
     try:
-        (result,) = way(session, sample.text, [sample.question], run)
-        answer = result.answer
+        answer = _answer(session, case, sample, mode)
     except BudgetError as error:
-        if case.view == STREAM and run.method != "full":
+        if case.view == STREAM and case.run.method != "full":
             raise
-        return {"error": str(error)}
-    except SourceError:  # no part of the text has a word of the question
-        if case.view != BM25:
-            raise
-        answer = ""
+        return {**record, "error": str(error)}
     return {
+        **record,
         "question": sample.question,
+        **({"known": sample.other} if mode == OTHER else {}),
         "answers": list(sample.answers),
         "answer": answer,
-        "score": round(score(answer, sample.answers), 4),
+        **{name: round(value, 4) for name, value in task.score(answer, sample).items()},
         "refused": not answer or abstains(answer.strip()),
     }
+
+
+def _answer(session: Session, case: Case, sample: Sample, mode: str) -> str:
+    text, asked, run = sample.text, [sample.question], case.run
+    if case.view == BM25:
+        try:
+            (result,) = ask_by_words(session, text, asked, run)
+        except SourceError:  # no part of the text has a word of the question
+            return ""
+        return result.answer
+    if case.view == WHOLE:
+        answer = max(0, run.max_tokens - ROOM)  # of an answer that ROOM does not hold
+        run = room_for(session, run, len(session.tokenizer.encode(text)) + answer)
+    if mode == KNOWN:
+        (result,) = ask(session, text, asked, run)
+    elif mode == LATER:
+        (result,) = ask_later(session, text, asked, run)
+    elif sample.other:
+        (result,) = ask_later(session, text, asked, run, known=[sample.other])
+    else:
+        raise UsageError(
+            "--other needs data with more than one question; add some, or leave it out."
+        )
+    return result.answer
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
@@ -109,22 +144,29 @@ def rows(records: Sequence[Record]) -> list[Record]:
 
 
 def _row(group: Sequence[Record], task: str) -> Record:
-    scores = [r["score"] for r in group]
-    mean, low, high = mean_interval(scores)
-    if min(scores) == max(scores):  # which says nothing of how scores vary
-        low, high = wilson(sum(scores), len(scores))
+    documents = [r.get("document", number) for number, r in enumerate(group)]
+    mean, low, high = mean_interval([r["score"] for r in group], documents)
+    if low == high:  # one document, or equal scores, which say nothing of how scores vary
+        count = len(set(documents))
+        low, high = wilson(mean * count, count)
     first = group[0]
     return {
         "bench": "suite",
         "suite": first["suite"],
         **{key: first.get(key) for key in CASE_KEYS},
         "task": task,
-        "tokens": first["tokens"],
+        "tokens": round(sum(r["tokens"] for r in group) / len(group)),
         "later": first["later"],
+        "other": first.get("other", False),
         "n": len(group),
         "score": round(mean, 4),
         "low": round(max(0.0, low), 4),
         "high": round(min(1.0, high), 4),
+        **{
+            name: round(sum(r[name] for r in group) / len(group), 4)
+            for name in ROUGE
+            if name in first
+        },
         "refused": round(sum(r["refused"] for r in group) / len(group), 4),
     }
 

@@ -1,4 +1,4 @@
-"""A task of a suite: how a text and its question are made, and how an answer is scored."""
+"""A task of a suite: where a text and its question come from, and how an answer is scored."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ class Sample:
     text: str
     question: str
     answers: tuple[str, ...]
-    """All of them belong in the answer."""
+    """All of them belong in the answer, or each is one (as the task scores them)."""
+    other: str = ""
+    """Another question about the same text, or of the same form about nothing in it."""
+    document: str = ""
+    """What the text is made of: questions of one document are not independent."""
 
 
 Make = Callable[[Tokenizer, Filler, int, random.Random], Sample]
 """``(tokenizer, filler, tokens, rng)``: a sample of about `tokens` tokens."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One task of a suite."""
-
-    name: str
-    make: Make
-    max_tokens: int
-    """Tokens that an answer may have."""
+Score = Callable[[str, Sample], dict[str, float]]
+"""``(answer, sample)``: ``score``, which the tables show, and others for the record."""
 
 
 def score(answer: str, references: Sequence[str]) -> float:
@@ -40,11 +36,48 @@ def score(answer: str, references: Sequence[str]) -> float:
     return sum(reference.lower() in said for reference in references) / len(references)
 
 
+def share(answer: str, sample: Sample) -> dict[str, float]:
+    """RULER's score of a sample."""
+    return {"score": score(answer, sample.answers)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a suite."""
+
+    name: str
+    make: Make | None
+    """Makes as many samples as are wanted; None: they are `given`."""
+    max_tokens: int
+    """Tokens that an answer may have."""
+    score: Score = share
+    given: tuple[Sample, ...] = ()
+    """Samples of a data set, in the order in which they are asked."""
+    data: str = ""
+    """A digest of the data that the samples come from."""
+
+    def count(self, wanted: int) -> int:
+        """How many samples there are, at most as many as are wanted."""
+        return wanted if self.make else min(wanted, len(self.given))
+
+
 def hidden(
-    tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random, needles: Sequence[str]
+    tokenizer: Tokenizer,
+    filler: Filler,
+    tokens: int,
+    rng: random.Random,
+    needles: Sequence[str],
+    *,
+    even: bool = True,
 ) -> str:
-    """Filler with the needles in their order, each somewhere in its equal part of the text."""
+    """Filler with the needles in their order, each somewhere in its equal part of the text.
+
+    Not `even`: each anywhere.
+    """
     taken = sum(len(tokenizer.encode(needle)) + 1 for needle in needles)
     text = filler.cut(tokenizer, tokens - taken, rng)
-    depths = [(i + rng.random()) / len(needles) for i in range(len(needles))]
+    if even:
+        depths = [(i + rng.random()) / len(needles) for i in range(len(needles))]
+    else:
+        depths = sorted(rng.random() for _ in needles)
     return insert(text, tokenizer, zip(depths, needles, strict=True))

@@ -9,7 +9,7 @@ from kvstream.cli.groups import Modules
 BENCHES = {
     "needle": "Find what was said once in a long text.",
     "qa": "Answer questions of a data set.",
-    "suite": "Tasks with long texts, as RULER and NoLiMa describe them.",
+    "suite": "Tasks with long texts: RULER, NoLiMa, BABILong, QMSum, SQuALITY.",
     "summary": "Compare summaries with human ones.",
     "perplexity": "How well long texts are predicted.",
     "retention": "What memory keeps, step by step.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from kvstream.cli.commands.bench.options import (
     case_options,
     cases_of,
     heldout_option,
+    no_stdin,
     result_options,
     seed_option,
     text_files,
@@ -21,12 +23,24 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
-from kvstream.cli.options.option import option
+from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
+from kvstream.cli.shared.output import refuse_clashes
+from kvstream.errors import UsageError
 
-SUITES = ("ruler", "nolima")
+DATA = {
+    "babilong": "the folder of bAbI's files, such as tasks_1-20_v1-2/en",
+    "qmsum": "a file of QMSum, such as data/ALL/jsonl/val.jsonl",
+    "squality": "a file of SQuALITY, such as data/v1-3/txt/dev.jsonl",
+}
+"""What --data names, for the suites that need it."""
+WHOLE_TEXTS = ("qmsum", "squality")
+"""Suites whose texts have their own lengths."""
+TOLD = 3
+"""So many reasons of trials that are left out are told one by one."""
+SUITES = ("ruler", "nolima", *DATA)
 """A test compares them with kvstream.evaluation.suites."""
 
 
@@ -37,16 +51,25 @@ SUITES = ("ruler", "nolima")
     help="Tasks of the suite. [default: all]",
 )  # fmt: skip
 @option(
+    "--data", metavar="PATH", section="Measurement",
+    help="The data of babilong (a folder), qmsum or squality (a file).",
+)  # fmt: skip
+@option(
     "--tokens", type=CountType(), default="4k", show_default=True, metavar="N",
-    section="Measurement", help="Tokens of each text.",
+    section="Measurement", help="Tokens of each text; not for qmsum and squality.",
 )  # fmt: skip
 @option(
     "--trials", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
-    section="Measurement", help="Texts for each task.",
+    section="Measurement",
+    help="Texts for each task, with a question each; at most as many as the data have.",
 )  # fmt: skip
 @option(
     "--later", is_flag=True, section="Measurement",
     help="Read without the question and ask it afterwards, as after `remember`.",
+)  # fmt: skip
+@option(
+    "--other", is_flag=True, section="Measurement",
+    help="Read with another question about the text, and ask the real one afterwards.",
 )  # fmt: skip
 @text_option("that fills up the tasks")
 @heldout_option
@@ -62,13 +85,20 @@ def command(**values: Any) -> int:
     (common) and of made-up text (frequent). nolima: a sentence that shares no word with its
     question (places, trades).
 
-    A score is the share of the expected strings in the answer. Two more columns are baselines.
-    `whole`: the whole text in a full KV cache, if the model was trained for that length. `bm25`:
-    the passages with the question's words, as many as the budget holds.
+    Three suites read data that you name with --data. babilong: the facts of a bAbI story in other
+    text (qa1 to qa5). qmsum: whole meetings (general, specific). squality: whole short stories
+    (plot, questions).
+
+    A score is the share of the expected strings in the answer. babilong: the right word, without
+    the other words that the task asks for. qmsum, squality: ROUGE-L. Two more columns are
+    baselines. `whole`: the whole text in a full KV cache, if the model was trained for that length.
+    `bm25`: the passages with the question's words, as many as the budget holds.
 
     \b
       kvstream bench suite ruler --budget 512,1k --method infinipot,streaming --save ruler.jsonl
       kvstream bench suite nolima --later --budget 1k --method keydiff --set keydiff.pool=15
+      kvstream bench suite babilong --data tasks_1-20_v1-2/en --tasks qa1 --text books/ --budget 1k
+      kvstream bench suite squality --data dev.jsonl --other --budget 1k --method infinipot
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)
@@ -78,12 +108,16 @@ def _run(page: Any, **values: Any) -> int:
     early.require("rank_bm25", "words", "Ranking by words (BM25)")
     from kvstream.evaluation.filler import Filler
     from kvstream.evaluation.records import Records
+    from kvstream.evaluation.suites import LOADERS, running
     from kvstream.evaluation.suites import SUITES as TASKS
-    from kvstream.evaluation.suites import running
     from kvstream.evaluation.sweep import BM25, WHOLE
 
-    name = values["name"]
+    name, data = values["name"], values["data"]
+    _refuse(name, values)
+    mode = running.LATER if values["later"] else running.OTHER if values["other"] else running.KNOWN
     tasks = running.chosen(name, TASKS[name], values["tasks"])
+    if name in LOADERS:
+        tasks = LOADERS[name](data, tasks, values["seed"])
     texts = text_files(values["text"], heldout=values["heldout"])
     settings = model_settings(values)
     values["max_tokens"] = max(task.max_tokens for task in tasks)
@@ -93,16 +127,43 @@ def _run(page: Any, **values: Any) -> int:
     session = open_session(settings, verbose=values["verbose"])
     trials = running.trials(
         session, filler, name, tasks, cases,
-        tokens=values["tokens"], count=values["trials"], seed=values["seed"], later=values["later"],
+        tokens=values["tokens"], count=values["trials"], seed=values["seed"], mode=mode,
     )  # fmt: skip
-    total = len(tasks) * values["trials"] * len(cases)
+    total = sum(task.count(values["trials"]) for task in tasks) * len(cases)
     found, complete = output.measured(trials, total, records, values, running.so_far)
-    for message in dict.fromkeys(record["error"] for record in found if "error" in record):
-        say(f"Left out: {message}")
+    _say_left_out([record["error"] for record in found if "error" in record])
     output.say_reused(records, values)
     rows = running.rows(found)
     pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130
+
+
+def _say_left_out(messages: list[str]) -> None:
+    """Why trials have no answer: each reason, but only the first if many texts differ in length."""
+    different = list(dict.fromkeys(messages))
+    for message in different if len(different) <= TOLD else ():
+        say(f"Left out: {message}")
+    if len(different) > TOLD:
+        say(f"Left out {len(messages)} trials, the first for this reason: {different[0]}")
+
+
+def _refuse(name: str, values: dict[str, Any]) -> None:
+    """Raise UsageError for options that contradict each other, lack or have no effect."""
+    ctx = click.get_current_context()
+    if values["later"] and values["other"]:
+        raise UsageError("--later reads with no question, --other with another one; give one.")
+    if name in DATA and not values["data"]:
+        raise UsageError(f"{name} reads your copy of its data: give --data, {DATA[name]}.")
+    if name in DATA:
+        no_stdin([values["data"]])
+        refuse_clashes({"--save": values["save"]}, {"--data": Path(values["data"])})
+    elif typed(ctx, "data"):
+        raise UsageError(f"{name} makes its texts and reads no data; leave --data out.")
+    for option_name in ("tokens", "text", "heldout"):
+        if name in WHOLE_TEXTS and typed(ctx, option_name):
+            raise UsageError(
+                f"{name} reads whole documents, as long as they are; leave --{option_name} out."
+            )
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
@@ -110,30 +171,50 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
     from kvstream.evaluation import report
     from kvstream.evaluation.sweep import WHOLE
 
+    if not rows:
+        return
+    own_lengths = rows[0]["suite"] in WHOLE_TEXTS
+    digits = 1 if own_lengths else 0
     budgets = list(dict.fromkeys(r["budget"] for r in rows if r["method"] != WHOLE))
     for budget in budgets or [None]:
         shown = [r for r in rows if r["method"] == WHOLE or r["budget"] == budget]
         labels = list(dict.fromkeys(report.case_label(r, shown) for r in shown))
-        lines = {r["task"]: {"task": r["task"], "n": r["n"]} for r in shown}
+        lines: dict[str, Any] = {}
+        for row in shown:  # a text that is too long for the whole cache lacks there alone
+            line = lines.setdefault(row["task"], dict(row))
+            if row["n"] > line["n"]:
+                line |= {"n": row["n"], "tokens": row["tokens"]}
         for row in shown:
-            cell = f"{100 * row['score']:.0f} ({100 * row['low']:.0f}-{100 * row['high']:.0f})"
-            lines[row["task"]][report.case_label(row, shown)] = cell
+            line = lines[row["task"]]
+            fewer = f" of {row['n']}" if row["n"] < line["n"] else ""
+            mean, low, high = (f"{100 * row[key]:.{digits}f}" for key in ("score", "low", "high"))
+            line[report.case_label(row, shown)] = f"{mean} ({low}-{high}){fewer}"
 
         def cell_of(label: str) -> Callable[[Any], Any]:
-            return lambda line: line.get(label)
+            return lambda task: task.get(label)
 
         columns: list[tuple[str, Callable[[Any], Any]]] = [
             ("", lambda line: line["task"]),
             ("texts", lambda line: str(line["n"])),
             *((label, cell_of(label)) for label in labels),
         ]
-        yield report.table(_title(rows[0], budget), columns, list(lines.values()))
+        if own_lengths:
+            columns.insert(2, ("tokens", lambda line: f"{line['tokens']:,}"))
+        every = list(lines.values())
+        yield report.table(_title(every[-1], budget), columns, every)
 
 
 def _title(row: Any, budget: int | None) -> str:
+    """Over the table of a suite whose last line is `row`: its only task, or the mean."""
     from kvstream.evaluation import report
 
     tokens = row["tokens"]
     size = f", budget {report.count(budget)} ({tokens / budget:.3g}:1)" if budget else ""
     known = "question asked later" if row["later"] else "question known"
-    return f"{row['suite']}, {report.count(tokens)} tokens{size}\n{known}, % (95% interval)"
+    if row["other"]:
+        known = "another question known"
+    each, score = (" a text", "ROUGE-L, ") if row["suite"] in WHOLE_TEXTS else ("", "")
+    return (
+        f"{row['suite']}, {report.count(tokens)} tokens{each}{size}\n"
+        f"{known}, {score}% (95% interval)"
+    )

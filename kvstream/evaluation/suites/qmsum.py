@@ -1,0 +1,55 @@
+"""Questions about meetings, from the transcript of each.
+
+Zhong et al., "QMSum: A New Benchmark for Query-based Multi-domain Meeting Summarization". The
+transcripts are the user's copy. The score is that of LongBench's task ``qmsum``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvstream.evaluation import longbench, metrics
+from kvstream.evaluation.suites import documents
+from kvstream.evaluation.suites.documents import Asked, Document
+from kvstream.evaluation.suites.task import Sample, Task
+
+MAX_TOKENS = longbench.TASKS["qmsum"].max_tokens
+TASKS = (Task("general", None, MAX_TOKENS), Task("specific", None, MAX_TOKENS))
+NEEDS = (
+    "A line of QMSum has `meeting_transcripts` (with `speaker` and `content`), "
+    "`general_query_list` and `specific_query_list` (with `query` and `answer`)."
+)
+
+
+def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
+    """The tasks with the meetings of a file. Raises SourceError for what is damaged."""
+    longbench.require(["qmsum"])
+    metrics.require_rouge()
+    return documents.load(path, tasks, seed, meeting, NEEDS, scores)
+
+
+def meeting(record: Any, name: str) -> Document:
+    """A line of the data: what was said, each turn a line that begins with the speaker."""
+    turns = [
+        f"{documents.text(turn['speaker'], 'speaker')}: {turn['content']}"
+        for turn in record["meeting_transcripts"]
+    ]
+    asked = {
+        task.name: tuple(
+            Asked(
+                documents.text(each["query"], "query"), (documents.text(each["answer"], "answer"),)
+            )
+            for each in record[f"{task.name}_query_list"]
+        )
+        for task in TASKS
+    }
+    number = name.rpartition(":")[2]
+    transcript = documents.text("\n".join(turns), "meeting_transcripts")
+    return Document(f"meeting {number}", transcript, asked)
+
+
+def scores(answer: str, sample: Sample) -> dict[str, float]:
+    """LongBench's ROUGE-L, and ROUGE with stemming."""
+    score = longbench.score("qmsum", answer, sample.answers)
+    return {"score": score, **metrics.rouge(answer, sample.answers)}
