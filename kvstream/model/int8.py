@@ -59,6 +59,13 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], float32."""
+        if x.requires_grad and torch.is_grad_enabled():
+            out: Tensor = _Product.apply(x, self)
+            return out
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """What `forward` returns, without gradients."""
         rows = x.reshape(-1, x.shape[-1])
         if self.packs and rows.shape[0] < FEW:
             out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
@@ -71,6 +78,20 @@ class Int8Linear(nn.Module):
         if self.bias is not None:
             out.add_(self.bias)
         return out.view(*x.shape[:-1], -1)
+
+
+class _Product(torch.autograd.Function):
+    """Gradients as if the product were that of the float32 weights: rounding has none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Int8Linear) -> Tensor:
+        ctx.layer = layer
+        return layer.product(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,), layer = grads, ctx.layer
+        return (grad * layer.scale) @ layer.weight.float(), None
 
 
 def largest_columns(rows: Tensor) -> Tensor:

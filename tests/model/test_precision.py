@@ -273,6 +273,25 @@ def test_the_product_of_integers_is_exact() -> None:
     assert layer(torch.randn(2, 5, 96)).shape == (2, 5, 160)
 
 
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("tokens", [2, 20])
+def test_int8_layers_pass_gradients_on_as_float32_ones_do(tokens: int, packs: bool) -> None:
+    """Integers know no gradients, so training through such a model would learn nonsense."""
+    draw = torch.Generator().manual_seed(3)
+    linear = torch.nn.Linear(96, 80, bias=True)
+    torch.nn.init.normal_(linear.weight, generator=draw)
+    layer = int8.Int8Linear(linear, packs=packs)
+    rows, after = (torch.randn(3, tokens, n, generator=draw) for n in (96, 80))
+    before = rows.clone().requires_grad_()
+    out = layer(before)
+    assert torch.equal(out, layer(rows))
+    assert not layer(rows).requires_grad
+    (found,) = torch.autograd.grad(out, before, after)
+    other = rows.clone().requires_grad_()
+    (right,) = torch.autograd.grad(linear(other), other, after)
+    assert float((found - right).norm() / right.norm()) < 0.02
+
+
 def test_int8_is_near_float32_and_small(folder: Path, int8_works: None) -> None:
     exact, small = load(settings(folder, dtype="float32")), load(settings(folder, quantize="int8"))
     assert small.dtype == torch.float32
