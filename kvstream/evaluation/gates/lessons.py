@@ -10,9 +10,12 @@ is read without what has left.
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +68,7 @@ class Lesson:
 class Noted:
     """What the queries of a layer paid attention to; K heads, n queries, m entries that left.
 
-    On the host, float32: on pocket a MiB for the layers of a text together.
+    On the host, float32: for the layers of a text together some MiB.
     """
 
     queries: Tensor
@@ -78,6 +81,45 @@ class Noted:
     """[K, n], log-sum-exp of the attention to what is there."""
     wanted: Tensor
     """[K, n, 1 + m], logarithms of the shares of what is there, as one, and of each entry."""
+
+
+class LessonFiles:
+    """What was noted of each lesson, one file each: large models would fill the RAM with it.
+
+    Args:
+        folder: of the files; made when it is needed.
+        of: what lessons depend on. Files that were written for something else are not read.
+    """
+
+    def __init__(self, folder: Path, of: str) -> None:
+        self.folder, self.of = folder, of
+
+    def read(self, number: int) -> dict[int, Noted] | None:
+        """Empty where nothing left the cache. None if there is no such file."""
+        path = self._path(number)
+        if not path.is_file():
+            return None
+        stored = torch.load(path, weights_only=True)
+        if stored["of"] != self.of:
+            return None
+        return {layer: Noted(*parts) for layer, parts in stored["layers"].items()}
+
+    def __contains__(self, number: int) -> bool:
+        return self.read(number) is not None
+
+    def write(self, number: int, met: Mapping[int, Noted]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        names = [field.name for field in fields(Noted)]
+        layers = {layer: tuple(getattr(one, n) for n in names) for layer, one in met.items()}
+        partial = self.folder / "partial"
+        torch.save({"of": self.of, "layers": layers}, partial)
+        os.replace(partial, self._path(number))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.pt"
 
 
 def of_prose(ids: Sequence[int]) -> Lesson:

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,8 @@ from kvstream.engine.reader import Chunk, Reader
 from kvstream.errors import KvstreamError, ModelError, UsageError
 from kvstream.evaluation.gates.lessons import (
     FOLLOWING,
-    Noted,
+    Lesson,
+    LessonFiles,
     divergence,
     noted,
     of_prose,
@@ -71,7 +73,7 @@ class GateRecipe:
     features: int = EdgeInfinite.features
     """Of the form ``learned``."""
     lessons: int = 400
-    """Texts from which features learn, all kept in memory."""
+    """Texts from which features learn."""
     steps: int = 6000
     """Times that they learn from one of these."""
     texts: int | None = None
@@ -160,7 +162,8 @@ class Trainer:
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=0.0)
         self.of_features = torch.optim.Adam(features, lr=FEATURE_RATE) if features else None
-        self.stepped, self.done = 0, 0
+        self.read, self.stepped, self.done = 0, 0, 0
+        self.resuming = False
         draw = random.Random(recipe.seed)
         self.order: list[str] = []
         for _ in range(recipe.epochs):
@@ -186,10 +189,9 @@ class Trainer:
     def train(self) -> Iterator[Progress]:
         """What remains of the training; a checkpoint after each block of steps and each text."""
         if self.of_features is not None and self.stepped < self.recipe.steps:
-            lessons: list[dict[int, Noted]] = []
+            lessons: list[int] = []
             yield from self._read_lessons(lessons)
             yield from self._learn(lessons, self.of_features)
-            lessons.clear()
         met = self.done > 0
         while self.done < len(self.order):
             started = time.perf_counter()
@@ -212,30 +214,53 @@ class Trainer:
 
     # Features
 
-    def _read_lessons(self, lessons: list[dict[int, Noted]]) -> Iterator[Progress]:
-        """Fills `lessons`; the same ones in every run, whatever was learned from them before."""
-        recipe, head = self.recipe, build_prompt(self.tokenizer).head
+    @property
+    def lesson_files(self) -> LessonFiles:
+        recipe = self.recipe
+        of = [self.model.name, self.learned, recipe.budget, recipe.tokens, recipe.seed]
+        return LessonFiles(self.out.with_name(self.out.name + ".lessons"), json.dumps(of))
+
+    def _read_lessons(self, lessons: list[int]) -> Iterator[Progress]:
+        """Fills `lessons` with the numbers of those from which features can learn.
+
+        They are the same in every run, whatever was learned from them before.
+        """
+        recipe, files = self.recipe, self.lesson_files
+        if not self.resuming:
+            files.remove()
         for number in range(recipe.lessons):
-            started = time.perf_counter()
-            draw = random.Random(f"{recipe.seed}:lesson:{number}")
-            size = draw.randrange(self._shortest, recipe.tokens)
-            ids = excerpt(draw.choice(self.learned), self.tokenizer, size, draw)
-            made = None
-            if draw.random() >= PROSE:
-                made = with_questions(ids, self.tokenizer, recipe.budget // 4, draw)
-            made = made or of_prose(ids)
-            met = noted(self.model, head, self.method, recipe.budget, made, draw)
-            if met is not None:
-                lessons.append(met)
+            started, tokens = time.perf_counter(), 0
+            met = files.read(number)
+            if met is None:
+                lesson, draw = self._lesson(number)
+                tokens = len(lesson.ids)
+                head = build_prompt(self.tokenizer).head
+                met = noted(self.model, head, self.method, recipe.budget, lesson, draw) or {}
+                files.write(number, met)
+            self.read = number + 1
+            if met:
+                lessons.append(number)
             spent = time.perf_counter() - started
-            yield Progress("lesson", number + 1, recipe.lessons, math.nan, len(made.ids), spent)
+            yield Progress("lesson", number + 1, recipe.lessons, math.nan, tokens, spent)
         if not lessons:
             raise self._nothing_left()
 
+    def _lesson(self, number: int) -> tuple[Lesson, random.Random]:
+        """A lesson, and what draws on behind it."""
+        recipe = self.recipe
+        draw = random.Random(f"{recipe.seed}:lesson:{number}")
+        size = draw.randrange(self._shortest, recipe.tokens)
+        ids = excerpt(draw.choice(self.learned), self.tokenizer, size, draw)
+        made = None
+        if draw.random() >= PROSE:
+            made = with_questions(ids, self.tokenizer, recipe.budget // 4, draw)
+        return made or of_prose(ids), draw
+
     def _learn(
-        self, lessons: Sequence[Mapping[int, Noted]], optimizer: torch.optim.Optimizer
+        self, lessons: Sequence[int], optimizer: torch.optim.Optimizer
     ) -> Iterator[Progress]:
         steps, gates = self.recipe.steps, cast(dict[int, LearnedGate], self.gates)
+        files = self.lesson_files
         while self.stepped < steps:
             started, total = time.perf_counter(), 0.0
             draw = random.Random(f"{self.recipe.seed}:step:{self.stepped}")
@@ -244,7 +269,9 @@ class Trainer:
                 rate = FEATURE_RATE * rising_then_falling(self.stepped / steps)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                loss = divergence(gates, draw.choice(lessons))
+                met = files.read(draw.choice(lessons))
+                assert met
+                loss = divergence(gates, met)
                 self._step(optimizer, loss)
                 total += float(loss.detach())
                 self.stepped += 1
@@ -293,9 +320,15 @@ class Trainer:
         return self.out.with_name(self.out.name + ".checkpoint")
 
     def resume(self) -> bool:
-        """Go on from a checkpoint, if there is one. Raises UsageError if it is of another run."""
+        """Go on from a checkpoint, or from the lessons that were read before it.
+
+        False if there is neither. Raises UsageError if the checkpoint is of another run.
+        """
+        self.resuming = True
         if not self.checkpoint.is_file():
-            return False
+            numbers = takewhile(self.lesson_files.__contains__, range(self.recipe.lessons))
+            self.read = sum(1 for _ in numbers)
+            return self.read > 0
         stored = torch.load(self.checkpoint, weights_only=True)
         if stored["recipe"] != self._identity():
             raise UsageError(
@@ -311,9 +344,10 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the gates; the checkpoint goes."""
+        """Write the gates; the checkpoint and the lessons go."""
         save_gates(self.gates, self.out, {"model": self.model.name, **self._recipe()})
         self.checkpoint.unlink(missing_ok=True)
+        self.lesson_files.remove()
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [self.optimizer, *([self.of_features] if self.of_features is not None else [])]

@@ -17,6 +17,7 @@ from gated import METHOD, reader
 from models import bounded, tokens
 from torch import Tensor
 
+from kvstream.cli.commands.methods.edgeinfinite import _Lines
 from kvstream.engine.reader import Chunk
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.evaluation.gates import lessons
@@ -24,6 +25,7 @@ from kvstream.evaluation.gates import texts as texts_of
 from kvstream.evaluation.gates import train as training
 from kvstream.evaluation.gates import worth as gate_worth
 from kvstream.evaluation.gates.peek import chunk_loss
+from kvstream.evaluation.gates.train import Progress
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods.edgeinfinite import (
     EdgeInfinite,
@@ -148,6 +150,53 @@ def test_a_training_that_was_broken_off_goes_on_where_it_was(
     other = trainer(folder, tmp_path / "parts.safetensors", epochs=2, lr=0.1)
     with pytest.raises(UsageError, match="other settings"):
         other.resume()
+
+
+def test_lessons_that_were_read_are_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Of a large model they take most of the time; so they are files until the gate is written."""
+    out = tmp_path / "parts.safetensors"
+    whole = trainer(folder, tmp_path / "whole.safetensors")
+    list(whole.train())
+    reading = trainer(folder, out).train()
+    for _ in range(4):
+        next(reading)
+    reading.close()
+    numbers: list[int] = []
+    lesson = training.Trainer._lesson
+
+    def counted(self: training.Trainer, number: int) -> Any:
+        numbers.append(number)
+        return lesson(self, number)
+
+    monkeypatch.setattr(training.Trainer, "_lesson", counted)
+    second = trainer(folder, out)
+    assert second.resume()
+    assert second.read == 4
+    tokens = [at.tokens for at in second.train() if at.what == "lesson"]
+    assert [bool(count) for count in tokens] == [False] * 4 + [True] * 2
+    assert numbers == [4, 5]
+    for layer, gate in whole.gates.items():
+        for name, value in gate.state_dict().items():
+            assert torch.equal(value, second.gates[layer].state_dict()[name])
+    second.checkpoint.unlink()
+    more = trainer(folder, out, lessons=8)  # goes on with those of fewer
+    assert more.resume()
+    assert more.read == 6
+    other = trainer(folder, out, seed=7)
+    assert not other.resume()
+    second.save()
+    assert not second.lesson_files.folder.exists()
+
+
+def test_lessons_of_an_earlier_run_count_only_if_it_is_resumed(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = trainer(folder, tmp_path / "gate.safetensors", steps=10)
+    list(first.train())
+    anew = trainer(folder, tmp_path / "gate.safetensors", steps=10)
+    assert all(at.tokens for at in anew.train() if at.what == "lesson")
 
 
 def test_excerpts_are_from_anywhere_and_of_the_length_asked_for(folder: Path) -> None:
@@ -348,6 +397,7 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     few = tmp_path / "few"
     few.mkdir()
     (few / "one.txt").write_text("the cat sat on and on " * 80, encoding="utf-8")
+    assert not list(tmp_path.glob("*.lessons"))
     alone = cli(
         *TRAIN, "--data", str(few), "--out", str(tmp_path / "new"), "--epochs", "1",
         "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
@@ -370,3 +420,22 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
     assert [line.partition(":")[0] for line in lines] == list(gate_worth.VARIANTS)
     assert "%" not in lines[0]
     assert all("% to " in line for line in lines[1:])
+
+
+def test_lessons_that_take_long_are_told_one_by_one() -> None:
+    lines, now, told = _Lines(), 0.0, []
+    for number in range(1, 61):
+        seconds = 0.0 if number <= 5 else 1.0 if number <= 40 else 40.0
+        now += seconds
+        tokens = 0 if number <= 5 else 100
+        told.append(lines.of(Progress("lesson", number, 60, math.nan, tokens, seconds), now))
+    said = {number: line for number, line in enumerate(told, 1) if line}
+    assert set(said) == {1, 20, 40, *range(41, 61)}
+    assert said[1] == "lesson 1 of 60"  # read before
+    assert said[20] == "lesson 20 of 60, 100 tokens/s, 40.0 s left"
+    assert said[41].startswith("lesson 41 of 60, 2 tokens/s, ")
+    assert said[60] == "lesson 60 of 60, 2 tokens/s"
+    assert lines.of(Progress("step", 100, 300, 2.5, 0, 3.0), now) == (
+        "step 100 of 300: 2.500 nats from the attention, over all layers"
+    )
+    assert (lines.of(Progress("step", 200, 300, 2.0, 0, 3.0), now) or "").endswith("3.0 s left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,17 @@ from kvstream.cli.shared.measuring import (
     verbose_option,
 )
 from kvstream.errors import UsageError
+from kvstream.reporters.format import duration
 
 if TYPE_CHECKING:
     from kvstream.api.model import Session
-    from kvstream.evaluation.gates.train import Trainer
+    from kvstream.evaluation.gates.train import Progress, Trainer
     from kvstream.methods.tools.gates import Gate
+
+EVERY = 20
+"""Lessons between lines of progress, at the most."""
+PATIENCE = 30.0
+"""Seconds between lines of progress while lessons are read slowly."""
 
 
 def gate_options(
@@ -78,7 +85,8 @@ def gate_options(
     "--resume",
     is_flag=True,
     section="Training",
-    help="Resume from FILE.checkpoint, which training writes after every text and every 100 steps.",
+    help="Resume from FILE.checkpoint, which training writes after every text and every 100 steps, "
+    "or from the lessons in FILE.lessons.",
 )
 @option(
     "--features",
@@ -95,7 +103,8 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Excerpts from which features learn, most with questions about planted facts.",
+    help="Excerpts from which features learn, most with questions about planted facts. They are "
+    "files until the end, of some MB each.",
 )
 @option(
     "--steps",
@@ -183,8 +192,8 @@ def train(**values: Any) -> int:  # fmt: skip
     try:
         _train(trainer, quiet=values["quiet"])
     except KeyboardInterrupt:
-        if trainer.stepped or trainer.done:
-            say(f"Stopped after {_where(trainer)}; the same command with --resume continues.")
+        if reached := _where(trainer):
+            say(f"Stopped after {reached}; the same command with --resume continues.")
         raise
     trainer.save()
     click.echo(f"{values['out']}: the gate of {session.model_name}, {trainer.share:.2%} of it")
@@ -199,19 +208,50 @@ def train(**values: Any) -> int:  # fmt: skip
 
 
 def _where(trainer: Trainer) -> str:
-    return f"text {trainer.done}" if trainer.done else f"step {trainer.stepped}"
+    """The last thing that a training with --resume does not repeat; empty if nothing was done."""
+    if trainer.done:
+        return f"text {trainer.done}"
+    if trainer.stepped:
+        return f"step {trainer.stepped}"
+    return f"lesson {trainer.read}" if trainer.read else ""
 
 
 def _train(trainer: Trainer, *, quiet: bool) -> None:
+    lines = _Lines()
     for at in trainer.train():
-        if quiet or (at.what == "lesson" and at.done % 20 and at.done < at.of):
-            continue
+        line = lines.of(at, time.monotonic())
+        if line and not quiet:
+            say(line)
+
+
+class _Lines:
+    """What is said of the progress: of every block and text, of lessons now and then."""
+
+    def __init__(self) -> None:
+        self.said = -math.inf
+        self.what, self.first, self.seconds = "", 0, 0.0
+
+    def of(self, at: Progress, now: float) -> str | None:
+        """The line, if it is time for one; `now` is in seconds, from anywhere."""
+        if at.what != self.what or (at.what == "lesson" and not at.tokens):  # or read before
+            self.what, self.first, self.seconds = at.what, at.done, 0.0
+        else:
+            self.seconds += at.seconds
+        due = at.done == at.of or at.done % EVERY == 0 or now - self.said >= PATIENCE
+        if at.what == "lesson" and not due:
+            return None
+        self.said = now
         line = f"{at.what} {at.done} of {at.of}"
         if at.what == "step":
             line += f": {at.loss:.3f} nats from the attention, over all layers"
         elif at.what == "text":
-            line += f": loss {at.loss:.4f}, {at.tokens / max(at.seconds, 1e-9):,.0f} tokens/s"
-        say(line)
+            line += f": loss {at.loss:.4f}"
+        if at.tokens:
+            line += f", {at.tokens / max(at.seconds, 1e-9):,.0f} tokens/s"
+        if self.first < at.done < at.of:
+            left = self.seconds / (at.done - self.first) * (at.of - at.done)
+            line += f", {duration(left)} left"
+        return line
 
 
 def _measure(session: Session, trainer: Trainer, count: int) -> None:
