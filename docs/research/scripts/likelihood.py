@@ -59,6 +59,8 @@ class Document:
     said: list[list[int]]
     others: list[list[list[int]]]
     """Wrong answers of the same kind."""
+    kinds: tuple[str, ...] = ()
+    """Of needles: ``passkey`` or ``fact``."""
 
 
 def document(
@@ -72,7 +74,13 @@ def document(
         starts = [round(depth * len(ids)) for depth in depths]
         said = [ids[at + ASKED : at + ASKED + SAID] for at in starts]
         return Document(ids, [], [ids[at : at + ASKED] for at in starts], said, [[] for _ in said])
-    needles = make_needles(Plan(kind, (tokens,), (), needles=len(depths)), rng, trial)
+    kinds = kind.split("+")
+    each = len(depths) // len(kinds)
+    needles = [
+        needle
+        for one in kinds
+        for needle in make_needles(Plan(one, (tokens,), (), needles=each), rng, trial)
+    ]
     taken = sum(len(encode(n.sentence)) for n in needles) * repeat
     text = filler.cut(session.tokenizer, tokens - taken, rng)
     places = [
@@ -92,7 +100,8 @@ def document(
         for n in needles
     ]
     assert all(len(o) == choices - 1 for o in others)
-    return Document(ids, [n.question for n in needles], [], said, others)
+    of_each = tuple(one for one in kinds for _ in range(each))
+    return Document(ids, [n.question for n in needles], [], said, others, of_each)
 
 
 def reading(

@@ -4,21 +4,26 @@ See docs/research/methods.md.
 
     python docs/research/scripts/whose_memory.py --kind fact --text ../shared/data/books/*.gz
 
-Plants one needle in each document, behind what sinks and window hold, and asks for it: how likely
+Plants needles in each document, behind what sinks and window hold, and asks for them: how likely
 the right answer is, how often it is the likeliest of four of its kind, and how often it is what
 the model says. `--kind question` plants passages of `--qa` about which people asked; the other
 answers are those of three other questions. With the memory, with that of the document before
 (which was written for another question), with the entries that were written as they are, and
-without.
+without. Intervals are of differences from the same needles without memory; needles of one document
+go together.
+
+`--gates` measures several gates on the same documents, each FORM=FILE, and reads without memory
+once for all of them. With `--save FILE` the same command goes on where it was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -113,67 +118,184 @@ def read(session: Session, doc: Document, run: RunSettings) -> tuple[Reader, Pro
     return reader, prompt
 
 
-def ask(session: Session, reader: Reader, prompt: Prompt, doc: Document) -> Asked:
-    tail = prompt.tail(doc.questions[0])
-    right, *wrong = (
-        float(reader.score(tail, words).mean()) for words in (doc.said[0], *doc.others[0])
-    )
+def ask(
+    session: Session, reader: Reader, prompt: Prompt, doc: Document, *, writes: bool
+) -> list[Asked]:
+    """What comes of each needle; `writes`: the model answers, too."""
     stop = frozenset(session.tokenizer.eos_ids)
-    words = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, 24))
     decode = session.tokenizer.decode
-    said = decode(words).strip(" .") == decode(doc.said[0]).strip(" .")
-    return Asked(right, all(right < loss for loss in wrong), said)
+    found = []
+    for question, answer, others in zip(doc.questions, doc.said, doc.others, strict=True):
+        tail = prompt.tail(question)
+        right, *wrong = (float(reader.score(tail, words).mean()) for words in (answer, *others))
+        said = False
+        if writes:
+            words = list(reader.answer(tail, lambda logits: int(logits.argmax()), stop, 24))
+            said = decode(words).strip(" .") == decode(answer).strip(" .")
+        found.append(Asked(right, all(right < loss for loss in wrong), said))
+    return found
+
+
+class Measurement:
+    """The cases of one document after another; `saved` are results of an earlier run."""
+
+    def __init__(self, session: Session, asked: argparse.Namespace) -> None:
+        self.session, self.asked = session, asked
+        self.filler = Filler.of(
+            [t for t in asked.text if is_heldout(Path(t).name.partition(".")[0])]
+        )
+        self.lent: dict[str, tuple[int, list[dict[str, Tensor]]]] = {}
+        """By gate: the memory of the document with this number."""
+
+    def document(self, trial: int) -> Document:
+        asked, rng = self.asked, random.Random(trial)
+        among = [float(d) for d in asked.depths.split(",")]
+        if asked.kind == "question":
+            depth = rng.choice(among)
+            return of_people(self.session, self.filler, asked.qa, asked.tokens, depth, trial)
+        count = asked.needles * len(asked.kind.split("+"))
+        depths = rng.sample(among, count) if count > 1 else [rng.choice(among)]
+        return document(self.session, self.filler, asked.kind, asked.tokens, depths, 1, 4, trial)
+
+    def run(self, gate: str, *, memory: bool = True) -> RunSettings:
+        form, _, file = gate.rpartition("=")
+        settings = {"gate": file, "features": str(self.asked.features), "form": form or "learned"}
+        settings["memory"] = str(memory).lower()
+        return RunSettings(
+            Budget(tokens=self.asked.budget), "edgeinfinite", settings, max_tokens=64
+        )
+
+    def with_memory(self, gate: str, trial: int, doc: Document) -> dict[str, list[Asked]]:
+        """The cases of a gate."""
+        session, writes = self.session, not self.asked.likeliest
+        if self.lent.get(gate, (None,))[0] != trial - 1:
+            self.remember(gate, trial - 1, read(session, self.document(trial - 1), self.run(gate)))
+        lent = self.lent[gate][1]
+        reader, prompt = read(session, doc, self.run(gate))
+        self.remember(gate, trial, (reader, prompt))
+        found = {OWN: ask(session, reader, prompt, doc, writes=writes)}
+        for store, other in zip(reader.compressible, lent, strict=True):
+            for name, tensor in store.head_state.items():
+                tensor.copy_(other[name])
+        found[OTHER] = ask(session, reader, prompt, doc, writes=writes)
+        if self.asked.entries:
+            with kept_as_they_are():
+                reader, prompt = read(session, doc, self.run(gate))
+                found[ENTRIES] = ask(session, reader, prompt, doc, writes=writes)
+        return found
+
+    def remember(self, gate: str, trial: int, reading: tuple[Reader, Prompt]) -> None:
+        heads = [store.head_state for store in reading[0].compressible]
+        copies = [{name: tensor.clone() for name, tensor in each.items()} for each in heads]
+        self.lent[gate] = trial, copies
+
+    def without(self, doc: Document) -> list[Asked]:
+        reader, prompt = read(self.session, doc, self.run("", memory=False))
+        return ask(self.session, reader, prompt, doc, writes=not self.asked.likeliest)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kind", choices=("fact", "passkey", "question"), default="fact")
+    parser.add_argument(
+        "--kind", choices=("fact", "passkey", "fact+passkey", "question"), default="fact"
+    )
     parser.add_argument("--qa", nargs="*", default=[], help="files of questions, as bench qa reads")
+    parser.add_argument("-m", "--model", default="pocket")
+    parser.add_argument("--quantize", choices=("int8",))
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--budget", type=int, default=1024)
-    parser.add_argument("--depths", default="0.1,0.3,0.5", help="one of them for each document")
+    parser.add_argument("--depths", default="0.1,0.3,0.5", help="a needle is at one of them")
+    parser.add_argument("--needles", type=int, default=1, help="of each kind in a document")
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--gate", default="", help="[default: the one in the package]")
+    parser.add_argument(
+        "--gates", nargs="+", default=["learned="], metavar="FORM=FILE",
+        help="learned=FILE or paper=FILE [default: the learned one in the package]",
+    )  # fmt: skip
     parser.add_argument("--features", type=int, default=EdgeInfinite().features)
+    parser.add_argument("--likeliest", action="store_true", help="the model writes no answers")
+    parser.add_argument(
+        "--no-entries", dest="entries", action="store_false", help="leave out that case"
+    )
+    parser.add_argument("--save", type=Path, help="a file of results, to go on from")
     parser.add_argument("--text", nargs="+", required=True)
     asked = parser.parse_args()
+    if asked.kind != "question":
+        count = asked.needles * len(asked.kind.split("+"))
+        if count > len(asked.depths.split(",")):
+            parser.error(f"{count} needles need as many --depths.")
     torch.set_num_threads(1)
-    session = Session.open(ModelSettings(name="pocket", threads=1))
-    filler = Filler.of([t for t in asked.text if is_heldout(Path(t).name.partition(".")[0])])
-    settings = {"gate": asked.gate, "features": str(asked.features)}
-    run = RunSettings(Budget(tokens=asked.budget), "edgeinfinite", settings, max_tokens=64)
-    alone = replace(run, method_settings={**settings, "memory": "false"})
-    found: dict[str, list[Asked]] = {case: [] for case in (OWN, OTHER, ENTRIES, WITHOUT)}
-    lent: list[dict[str, Tensor]] | None = None
-    for trial in range(-1, asked.trials):  # the first only lends its memory
-        depth = random.Random(trial).choice([float(d) for d in asked.depths.split(",")])
-        if asked.kind == "question":
-            doc = of_people(session, filler, asked.qa, asked.tokens, depth, trial)
-        else:
-            doc = document(session, filler, asked.kind, asked.tokens, [depth], 1, 4, trial)
-        reader, prompt = read(session, doc, run)
-        heads = [store.head_state for store in reader.compressible]
-        mine = [{name: tensor.clone() for name, tensor in each.items()} for each in heads]
-        if lent is not None:
-            found[OWN].append(ask(session, reader, prompt, doc))
-            for each, other in zip(heads, lent, strict=True):
-                for name, tensor in each.items():
-                    tensor.copy_(other[name])
-            found[OTHER].append(ask(session, reader, prompt, doc))
-            with kept_as_they_are():
-                found[ENTRIES].append(ask(session, *read(session, doc, run), doc))
-            found[WITHOUT].append(ask(session, *read(session, doc, alone), doc))
-        lent = mine
+    session = Session.open(ModelSettings(name=asked.model, quantize=asked.quantize, threads=1))
+    measurement = Measurement(session, asked)
+    settled = [
+        asked.model, asked.quantize, asked.kind, asked.qa, asked.tokens, asked.budget,
+        asked.depths, asked.needles, asked.likeliest,
+    ]  # fmt: skip
+    saved: dict[str, dict[str, list[Asked]]] = {}
+    if asked.save and asked.save.exists():
+        for key, cases in map(json.loads, asked.save.read_text().splitlines()):
+            saved[json.dumps(key)] = {c: [Asked(**one) for one in r] for c, r in cases.items()}
+    found: dict[tuple[str, str], list[tuple[int, str, Asked]]] = {}
+    for trial in range(asked.trials):
+        doc = measurement.document(trial)
+        for gate in ("", *asked.gates):
+            key = [trial, gate, bool(gate) and [asked.features, asked.entries], *settled]
+            cases = saved.get(json.dumps(key))
+            if cases is None:
+                if gate:
+                    cases = measurement.with_memory(gate, trial, doc)
+                else:
+                    cases = {WITHOUT: measurement.without(doc)}
+                if asked.save:
+                    rows = {c: [asdict(one) for one in r] for c, r in cases.items()}
+                    with asked.save.open("a") as file:
+                        file.write(json.dumps([key, rows]) + "\n")
+            for case, results in cases.items():
+                kinds = doc.kinds or ("question",) * len(results)
+                found.setdefault((gate, case), []).extend(
+                    (trial, kind, one) for kind, one in zip(kinds, results, strict=True)
+                )
     print(f"{asked.kind}, {asked.trials} documents of {asked.tokens:,} tokens, {asked.budget:,}")
-    for case, results in found.items():
-        pairs = zip(results, found[WITHOUT], strict=True)
-        loss, low, high = mean_interval([r.loss - w.loss for r, w in pairs])
-        print(f"{case:20} {loss:+.2f} ({low:+.2f} to {high:+.2f}) nats a token", end="")
-        for what in ("likeliest", "said"):
-            count = sum(getattr(r, what) for r in results)
-            low, high = wilson(count, len(results))
-            print(f"; {what} {count} of {len(results)} ({low:.0%} to {high:.0%})", end="")
-        print()
+    for kind in asked.kind.split("+"):
+        if "+" in asked.kind:
+            print(f"{kind}:")
+        for (gate, case), all_results in found.items():
+            results = [(t, r) for t, k, r in all_results if k == kind]
+            base = [r for _, k, r in found["", WITHOUT] if k == kind]
+            told(gate, case, results, base, writes=not asked.likeliest)
+            if case == OTHER:
+                own = [r for _, k, r in found[gate, OWN] if k == kind]
+                pairs = list(zip(own, (r for _, r in results), strict=True))
+                groups = [t for t, _ in results]
+                loss = mean_interval([a.loss - b.loss for a, b in pairs], groups)
+                share = mean_interval([a.likeliest - b.likeliest for a, b in pairs], groups)
+                print(
+                    "{:25} own minus other's {:+.2f} ({:+.2f} to {:+.2f})".format("", *loss), end=""
+                )
+                print("; likeliest {:+.0%} ({:+.0%} to {:+.0%})".format(*share))
+
+
+def told(
+    gate: str,
+    case: str,
+    results: Sequence[tuple[int, Asked]],
+    base: Sequence[Asked],
+    *,
+    writes: bool,
+) -> None:
+    """Prints a row."""
+    change = [r.loss - w.loss for (_, r), w in zip(results, base, strict=True)]
+    loss, low, high = mean_interval(change, [trial for trial, _ in results])
+    mean = sum(r.loss for _, r in results) / len(results)
+    form = gate.rpartition("=")[0]
+    print(
+        f"{form:8} {case:20} {mean:.2f}, {loss:+.2f} ({low:+.2f} to {high:+.2f}) nats a token",
+        end="",
+    )
+    for what in ("likeliest", "said") if writes else ("likeliest",):
+        count = sum(getattr(r, what) for _, r in results)
+        low, high = wilson(count, len(results))
+        print(f"; {what} {count} of {len(results)} ({low:.0%} to {high:.0%})", end="")
+    print()
 
 
 if __name__ == "__main__":
