@@ -19,7 +19,7 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import ask_later
 from kvstream.evaluation.suites import LOADERS, SUITES, nolima, ruler, running
 from kvstream.evaluation.suites.task import Sample, Task, score
-from kvstream.evaluation.sweep import Case
+from kvstream.evaluation.sweep import WHOLE, Case
 from kvstream.settings import Budget, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
@@ -263,3 +263,13 @@ def test_a_reading_knows_the_other_question_and_not_the_asked_one(
     (request,) = requests
     assert (request.questions, request.command) == (("Who sang?",), "remember")
     assert "red" in result.answer
+
+
+def test_a_text_that_is_too_long_for_the_full_cache_says_so(session: Any) -> None:
+    """No larger budget helps, so the message advises none."""
+    sample = Sample("The door is red. The roof is blue. " * 500, "Is it?", ("red",), "Was it?")
+    task = Task("colors", lambda *_: sample, 8)
+    case = Case(RunSettings(budget=Budget(tokens=300), method="full"), WHOLE)
+    record = running._run(session, case, task, lambda: sample, running.KNOWN)
+    assert "the length that the model was trained for" in record["error"]
+    assert "larger" not in record["error"]

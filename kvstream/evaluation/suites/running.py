@@ -96,7 +96,10 @@ def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], m
     except BudgetError as error:
         if case.view == STREAM and case.run.method != "full":
             raise
-        return {**record, "error": str(error)}
+        problem = str(error)
+        if case.view == WHOLE:  # which has the largest budget already: advise no larger one
+            problem = f"{problem.partition(';')[0]}, the length that the model was trained for."
+        return {**record, "error": problem}
     return {
         **record,
         "question": sample.question,
