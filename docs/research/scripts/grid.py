@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from later_questions import within
 
 from kvstream.answer.sampling import make_sampler
 from kvstream.api.options import run_settings
@@ -32,7 +33,7 @@ from kvstream.evaluation.harness import IdFeed, ModelIdentity, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.metrics import contains
 from kvstream.evaluation.needle import Plan, make_needles
-from kvstream.evaluation.records import Record, Records, Trial, measure
+from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.synthetic.document import Fact, make_facts
 from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.run.request import Request
@@ -216,12 +217,7 @@ def main() -> None:
                         return read_and_ask(session, run, ids, asked, known)
 
                     trials.append(Trial(identity, go))
-    records = Records(given.save)
-    until, found = time.monotonic() + given.seconds, []
-    for trial in trials:
-        if trial.key in records.known or time.monotonic() < until:
-            found += measure([trial], records)
-    report(found, given.cases)
+    report(within(trials, given.save, given.seconds), given.cases)
 
 
 if __name__ == "__main__":

@@ -188,12 +188,18 @@ def main() -> None:
                 return read_and_ask(session, run, *made(number))
 
             trials.append(Trial(identity, partial(go)))
-    records = Records(given.save)
-    until, found = time.monotonic() + given.seconds, []
+    report(within(trials, given.save, given.seconds), given.cases)
+
+
+def within(trials: Sequence[Trial], save: Path, seconds: float) -> list[Record]:
+    """The records of trials that `save` has, and of those that begin in so many seconds."""
+    records = Records(save)
+    until = time.monotonic() + seconds
+    found: list[Record] = []
     for trial in trials:
         if trial.key in records.known or time.monotonic() < until:
             found += measure([trial], records)
-    report(found, given.cases)
+    return found
 
 
 def report(found: Sequence[Record], cases: Sequence[str]) -> None:
