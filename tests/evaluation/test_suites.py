@@ -273,3 +273,15 @@ def test_a_text_that_is_too_long_for_the_full_cache_says_so(session: Any) -> Non
     record = running._run(session, case, task, lambda: sample, running.KNOWN)
     assert "the length that the model was trained for" in record["error"]
     assert "larger" not in record["error"]
+
+
+def test_a_budget_that_is_too_small_leaves_out_its_own_trials(session: Any) -> None:
+    """The other budgets and texts of a long measurement go on."""
+    sample = Sample("The door is red. " * 200, "What color is the door?", ("red",), "Was it?")
+    task = Task("colors", lambda *_: sample, 8)
+    small, enough = (
+        Case(RunSettings(budget=Budget(tokens=tokens), method="streaming")) for tokens in (16, 400)
+    )
+    record = running._run(session, small, task, lambda: sample, running.KNOWN)
+    assert "budget" in record["error"]
+    assert "score" in running._run(session, enough, task, lambda: sample, running.KNOWN)

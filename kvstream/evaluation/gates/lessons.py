@@ -88,7 +88,8 @@ class LessonFiles:
 
     Args:
         folder: of the files; made when it is needed.
-        of: what lessons depend on. Files that were written for something else are not read.
+        of: what lessons depend on. Files that were written for something else are not read, and go
+            when one is written.
     """
 
     def __init__(self, folder: Path, of: str) -> None:
@@ -96,24 +97,33 @@ class LessonFiles:
 
     def read(self, number: int) -> dict[int, Noted] | None:
         """Empty where nothing left the cache. None if there is no such file."""
-        path = self._path(number)
-        if not path.is_file():
+        if number not in self:
             return None
-        stored = torch.load(path, weights_only=True)
-        if stored["of"] != self.of:
-            return None
-        return {layer: Noted(*parts) for layer, parts in stored["layers"].items()}
+        stored = torch.load(self._path(number), weights_only=True)
+        return {layer: Noted(*parts) for layer, parts in stored.items()}
 
     def __contains__(self, number: int) -> bool:
-        return self.read(number) is not None
+        return self._are_ours and self._path(number).is_file()
 
     def write(self, number: int, met: Mapping[int, Noted]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._are_ours:
+            self.remove()
+            self.folder.mkdir(parents=True)
+            self._label.write_text(self.of, encoding="utf-8")
         names = [field.name for field in fields(Noted)]
         layers = {layer: tuple(getattr(one, n) for n in names) for layer, one in met.items()}
         partial = self.folder / "partial"
-        torch.save({"of": self.of, "layers": layers}, partial)
+        torch.save(layers, partial)
         os.replace(partial, self._path(number))
+
+    @property
+    def _label(self) -> Path:
+        """What the files of the folder depend on."""
+        return self.folder / "of.json"
+
+    @property
+    def _are_ours(self) -> bool:
+        return self._label.is_file() and self._label.read_text(encoding="utf-8") == self.of
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -217,7 +217,7 @@ class Trainer:
     @property
     def lesson_files(self) -> LessonFiles:
         recipe = self.recipe
-        of = [self.model.name, self.learned, recipe.budget, recipe.tokens, recipe.seed]
+        of = [*self._weights, self.learned, recipe.budget, recipe.tokens, recipe.seed]
         return LessonFiles(self.out.with_name(self.out.name + ".lessons"), json.dumps(of))
 
     def _read_lessons(self, lessons: list[int]) -> Iterator[Progress]:
@@ -332,9 +332,8 @@ class Trainer:
         stored = torch.load(self.checkpoint, weights_only=True)
         if stored["recipe"] != self._identity():
             raise UsageError(
-                f"{self.checkpoint} belongs to a training with other settings; remove it, or "
-                "train with "
-                "the same model and settings as before."
+                f"{self.checkpoint} belongs to a training with other settings or weights; remove "
+                "it, or train with the same model and settings as before."
             )
         for layer, gate in self.gates.items():
             gate.load_state_dict(stored["gates"][layer])
@@ -356,7 +355,21 @@ class Trainer:
         return {k: json.dumps(v) for k, v in dataclasses.asdict(self.recipe).items()}
 
     def _identity(self) -> dict[str, str]:
-        return {"model": self.model.name, "order": json.dumps(self.order), **self._recipe()}
+        name, fingerprint, dtype = self._weights
+        return {
+            "model": name,
+            "fingerprint": fingerprint,
+            "dtype": dtype,
+            "order": json.dumps(self.order),
+            **self._recipe(),
+        }
+
+    @property
+    def _weights(self) -> tuple[str, str, str]:
+        """What a gate is trained for: other weights, or the same in another number type, are other
+        keys and queries."""
+        model = self.model
+        return model.name, model.fingerprint, model.weights_dtype
 
     def _save_checkpoint(self) -> None:
         state: dict[str, Any] = {

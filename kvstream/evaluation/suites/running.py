@@ -22,7 +22,7 @@ from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
 from kvstream.evaluation.suites.task import Sample, Task
 from kvstream.evaluation.summary import ROUGE
-from kvstream.evaluation.sweep import BM25, STREAM, WHOLE, Case
+from kvstream.evaluation.sweep import BM25, WHOLE, Case
 from kvstream.session.session import Session
 
 MEAN = "mean"
@@ -94,8 +94,6 @@ def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], m
     try:
         answer = _answer(session, case, sample, mode)
     except BudgetError as error:
-        if case.view == STREAM and case.run.method != "full":
-            raise
         problem = str(error)
         if case.view == WHOLE:  # which has the largest budget already: advise no larger one
             problem = f"{problem.partition(';')[0]}, the length that the model was trained for."

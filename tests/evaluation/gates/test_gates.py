@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import math
 import random
@@ -31,6 +32,7 @@ from kvstream.methods.edgeinfinite import (
     EdgeInfinite,
 )
 from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, load_gates
+from kvstream.model.bounded import BoundedModel
 
 
 class Letters:
@@ -70,6 +72,15 @@ def trainer(folder: Path, out: Path, kind: str = "llama", **recipe: Any) -> trai
         folder,
         out,  # type: ignore[arg-type]
     )
+
+
+def other_weights(model: BoundedModel) -> BoundedModel:
+    """A model of the same name, as after a download of another revision."""
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        next(copied.model.parameters()).mul_(1.5)
+    copied.__dict__.pop("fingerprint", None)
+    return copied
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -150,6 +161,10 @@ def test_a_training_that_was_broken_off_goes_on_where_it_was(
     other = trainer(folder, tmp_path / "parts.safetensors", epochs=2, lr=0.1)
     with pytest.raises(UsageError, match="other settings"):
         other.resume()
+    changed = trainer(folder, tmp_path / "parts.safetensors", epochs=2)
+    changed.model = other_weights(changed.model)
+    with pytest.raises(UsageError, match="other settings or weights"):
+        changed.resume()
 
 
 def test_lessons_that_were_read_are_not_read_again(
@@ -186,6 +201,9 @@ def test_lessons_that_were_read_are_not_read_again(
     assert more.read == 6
     other = trainer(folder, out, seed=7)
     assert not other.resume()
+    changed = trainer(folder, out)
+    changed.model = other_weights(changed.model)
+    assert not changed.resume(), "lessons of a model of the same name with other weights"
     second.save()
     assert not second.lesson_files.folder.exists()
 
