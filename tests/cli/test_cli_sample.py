@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from signals import heed_hangup
 
 TEXT = "".join(
     f"Paragraph {i} tells of nothing in particular. It goes on for a while.\n\n" for i in range(400)
@@ -77,15 +78,19 @@ def test_empty_input_is_nothing_to_read(cli, tmp_path) -> None:
 def test_a_killed_sample_leaves_no_temporary_file(tmp_path: Path, end: int) -> None:
     command = ["sample", "--tokens", "4G", "-o", str(tmp_path / "out.txt")]
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvstream", *command], stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in tmp_path.iterdir()):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(end)
-    _, stderr = process.communicate(timeout=60)
+        [sys.executable, "-m", "kvstream", *command],
+        stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangup,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while not any(path.stat().st_size for path in tmp_path.iterdir()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(end)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()  # it would fill the disk
     assert process.returncode == 128 + end
     assert stderr == "Terminated.\n"
     assert not list(tmp_path.iterdir())

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from signals import heed_hangup
 
 from kvstream.store import writing
 
@@ -306,6 +307,7 @@ def start(*arguments: str, stdin: int | None = subprocess.DEVNULL, **env: str) -
         stderr=subprocess.PIPE,
         text=True,
         env=environment(**env),
+        preexec_fn=heed_hangup,
     )
 
 
