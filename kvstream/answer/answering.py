@@ -238,7 +238,7 @@ def _support(memory: Memory, result: Result, basis: Basis) -> Support:
     trace = memory.trace
     forms, known = trace.words, "the text"
     if forms is None and trace.passages is not None:
-        forms, known = WordForms(), _kept(result)
+        forms, known = WordForms(), _seen(result)
         trace.prune(memory.reader.retained())
         forms.add("\n".join(passage.text for passage in trace.passages.held()[0]))
     return judge(_calibration(memory), basis, result.question, result.answer, forms, known)
@@ -325,22 +325,23 @@ def forgotten(result: Result) -> Result:
     if result.interrupted:
         remedy = "Run the command again, and let it read to the end."
     elif result.evicted:
-        remedy = "Read the text again with a larger --budget, or with --reread."
+        remedy = "Read the text again with a larger --budget."
     else:
         return result
-    warning = f"The answer is not in {_kept(result)}; it may be in the rest. {remedy}"
+    warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"
     return replace(result, warnings=(*result.warnings, warning))
 
 
-def _kept(result: Result) -> str:
+def _seen(result: Result) -> str:
     """What a memory could know of the text."""
     text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
     if not result.evicted or result.coverage is None:
         return text
     share = result.coverage["share"]
+    parts = f"parts of {share:.0%} of {text}"
     if share >= 0.995:  # something of every stretch
-        return f"the {result.retained:,} of {result.read:,} tokens that memory kept"
-    return f"the {share:.0%} of {text} that memory kept"
+        parts = f"{result.retained:,} of {result.read:,} tokens"
+    return f"what memory kept ({parts})"
 
 
 def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -13,14 +14,16 @@ from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
-from kvstream.errors import UsageError
+from kvstream.errors import SourceError, UsageError
 from kvstream.memory.base import Memory as HeldMemory
+from kvstream.memory.glance import glance
 from kvstream.memory.joining import join
 from kvstream.memory.saving import Kind, look
 from kvstream.settings import Budget, RunSettings
 
 if TYPE_CHECKING:
     from kvstream.session.session import Session
+    from kvstream.session.skimming import Skimming
 
 BEST = 3
 """Memories that answer a question, where nothing else was said."""
@@ -31,11 +34,36 @@ _ALIKE = {
 """What joined files of two models must have in common beside a budget, and its name."""
 
 
-class Memories:
-    """The memory files of a folder; made by `Model.memories`. One is loaded at a time."""
+def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
+    """The models of most files: that which made them, and that which answers from the passages
+    beside them, if another one does. None where no file can be read.
 
-    def __init__(self, session: Session, folder: str | os.PathLike[str]) -> None:
-        self._session, self.folder = session, Path(folder)
+    Files of two models go first: both are loaded for them, so files of either one can be asked too.
+    """
+    found: Counter[tuple[str, str | None]] = Counter()
+    for path in files:
+        try:
+            seen = glance(path)
+        except SourceError:  # asking says so
+            continue
+        found[seen.model, seen.answering] += 1
+    of_two = Counter({models: count for models, count in found.items() if models[1] is not None})
+    return next((models for models, _ in (of_two or found).most_common(1)), None)
+
+
+class Memories:
+    """The memory files of a folder; made by `Model.memories`. One is loaded at a time.
+
+    With two models, files of one of them are asked too: it answers from them alone.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        folder: str | os.PathLike[str],
+        skimming: Skimming | None = None,
+    ) -> None:
+        self._session, self._skimming, self.folder = session, skimming, Path(folder)
         self.files: list[Path] = memory_files(self.folder)
         """The files, by name."""
         self.problems: list[str] = []
@@ -58,7 +86,7 @@ class Memories:
         found = []
         for place, each in enumerate(self.rank(question)[:best]):
             file = inspect(each.path)
-            memory = Memory(self._session, self._session.recall(file.kind, RunSettings()), file)
+            memory = self._opened(file)
             answer = memory.ask(question, **options)
             memory.release()
             found.append((_preference(answer, place), each, answer))
@@ -67,8 +95,24 @@ class Memories:
         found.sort(key=lambda row: row[0])
         return [(each, answer) for _, each, answer in found]
 
+    def _opened(self, file: MemoryFile) -> Memory:
+        session = self._session_of(file.kind)
+        engine, skim = session.recall(file.kind, RunSettings()), None
+        engine.prefill_s = engine.reader.select_seconds = 0.0  # nothing was read now
+        if self._skimming is not None and engine.beside is not None:
+            skim = self._skimming, self._skimming.recall(engine, RunSettings())
+        return Memory(session, engine, file, skim=skim)
+
     def _recall(self, path: Path) -> HeldMemory:
-        return self._session.recall(look(path), RunSettings())
+        kind = look(path)
+        return self._session_of(kind).recall(kind, RunSettings())
+
+    def _session_of(self, kind: Kind) -> Session:
+        """That of the model that made a file; of another one the first says what is wrong."""
+        both = self._skimming
+        if both is not None and kind.model["name"] == both.answerer.model_name:
+            return both.answerer
+        return self._session
 
 
 def _preference(answer: Answer, place: int) -> tuple[bool, float, int]:

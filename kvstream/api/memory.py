@@ -110,7 +110,11 @@ class Memory:
                 )
             for event in events:
                 if isinstance(event, Answered) and self.file is not None:
-                    event = Answered(replace(event.result, memory=self.file.to_json()))
+                    warnings = event.result.warnings
+                    if self.file.answering is not None and self._skim is None and not extract:
+                        warnings = (*warnings, _answers_alone(self.file))
+                    result = replace(event.result, memory=self.file.to_json(), warnings=warnings)
+                    event = Answered(result)
                 yield event
         finally:
             engine.run = run
@@ -277,3 +281,11 @@ class Memory:
             f"<kvstream.Memory of {self.read_tokens:,} tokens, {self.retained:,} kept, "
             f"by {self.method}>"
         )
+
+
+def _answers_alone(file: MemoryFile) -> str:
+    """Of a file of two models, where only the one that read the text is loaded."""
+    return (
+        f"{file.path} was read by {file.model['name']} for {file.answering}; {file.model['name']} "
+        f"answered alone, and the passages kept for {file.answering} were not used."
+    )

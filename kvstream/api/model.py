@@ -367,7 +367,8 @@ class Model:
         """The memory files of a folder, to be ranked by a question and asked."""
         from kvstream.api.memories import Memories
 
-        return Memories(self.session, folder)
+        session = self.session if self.skimming is None else self.skimming.skimmer
+        return Memories(session, folder, self.skimming)
 
     def count(self, text: str) -> int:
         """Tokens of a text."""

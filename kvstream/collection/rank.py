@@ -106,7 +106,7 @@ def rank(
     """
     ranked, problems = by_words(question, files)
     compared: list[Ranked] = []
-    without: dict[tuple[int, ...], float] = {}
+    without: dict[tuple[str, tuple[int, ...]], float] = {}
     for each in ranked[:loaded]:
         try:
             memory = recall(each.path)
@@ -119,13 +119,13 @@ def rank(
     return [*compared, *ranked[loaded:]], problems
 
 
-def gain(memory: Memory, question: str, without: dict[tuple[int, ...], float]) -> float:
+def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
     """Nats by which what memory holds makes the question likelier than its prompt alone does.
 
-    `without` keeps the likelihood without a memory, by prompt, from call to call.
+    `without` keeps the likelihood without a memory, by model and prompt, from call to call.
     """
     ids = memory.prompt.tail(question, brief=memory.run.brief)
-    head = tuple(memory.prompt.head)
+    head = memory.model, tuple(memory.prompt.head)
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)
         without[head] = float(empty.score(ids[:1], ids[1:]).sum())

@@ -26,6 +26,8 @@ class BudgetSplit:
     least_answer: InitVar[int | None] = None
     """R where the text gets the least that it needs, if that is known; the error of a smaller
     budget counts with it."""
+    trained: InitVar[int | None] = None
+    """Positions that the model was trained for, if known; the error advises no larger budget."""
 
     @property
     def free(self) -> int:
@@ -37,7 +39,7 @@ class BudgetSplit:
         """The most that memory may hold when the question comes."""
         return self.budget - self.prompt - self.question - self.answer
 
-    def __post_init__(self, least_answer: int | None) -> None:
+    def __post_init__(self, least_answer: int | None, trained: int | None) -> None:
         least = min(self.free, self.final)
         if least < SMALLEST_FREE:
             answer = self.answer if least_answer is None else least_answer
@@ -46,22 +48,36 @@ class BudgetSplit:
             beside = f"the question {self.question}, its answer at least {answer}"
             if self.catalyst > last:  # what is read with a chunk takes more than what comes last
                 beside = f"the catalyst {self.catalyst}"
+            remedy = f"Use --budget {need} or more, or a shorter question."
+            if trained is not None and need > trained:
+                remedy = (
+                    f"Use a shorter question; the model was trained for {trained} positions, so "
+                    "no larger budget helps."
+                )
             raise BudgetError(
                 f"A budget of {self.budget} tokens leaves {max(0, least)} of the {SMALLEST_FREE} "
-                f"that a text needs: the prompt takes {self.prompt}, {beside}. "
-                f"Use --budget {need} or more, or a shorter question."
+                f"that a text needs: the prompt takes {self.prompt}, {beside}. {remedy}"
             )
 
 
 def share_out(
-    budget: int, prompt: int, catalyst: int, question: int, max_tokens: int, *, whole_answer: bool
+    budget: int,
+    prompt: int,
+    catalyst: int,
+    question: int,
+    max_tokens: int,
+    *,
+    whole_answer: bool,
+    trained: int | None = None,
 ) -> BudgetSplit:
     """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need.
 
-    Raises BudgetError, which names the smallest budget that would do.
+    Raises BudgetError, which names the smallest budget that would do, unless it is past the
+    `trained` positions of the model.
     """
     part = 2 if whole_answer else 8
     room = max(8, (budget - prompt - question) // part)
     # Where the text gets the least that it needs, the answer's part is this (it grows with both).
     smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
-    return BudgetSplit(budget, prompt, catalyst, question, min(max_tokens, room), smallest)
+    answer = min(max_tokens, room)
+    return BudgetSplit(budget, prompt, catalyst, question, answer, smallest, trained)

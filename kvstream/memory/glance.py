@@ -28,6 +28,12 @@ class Glance:
     """The passages that memory holds something of, a line each."""
     words: WordForms | None
     """Which words the whole text has, forgotten passages included."""
+    model: str
+    """The name of the model that made it."""
+    fingerprint: str
+    """Of its weights."""
+    answering: str | None
+    """The name of the model that answers from the passages beside it; None: that which made it."""
 
 
 def glance(path: Path) -> Glance:
@@ -60,4 +66,13 @@ def _glance(path: Path, opened: BinaryIO) -> Glance:
         rows: list[list[Any]] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_TEXT))
         text = "\n".join(str(row[6]) for row in rows)
     names = tuple(str(source["name"]) for source in state["trace"]["sources"])
-    return Glance(path, names, text, None if words is None else WordForms.unpacked(words))
+    made, answering = state["model"], state.get("answering")
+    return Glance(
+        path,
+        names,
+        text,
+        None if words is None else WordForms.unpacked(words),
+        str(made["name"]),
+        str(made["fingerprint"]),
+        None if answering is None else str(answering["name"]),
+    )

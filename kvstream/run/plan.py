@@ -77,6 +77,7 @@ class RunPlan:
             max(question, catalyst) if request.extract or unknown else question,
             run.max_tokens,
             whole_answer=len(questions) > 1 or request.every is not None,
+            trained=model.trained_length,
         )
         extract = request.extract or request.open_ended
         return cls(method, prompt, questions, catalysts, sizes, request.system, extract)

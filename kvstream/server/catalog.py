@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.files import MemoryFile, inspect
+from kvstream.errors import SourceError
+from kvstream.memory.glance import glance
 from kvstream.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -53,10 +55,32 @@ class Catalog:
                 found[path.stem] = path
         return found
 
+    def offered(self) -> tuple[dict[str, Path], list[str]]:
+        """Those files that the model can be asked with, and why the others are left out.
+
+        Only headers are read; a file that is damaged further on fails when it is asked.
+        """
+        found, problems = {}, []
+        model = self._model.session.model
+        for name, path in self.files().items():
+            try:
+                seen = glance(path)
+            except SourceError as error:
+                problems.append(str(error))
+                continue
+            if seen.model != self._model.name and seen.fingerprint != model.fingerprint:
+                problems.append(
+                    f"{path.name} is not offered: it was made by {seen.model}, and this is "
+                    f"{self._model.name}."
+                )
+                continue
+            found[name] = path
+        return found, problems
+
     def listing(self) -> list[dict[str, Any]]:
         """What ``GET /v1/models`` tells."""
         rows = [(self._model.name, self.created)]
-        for name, path in self.files().items():
+        for name, path in self.offered()[0].items():
             try:
                 rows.append((name, int(path.stat().st_mtime)))
             except OSError:  # removed in between

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ from kvstream.server.settings import ServerSettings
 if TYPE_CHECKING:
     from kvstream.api.model import Model
 
+log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
 """After `grace` a chunk that is being read may take so long."""
 
@@ -71,9 +73,14 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal ends in good order, the second at once."""
         if self.should_exit:
+            log.info("Ending at once.")
             self.force_exit = True
             self.service.worker.stop()
         else:
+            log.info(
+                "Ending; requests in progress have %g s. The same signal again ends at once.",
+                self.service.settings.grace,
+            )
             # Not here: the lock of the worker may be held by what the signal came into.
             threading.Thread(target=self.end, daemon=True).start()
             self.should_exit = True

@@ -166,7 +166,7 @@ def test_an_old_memory_file_knows_the_words_that_it_kept(
     assert before.trace.words is None
     says(monkeypatch, "555-0199")
     told = result(before, "Who?").warnings[-1]
-    assert "of the text that memory kept: 555-0199" in told
+    assert "of the text): 555-0199" in told
 
 
 def test_a_refusal_after_forgetting_says_how_little_was_kept(
@@ -182,7 +182,7 @@ def test_a_refusal_after_forgetting_says_how_little_was_kept(
     assert told.withheld is None
     assert told.to_json()["support"]["probability"] is None, "a refusal has none"
     share = f"{told.coverage['share']:.0%}"  # type: ignore[index]
-    assert f"not in the {share} of the text that memory kept" in told.warnings[-1]
+    assert f"not in what memory kept (parts of {share} of the text)" in told.warnings[-1]
     assert "Low confidence" not in told.warnings[-1]
 
 

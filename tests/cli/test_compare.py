@@ -139,6 +139,23 @@ def test_a_method_that_lacks_its_gate_leaves_the_others_their_rows(
     assert run(["compare", *asked, "--method", "edgeinfinite"]) == 2
 
 
+def test_an_interrupted_comparison_names_what_was_not_run(
+    story: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[float] = []
+    monkeypatch.setattr(
+        "kvstream.cli.commands.compare.spread", lambda coverage: answers.append(0) or 0.0
+    )
+    monkeypatch.setattr(
+        "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: bool(answers)
+    )
+    asked = ["compare", story, "Who?", "--budget", "400", "-n", "2", "--json"]
+    assert run([*asked, "--method", "window,streaming,random"]) == 0
+    told = capsys.readouterr()
+    assert [row["method"] for row in rows(told.out)] == ["window"]
+    assert "Interrupted; answers are missing of: streaming, random." in told.err
+
+
 def test_settings_go_to_their_methods(story: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compare", story, "Who?", "--budget", "400", "-n", "2", "--method", "random,streaming"]
     assert run([*asked, "--set", "random.recent=8", "--set", "streaming.sinks=2", "-q"]) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -249,3 +249,11 @@ def test_what_just_fits_a_16_bit_model_is_held_whole(told: bool) -> None:
         )  # fmt: skip
         list(reader.read(IdFeed(tokens(length))))
         assert len(reader.retained()) == length
+
+
+def test_no_budget_past_the_trained_length_is_advised() -> None:
+    split = partial(share_out, 256, 10, 0, max_tokens=8, whole_answer=False, trained=1024)
+    with pytest.raises(BudgetError, match=r"Use --budget [0-9]+ or more, or a shorter question"):
+        split(question=400)
+    with pytest.raises(BudgetError, match=r"Use a shorter question.* 1024 positions"):
+        split(question=2000)

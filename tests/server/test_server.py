@@ -15,6 +15,8 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
 from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
 
+from kvstream.server.catalog import Catalog  # noqa: E402
+
 LONG = FACT + FILLER * 40
 ENDLESS = FILLER * 20_000
 """A text that takes minutes to read."""
@@ -47,6 +49,22 @@ def test_models_are_the_loaded_one_and_every_memory(server) -> None:
     one = server.http.get("/v1/models/book").json()
     assert one in rows["data"]
     error(server.http.get("/v1/models/nobody"), 404)
+
+
+def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, tmp_path) -> None:
+    """A change of one letter in the header is enough: the weights have another name then."""
+    data = (memories / "book.kvs").read_bytes()
+    (tmp_path / "book.kvs").write_bytes(data)
+    (tmp_path / "cut.kvs").write_bytes(data[:100])
+    print_of = model.session.model.fingerprint.encode()
+    changed = data.replace(print_of, b"0" * len(print_of), 1)
+    (tmp_path / "other.kvs").write_bytes(changed.replace(b'\\"pocket\\"', b'\\"reader\\"', 1))
+    catalog = Catalog(model, tmp_path)
+    offered, problems = catalog.offered()
+    assert list(offered) == ["book"]
+    assert [row["id"] for row in catalog.listing()] == ["pocket", "book"]
+    assert any("cut.kvs" in problem for problem in problems)
+    assert any("other.kvs is not offered: it was made by reader" in each for each in problems)
 
 
 def test_a_long_message_is_read_through_the_bounded_memory(server, model) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from kvstream.answer.reread.ranking import Words
 from kvstream.answer.skim.joining import shares
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
+from kvstream.api.memories import Memories, memory_files, models_of
 from kvstream.api.model import Model
 from kvstream.errors import BudgetError, ModelError, UnsupportedModelError, UsageError
 from kvstream.evaluation.synthetic.document import generate, make_facts
@@ -290,6 +293,8 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     assert again.result.skim["kept"] == first.result.skim["kept"]
     assert again.text
     alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
+    assert "the passages kept for pocket were not used" in alone.warnings[-1]
+    assert not any("were not used" in warning for warning in again.warnings)
     assert alone.result.skim is None
 
 
@@ -332,6 +337,43 @@ def two_files(
         model.read(text, budget=320, max_tokens=8).save(file)
         found.append((text, file))
     return found
+
+
+def test_a_folder_is_asked_by_the_models_of_its_files(
+    session: Session, two_files: list[tuple[Path, Path]], story: Path, tmp_path: Path
+) -> None:
+    """Files of two models use their passages; one of the reading model alone is asked, too."""
+    two, files = Model(session, Skimming(session, session)), [file for _, file in two_files]
+    for number, file in enumerate(files):
+        shutil.copy(file, tmp_path / f"two-{number}.kvs")
+    assert models_of(memory_files(tmp_path)) == ("pocket", "pocket")
+    Model(session).read(story, budget=320, method="keydiff").save(tmp_path / "alone.kvs")
+    (tmp_path / "broken.kvs").write_bytes(b"no memory")
+    assert models_of(memory_files(tmp_path)) == ("pocket", "pocket")
+    assert models_of([tmp_path / "broken.kvs"]) is None
+    memories = two.memories(tmp_path)
+    found = memories.answers(FACT.question, best=9, max_tokens=4)
+    assert len(memories.problems) == 1
+    by_name = {each.path.name: answer.result for each, answer in found}
+    assert {name: result.skim is not None for name, result in by_name.items()} == {
+        "alone.kvs": False, **{f"two-{n}.kvs": True for n in range(len(files))},
+    }  # fmt: skip
+    for name, result in by_name.items():
+        own = two if result.skim is not None else Model(session)
+        assert result.answer == own.recall(tmp_path / name).ask(FACT.question, max_tokens=4).text
+        assert result.prefill_s == 0, "nothing was read now"
+
+
+def test_a_file_of_the_answering_model_is_asked_by_it(session: Session, tmp_path: Path) -> None:
+    answerer: Any = SimpleNamespace(model_name="reader")
+    (tmp_path / "any.kvs").touch()
+    two = Memories(session, tmp_path, cast(Any, SimpleNamespace(answerer=answerer)))
+    made: Any = SimpleNamespace(model={"name": "reader"})
+    assert two._session_of(made) is answerer
+    made.model["name"] = "pocket"
+    assert two._session_of(made) is session
+    made.model["name"] = "another"
+    assert two._session_of(made) is session, "which says that another model made it"
 
 
 def test_memories_of_two_models_are_joined(

@@ -220,6 +220,9 @@ def compare(
                 reporter.show(Notice(f"{name}: {error}"))
                 add(Row(name, None, 0.0, str(error)))
             if interrupts():
+                skipped = ", ".join(methods[turn + 1 :])
+                if skipped:
+                    reporter.tell(f"Warning: Interrupted; answers are missing of: {skipped}.")
                 break
         nothing = not any(row.result for row in rows)
         if stopped is not None:

@@ -78,7 +78,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
-    options = of_maker(kinds[0], options)
+    options = of_maker(str(kinds[0].model["name"]), options)
     options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):

@@ -16,7 +16,7 @@ from kvstream.cli.options.option import option
 from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import BytesType, Finite
 from kvstream.cli.shared import early
-from kvstream.cli.shared.running import DEMONSTRATION, POCKET, open_model, quiet_libraries
+from kvstream.cli.shared.running import POCKET, demonstration, open_model, quiet_libraries
 
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
@@ -143,7 +143,7 @@ def serve(options: ReadingOptions, settings: Any) -> None:
     found = listen(settings)  # before the model is loaded, which takes longer
     try:
         if options.model == POCKET and not options.quiet:
-            log.info(DEMONSTRATION)
+            log.info(demonstration())
         model = open_model(options)
     except BaseException:
         found.close()
@@ -151,8 +151,10 @@ def serve(options: ReadingOptions, settings: Any) -> None:
 
     def ready(server: Server) -> None:
         service = server.service
-        names = ", ".join([model.name, *service.catalog.files()])
-        log.info("Models: %s", names)
+        offered, problems = service.catalog.offered()
+        for problem in problems:
+            log.warning("%s", problem)
+        log.info("Models: %s", ", ".join([model.name, *offered]))
         log.info(
             "A memory holds at most %s bytes, all memories together %s.",
             f"{service.memory_bytes:,}",

@@ -71,11 +71,14 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
 
 def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) -> int:
     """Answer from the memory files of a folder that a question is about; returns the exit code."""
-    from kvstream.api.memories import memory_files
+    from kvstream.api.memories import memory_files, models_of
 
     if options.extract:
         raise UsageError("--extract is for one memory file; name one of the folder.")
     files = memory_files(folder)
+    found_models = models_of(files)
+    if found_models is not None:
+        options = _of_models(*found_models, folder, options)
     code = 0
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
@@ -133,28 +136,33 @@ def open_memory(
 
 def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
     """The same options with the models that the file names, where nobody named others."""
-    made, answering = str(file.model["name"]), file.answering
+    return _of_models(str(file.model["name"]), file.answering, file.path, options)
+
+
+def _of_models(
+    made: str, answering: str | None, path: Path, options: ReadingOptions
+) -> ReadingOptions:
+    """The same for the model that made the memory at `path`, and the one that answers from it."""
     skim = options.skim
     if skim == AUTO:  # the model that made it can also be asked alone
         alone = answering is None or (options.model_given and options.model == made)
         skim = NONE if alone else made
     elif skim != NONE and (answering is None or skim != made):
         by = f"{made} for {answering}" if answering else f"{made} alone"
-        raise UsageError(f"{file.path} was read by {by}; leave --skim {skim} out.")
+        raise UsageError(f"{path} was read by {by}; leave --skim {skim} out.")
     options = replace(options, skim=skim)
     if not options.model_given and skim != NONE and answering is not None:
         options = replace(options, model=answering, model_given=True)
-    return settled(of_maker(file, options), alone=True)
+    return settled(of_maker(made, options), alone=True)
 
 
-def of_maker(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
-    """The same options with the model that made a file, if it is here and nobody named another.
+def of_maker(made: str, options: ReadingOptions) -> ReadingOptions:
+    """The same options with the model that made a memory, if it is here and nobody named another.
 
     With --trust-remote-code only kvstream's own: a file must not choose whose code runs.
     """
     from kvstream.api.models import is_here
 
-    made = str(file.model["name"])
     trusting = options.loading["trust_remote_code"]
     own = made in (POCKET, READER)  # loading reader says how it is fetched
     if options.model_given or not (own or (not trusting and is_here(made))):
