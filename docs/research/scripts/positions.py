@@ -35,10 +35,13 @@ def turned(rotary: Rotary, keys: Tensor, where: Tensor) -> Tensor:
     return torch.cat((out, keys[..., rotary.width :]), dim=-1)
 
 
-def rotated(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
+def rotated_keys(self: LayerStore, base: int, scratch: Tensor | None) -> Tensor:
     keys = self.keys[:, : self.used]
-    if self.unrotated == 0 or self.spec.rotary is None:
+    if scratch is not None:  # in what the model computes
+        keys = keys.to(scratch.dtype)
+    if not self.turns:
         return keys
+    assert self.spec.rotary is not None
     old = turned(self.spec.rotary, keys[:, : self.unrotated], places(self))
     return torch.cat((old, keys[:, self.unrotated :]), dim=1)
 
@@ -47,7 +50,7 @@ def rebase(self: BoundedCache) -> None:
     self.base = max(int(places(s).max()) + 1 if s.unrotated else 0 for s in self.stores)
 
 
-LayerStore.rotated = rotated  # type: ignore[method-assign]
+LayerStore.rotated_keys = rotated_keys  # type: ignore[method-assign]
 BoundedCache.rebase = rebase  # type: ignore[method-assign]
 
 if __name__ == "__main__":
