@@ -244,7 +244,15 @@ def test_frequent_values_are_named() -> None:
     assert (six["value"], seven["value"]) == ("6", "7")
     assert variable["looked_at"] < 200
     assert abs(six["lines"] / variable["looked_at"] - 0.75) < 0.06  # a period of 4 in the log
-    assert "state = 6 (7" in page(log)
+    assert "state = 6 (~7" in page(log), "not all lines were looked at"
+
+
+def test_shares_of_all_lines_are_no_estimates() -> None:
+    for count, text in ((16, "(25%)"), (40, "(~28%)")):
+        log = read([at(i, f"WARN a: state {i % 4}") for i in range(count)])
+        (variable,) = report(log).findings[0].variables
+        assert (variable["looked_at"] == count) == (count == 16)
+        assert text in page(log)
 
 
 def test_what_is_new_since_the_last_report() -> None:
