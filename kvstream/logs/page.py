@@ -115,7 +115,8 @@ def head(log: LogSummary) -> str:
     if log.continued:
         notes.append(f"{log.continued:,} lines continue others")
     if log.jumped:
-        notes.append(f"the clock goes back {log.jumped:,} times, first at line {log.jumps[0]:,}")
+        times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
+        notes.append(f"the clock goes back {times} line {log.jumps[0]:,}")
     if log.left:
         notes.append(
             f"{log.left:,} templates with {log.tree.forgotten:,} lines were dropped, "

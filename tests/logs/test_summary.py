@@ -350,6 +350,12 @@ def test_jumps_of_the_clock_are_told_and_leave_the_buckets_bounded() -> None:
     assert balanced(log)
 
 
+def test_one_jump_of_the_clock_is_told_as_one() -> None:
+    for jumps, text in ((1, "back once, at line 2"), (3, "back 3 times, first at line 2")):
+        log = read([at(-3600 * i, f"INFO a: {i}") for i in range(jumps + 1)])
+        assert f"the clock goes {text}" in page(log)
+
+
 def test_what_is_held_is_bounded() -> None:
     log = LogSummary(capacity=100)
     log.begin("x")
