@@ -78,6 +78,13 @@ class StepDone:
     """``coverage(bins)``: share of the tokens seen so far that some head still holds, by place."""
     retained: Callable[[], int] = field(repr=False, compare=False)
     """Distinct source tokens that some head still holds; counted when called."""
+    loaded: int = 0
+    """Those of the tokens seen that came with a memory file, before reading began."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second since reading began; 0 before time has passed."""
+        return (self.seen - self.loaded) / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)

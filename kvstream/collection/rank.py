@@ -7,8 +7,9 @@ a question is about makes it likelier than no memory does.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from kvstream.answer.skim.words import bm25_of_documents, plain_words
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
+from kvstream.tokenization.forms import folded
 
 LOADED = 50
 """Memories that are loaded to compare likelihoods."""
 SUFFIX = ".kvs"
+_WORD = re.compile(r"[^\W_]+")
 FORGOTTEN = 0.3
 """What a word counts that the text had and memory holds no passage of, beside one that it holds."""
 LIKELIHOOD = 0.5
@@ -61,7 +64,8 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
     A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
     """
-    asked = list(dict.fromkeys(plain_words(question)))
+    spelled = {folded(word): word for word in _WORD.findall(question)}
+    asked = {word: spelled.get(word, word) for word in plain_words(question)}
     rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
     broken: list[str] = []
     for path in files:
@@ -83,15 +87,18 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     return ranked, broken
 
 
-def _counts(seen: Glance, asked: Sequence[str]) -> tuple[list[float], int]:
-    """How often each word is in the passages, and how many words they have."""
+def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
+    """How often each word is in the passages, and how many words they have.
+
+    `asked` has each word as the question spells it, too: older files know words by their accents.
+    """
     words = Counter(plain_words("\n".join((seen.text, *seen.names))))
     counts = []
-    for word in asked:
+    for word, spelled in asked.items():
         count = float(words[word])
         if not count and seen.words is not None:
             digits = word.isdigit()
-            known = seen.words.has_number(word) if digits else seen.words.has_word(word)
+            known = seen.words.has_number(word) if digits else seen.words.has_word(spelled)
             count = FORGOTTEN if known else 0.0
         counts.append(count)
     return counts, words.total()

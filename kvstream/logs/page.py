@@ -64,8 +64,8 @@ def _short(component: str) -> str:
 
 
 def _values(finding: Finding, room: int) -> str:
-    """The most frequent values of the variables, in percent of the lines that were looked at; as
-    many as there is room for, first those that tell most.
+    """The most frequent values of the variables, in percent of the lines; as many as there is room
+    for, first those that tell most. ``~`` stands before a share of only some lines, as an estimate.
     """
     parts: list[tuple[float, str]] = []
     for variable in finding.variables:
@@ -78,8 +78,9 @@ def _values(finding: Finding, room: int) -> str:
         elif values[0]["lines"] == 1 or share < TELLING:
             continue
         else:
+            about = "~" if looked_at < finding.count else ""
             named = ", ".join(
-                f"{_shown(v['value'], LONGEST_VALUE)} ({v['lines'] / looked_at:.0%})"
+                f"{_shown(v['value'], LONGEST_VALUE)} ({about}{v['lines'] / looked_at:.0%})"
                 for v in values[:2]
                 if v["lines"] > 1
             )
@@ -114,7 +115,8 @@ def head(log: LogSummary) -> str:
     if log.continued:
         notes.append(f"{log.continued:,} lines continue others")
     if log.jumped:
-        notes.append(f"the clock goes back {log.jumped:,} times, first at line {log.jumps[0]:,}")
+        times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
+        notes.append(f"the clock goes back {times} line {log.jumps[0]:,}")
     if log.left:
         notes.append(
             f"{log.left:,} templates with {log.tree.forgotten:,} lines were dropped, "

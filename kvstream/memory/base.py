@@ -118,6 +118,9 @@ class Memory:
     command: str = "ask"
     load_s: float = 0.0
     prefill_s: float = 0.0
+    """Time of reading in this run."""
+    loaded: int = 0
+    """Source tokens of the memory file that it came from: they were read at another time."""
     warnings: list[str] = field(default_factory=list)
     digest: str | None = None
     """Of the file that it came from."""
@@ -134,7 +137,7 @@ class Memory:
     @property
     def tokens_per_s(self) -> float:
         """Of reading; 0 where it was done at another time."""
-        return self.trace.read / self.prefill_s if self.prefill_s else 0.0
+        return (self.trace.read - self.loaded) / self.prefill_s if self.prefill_s else 0.0
 
     @property
     def retained(self) -> int:

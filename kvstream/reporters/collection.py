@@ -227,7 +227,8 @@ def table(tally: Tally, width: int) -> Iterator[str]:
         mark = "!" if row.warned else " "
         answer = for_terminal(row.answer)
         answer = answer if len(answer) <= room else answer[: room - 3].rstrip() + "..."
-        cells = f"{share(row.support, 1.0):>7}  {_short(row.name, name):{name}} {mark}  {answer}"
+        support = share(row.support, 1.0) if row.support else "-"  # the text has no answer
+        cells = f"{support:>7}  {_short(row.name, name):{name}} {mark}  {answer}"
         yield cells.rstrip()
     if tally.done > len(rows):
         yield f"({number(tally.done - len(rows))} more: --json or -o FOLDER has all of them)"

@@ -201,7 +201,7 @@ class Live(Teller):
     def _step(self, event: StepDone) -> None:
         self.memory.add(max(event.memory, default=0))
         self.chunks.add(event.chunk)
-        speed = self.speed.add(event.seconds, event.seen)
+        speed = self.speed.add(event.seconds, event.seen - event.loaded)
         now = self.clock()
         due = now - self.asked_engine >= 1 / REFRESHES_PER_SECOND
         if due:
@@ -395,7 +395,7 @@ class PanelView:
             words += " tokens"
         reading = not total or total > step.seen
         # While it reads, how fast it is now; at the end the speed that the summary tells.
-        speed = self.view.speed if reading or not step.seconds else step.seen / step.seconds
+        speed = self.view.speed if reading else step.speed or self.view.speed
         words += f" · {f.number(speed)} tokens/s"
         if total and total > step.seen and self.view.speed:
             words += f" · {f.duration((total - step.seen) / self.view.speed)} left"

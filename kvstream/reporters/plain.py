@@ -177,7 +177,7 @@ def plan_line(event: Started) -> str:
 
 def step_line(event: StepDone) -> str:
     """Progress of the reading, in one line."""
-    speed = event.seen / event.seconds if event.seconds > 0 else 0.0
+    speed = event.speed
     total = event.estimated_tokens
     retained = event.retained()
     parts = [

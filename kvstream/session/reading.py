@@ -97,7 +97,7 @@ class Reading:
         while True:
             for report in reader.read(handed, stop):
                 memory.prefill_s = before + time.perf_counter() - began
-                yield step_done(reader, report, feed, memory.prefill_s)
+                yield step_done(reader, report, feed, memory.prefill_s, memory.loaded)
                 trace.read, trace.end = feed.read_tokens, feed.end
                 self.on_step(memory)
                 if trace.read - pruned >= PRUNE_EVERY:
@@ -240,7 +240,9 @@ def started(reader: Reader, run: RunSettings) -> Started:
     )
 
 
-def step_done(reader: Reader, report: StepReport, feed: TokenFeed, seconds: float) -> StepDone:
+def step_done(
+    reader: Reader, report: StepReport, feed: TokenFeed, seconds: float, loaded: int = 0
+) -> StepDone:
     """A step as an event; its present values are computed while it is shown."""
     seen = feed.read_tokens
 
@@ -263,4 +265,5 @@ def step_done(reader: Reader, report: StepReport, feed: TokenFeed, seconds: floa
         seconds=seconds,
         coverage=coverage,
         retained=lambda: int(reader.retained().numel()),
+        loaded=loaded,
     )

@@ -171,6 +171,8 @@ class Session:
         """The memory of a file. Raises ModelError, UsageError, SourceError."""
         memory = recall(kind, self.model, self.tokenizer, answer)
         memory.load_s = self.load_s
+        memory.prefill_s = memory.reader.select_seconds = 0.0  # nothing was read now
+        memory.loaded = memory.trace.read
         return memory
 
     def read_excerpts(

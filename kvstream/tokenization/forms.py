@@ -7,6 +7,7 @@ often an absent form passes. Bloom 1970, "Space/time trade-offs in hash coding".
 from __future__ import annotations
 
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -27,6 +28,16 @@ NUMBER = re.compile(r"\d+(?:[.,:/'’-]\d+)*")
 _FORM = re.compile(rf"(?P<number>{NUMBER.pattern})|[^\W\d_]+")
 _CUT = re.compile(r"(?:[^\W\d_]+|\d[\d.,:/'’-]*)\Z")
 _DIGITS = re.compile(r"\d+")
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+
+
+def folded(text: str) -> str:
+    """A text without upper case and accents: ``Défago`` is ``defago``."""
+    text = text.casefold()
+    if text.isascii():
+        return text
+    letters = _ACCENTS.sub("", unicodedata.normalize("NFD", text))
+    return unicodedata.normalize("NFC", letters)
 
 
 def number_forms(number: str) -> list[str]:
@@ -59,8 +70,8 @@ class WordForms:
         _set(self._bits, _forms(text))
 
     def has_word(self, word: str) -> bool:
-        """Whether the text has `word`, letters alone, in any case."""
-        return self._has(word)
+        """Whether the text has `word`, letters alone, in any case, with or without accents."""
+        return self._has(word) or self._has(folded(word))
 
     def has_number(self, number: str) -> bool:
         """Whether the text has the digits of `number` in a row, or each run of them."""
@@ -108,10 +119,12 @@ class WordForms:
 
 
 def _forms(text: str) -> set[str]:
-    """Words and numbers of a text in their forms."""
+    """Words and numbers of a text in their forms; words as they are, and without accents."""
     forms: set[str] = set()
-    for match in _FORM.finditer(text):
-        forms.update(number_forms(match[0]) if match["number"] else (match[0],))
+    without = folded(text)
+    for each in (text,) if without == text.casefold() else (text, without):
+        for match in _FORM.finditer(each):
+            forms.update(number_forms(match[0]) if match["number"] else (match[0],))
     return {form[:LONGEST].casefold() for form in forms}
 
 

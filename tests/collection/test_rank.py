@@ -70,6 +70,25 @@ def test_the_memory_that_a_question_is_about_comes_first(
         assert not problems
 
 
+@pytest.mark.parametrize("accented", [True, False])
+def test_words_match_with_and_without_accents(
+    session: Session, folder: Path, accented: bool
+) -> None:
+    names = ("Défago", "Defago")
+    text = folder / "guide.txt"
+    text.write_text(f"The guide {names[not accented]} paddled home. " * 30)
+    run = RunSettings(Budget(tokens=300), "keydiff")
+    memory = returned(session.read(open_sources([str(text)]), Request((), run, "remember")))
+    saving.save(memory, folder / "guide.kvs")
+    words = glance(folder / "guide.kvs").words
+    assert words is not None
+    for name in names:
+        assert words.has_word(name)
+        ranked, _ = by_words(f"Was {name} ill?", memory_files(folder))
+        assert ranked[0].path.stem == "guide", name
+        assert ranked[0].words > ranked[1].words
+
+
 def test_words_of_forgotten_passages_count_less(folder: Path) -> None:
     seen = glance(folder / "bakery.kvs")
     assert "plum tarts" in seen.text

@@ -244,7 +244,15 @@ def test_frequent_values_are_named() -> None:
     assert (six["value"], seven["value"]) == ("6", "7")
     assert variable["looked_at"] < 200
     assert abs(six["lines"] / variable["looked_at"] - 0.75) < 0.06  # a period of 4 in the log
-    assert "state = 6 (7" in page(log)
+    assert "state = 6 (~7" in page(log), "not all lines were looked at"
+
+
+def test_shares_of_all_lines_are_no_estimates() -> None:
+    for count, text in ((16, "(25%)"), (40, "(~28%)")):
+        log = read([at(i, f"WARN a: state {i % 4}") for i in range(count)])
+        (variable,) = report(log).findings[0].variables
+        assert (variable["looked_at"] == count) == (count == 16)
+        assert text in page(log)
 
 
 def test_what_is_new_since_the_last_report() -> None:
@@ -340,6 +348,12 @@ def test_jumps_of_the_clock_are_told_and_leave_the_buckets_bounded() -> None:
     assert len(log.total.buckets) <= MOST_BUCKETS
     assert "the clock goes back" in page(log)
     assert balanced(log)
+
+
+def test_one_jump_of_the_clock_is_told_as_one() -> None:
+    for jumps, text in ((1, "back once, at line 2"), (3, "back 3 times, first at line 2")):
+        log = read([at(-3600 * i, f"INFO a: {i}") for i in range(jumps + 1)])
+        assert f"the clock goes {text}" in page(log)
 
 
 def test_what_is_held_is_bounded() -> None:

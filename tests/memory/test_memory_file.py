@@ -490,7 +490,12 @@ def test_reading_on_stays_in_the_bound_and_counts_on(
     more = tmp_path / "more.txt"
     more.write_text(story.read_text()[:4000])
     for _ in range(2):
-        memory = read(session, more, run, after=session.recall(saving.look(path), run))
+        recalled = session.recall(saving.look(path), run)
+        loaded = recalled.trace.read
+        assert recalled.prefill_s == recalled.tokens_per_s == 0, "nothing was read now"
+        memory = read(session, more, run, after=recalled)
+        now = memory.tokens_per_s * memory.prefill_s
+        assert now == pytest.approx(memory.trace.read - loaded), "the speed is that of this run"
         saving.save(memory, path)
     assert memory.trace.read > before + 1000
     assert memory.reader.steps > first

@@ -19,7 +19,7 @@ from kvstream.events import Notice, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
-from kvstream.reporters.plain import Plain, Teller, summary
+from kvstream.reporters.plain import Plain, Teller, step_line, summary
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings
 
@@ -163,6 +163,18 @@ def test_the_panel_fits(width, upto) -> None:
         text = "\n".join(lines)
         for word in ("budget", "memory", "chunk", "kept", "read", "held", "free", "tokens/s"):
             assert word in text
+
+
+def test_the_speed_is_of_the_tokens_that_were_read_now() -> None:
+    """What came with a memory file took none of the time."""
+    step = StepDone(
+        step=3, chunk=100, memory=(40,), seen=9000, estimated_tokens=9600, kv_tokens=50,
+        in_flight_tokens=90, peak_tokens=90, budget_tokens=100, kv_bytes=1000, seconds=2.0,
+        coverage=lambda bins: [0.5] * bins, retained=lambda: 40, loaded=8800,
+    )  # fmt: skip
+    line = step_line(step)
+    assert line.endswith(" · 100 tokens/s · 6.0 s left"), line
+    assert "read 9,000 of ~9,600 tokens (94%)" in line
 
 
 def test_the_panel_tells_what_is_known() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvstream.input.blocks import TextBlock
-from kvstream.tokenization.forms import BYTES, WordForms, number_forms
+from kvstream.tokenization.forms import BYTES, WordForms, _set, folded, number_forms
 
 
 def fed(*parts: str) -> WordForms:
@@ -24,6 +24,27 @@ def test_words_and_numbers_of_a_text_are_known_in_any_case() -> None:
     assert all(map(forms.has_number, ("1,150", "1150", "3", "555-0142", "5550142", "555/0142")))
     assert not any(map(forms.has_word, ("Harrie", "arriet", "April")))
     assert not any(map(forms.has_number, ("555-0199", "1151", "115")))
+
+
+@pytest.mark.parametrize("text", ["by Défago.", "by De\u0301fago.", "by Defago.", "by DÉFAGO."])
+def test_accents_make_no_other_word(text: str) -> None:
+    forms = WordForms.unpacked(fed(text).packed())
+    assert all(map(forms.has_word, ("Défago", "Defago", "defago", "DÉFAGO", "De\u0301fago")))
+    assert not forms.has_word("Defagó" + "s")
+
+
+def test_a_filter_of_words_with_accents_alone_still_knows_them() -> None:
+    """As those of files that were written before accents were dropped."""
+    forms = WordForms()
+    _set(forms._bits, {"défago"})
+    assert forms.has_word("Défago")
+    assert not forms.has_word("Defago")
+
+
+def test_folding_leaves_other_scripts_as_they_are() -> None:
+    assert folded("Défago ÇA Ångström") == "defago ca angstrom"
+    for text in ("がぎ 語", "한국어", "हिन्दी", "plain £5 – “so”"):
+        assert folded(text) == text
 
 
 def test_a_word_that_two_blocks_share_is_one_word() -> None:

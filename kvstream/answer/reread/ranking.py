@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvstream.errors import KvstreamError
+from kvstream.tokenization.forms import folded
 from kvstream.tokenization.passages import Passage
 
 _WORD = re.compile(r"\w+")
@@ -44,13 +45,13 @@ class Words:
                 "use --reread=citations."
             ) from None
         self._make = BM25Okapi
-        self._asked = _WORD.findall(question.casefold())
+        self._asked = _WORD.findall(folded(question))
         self._texts: list[list[str]] = []
 
     def add(self, text: str) -> None:
         """Take in the next excerpt; of its words, those of the question are kept."""
         asked = set(self._asked)
-        words = _WORD.findall(text.casefold())
+        words = _WORD.findall(folded(text))
         self._texts.append([word if word in asked else _OTHER for word in words] or [_OTHER])
 
     def scores(self) -> np.ndarray:

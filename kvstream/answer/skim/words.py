@@ -17,6 +17,7 @@ import numpy as np
 
 from kvstream.answer.reread.excerpts import Excerpt
 from kvstream.answer.support import COMMON, STEM
+from kvstream.tokenization.forms import folded
 
 SATURATION, LENGTH_SHARE = 1.5, 0.75
 """k1 and b."""
@@ -110,12 +111,12 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
 
 
 def plain_words(text: str) -> list[str]:
-    """All words as they stand there, in lower case."""
-    found: list[str] = _PLAIN.findall(text.casefold())
+    """All words, in lower case and without accents."""
+    found: list[str] = _PLAIN.findall(folded(text))
     return found
 
 
 def words_of(text: str) -> list[str]:
     """The words that are not common ones, by their first letters."""
-    words = (word for word in _WORD.findall(text.casefold()) if word not in COMMON)
+    words = (word for word in _WORD.findall(folded(text)) if word not in COMMON)
     return [word[:STEM] for word in words]

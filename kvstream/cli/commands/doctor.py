@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import chain
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +35,13 @@ def command(ctx: click.Context, json: bool) -> None:
             click.echo(json_text(vars(finding)))
             continue
         mark = "ok" if finding.ok else "!!"
-        click.echo(f"{mark}  {finding.name:18}{finding.value}")
+        head = f"{mark}  {finding.name:18}"
+        click.echo(
+            fill(
+                finding.value, 80, initial_indent=head, subsequent_indent=" " * len(head),
+                break_long_words=False, break_on_hyphens=False,
+            )
+        )  # fmt: skip
         if not finding.ok and finding.remedy:
             click.echo(f"    {'':18}{finding.remedy}")
     if broken:

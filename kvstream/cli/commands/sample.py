@@ -85,7 +85,7 @@ def command(
 
     \b
       kvstream sample --tokens 1M -o long.txt --questions long.jsonl
-      kvstream sample --into book.txt --facts 20 -o planted.txt --questions planted.jsonl
+      kvstream sample --into book.txt --facts 20 -o out.txt --questions out.jsonl
     """
     from kvstream.evaluation.synthetic import document as sample
 
