@@ -98,7 +98,6 @@ class Memories:
     def _opened(self, file: MemoryFile) -> Memory:
         session = self._session_of(file.kind)
         engine, skim = session.recall(file.kind, RunSettings()), None
-        engine.prefill_s = engine.reader.select_seconds = 0.0  # nothing was read now
         if self._skimming is not None and engine.beside is not None:
             skim = self._skimming, self._skimming.recall(engine, RunSettings())
         return Memory(session, engine, file, skim=skim)

@@ -292,8 +292,6 @@ class Model:
         answer = RunSettings(**answer_settings(options))
         session = self.session if self.skimming is None else self.skimming.skimmer
         engine = session.recall(file.kind, answer)
-        # Nothing was read now.
-        engine.prefill_s = engine.reader.select_seconds = 0.0
         # A file that nobody else holds need not stay in memory beside what was made of it.
         return self._recalled(engine, answer, file if given else file.told)
 

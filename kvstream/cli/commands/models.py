@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
     from kvstream.store.offered import Offer
 
-HEADINGS = ("", "", "parameters", "weights", "trained for", "KV cache", "fits", "bounded")
+HEADINGS = ("", "", "parameters", "weights", "trained", "KV cache", "fits", "bounded")
 LEFT = {0, 1, 6, 7}
 
 
