@@ -31,10 +31,16 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import TokenStream
 
-PART, LEAST = 4, 200
-"""Of the budget of the answering model that much is read, or this many tokens if that is more."""
+PART, LEAST, MOST = 4, 200, 256
+"""Of the budget of the answering model that part is read, but so many tokens at least and at most:
+`reader` answers worse from more (docs/research/skim.md, A budget of 4k)."""
 GUESS = 32
 """Most tokens of the small model's own answer, which nobody sees: what it looks at counts."""
+
+
+def enough(budget: int) -> int:
+    """Tokens of passages for a model with a budget of so many entries; the last one may pass it."""
+    return min(max(LEAST, budget // PART), MOST)
 
 
 @dataclass
@@ -224,7 +230,7 @@ class Skimming:
         request = self.whole(skimmed.request, question)
         budget = self.answerer.settle(request).sizes.budget
         room = room_of(self.answerer.model, self.answerer.tokenizer, request)
-        sizes = room, max(LEAST, budget // PART)
+        sizes = room, enough(budget)
         return skimmed.kept.choose(
             question, skimmed.memory, basis.regions, self.answerer.tokenizer, sizes
         )

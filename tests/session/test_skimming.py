@@ -33,7 +33,7 @@ from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session, finished
-from kvstream.session.skimming import LEAST, PART, Skimming
+from kvstream.session.skimming import LEAST, MOST, Skimming, enough
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
 from kvstream.tokenization.passages import Passage
@@ -74,12 +74,20 @@ def test_what_is_read_is_bounded_and_counted(session: Session, story: Path, by: 
     kept = told["kept"]
     assert kept["room_bytes"] == 320 * BYTES_A_TOKEN
     assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"]
-    assert 0 < told["tokens"] <= max(LEAST, 320 // PART) + 120
+    assert 0 < told["tokens"] <= enough(320) + 120
     assert result.read > 2 * told["tokens"]
     # Nothing of the text is lost without being counted: white space between passages is no text.
     text = story.read_bytes()
     assert kept["bytes"] + kept["dropped_bytes"] <= len(text)
     assert kept["bytes"] + kept["dropped_bytes"] >= len(b"".join(text.split()))
+
+
+def test_a_large_budget_does_not_mean_many_passages(session: Session, story: Path) -> None:
+    assert [enough(budget) for budget in (320, 900, 1024, 4096)] == [LEAST, 225, MOST, MOST]
+    run = replace(RUN, budget=Budget(tokens=1500))
+    [result] = ask(Skimming(session, session), story, FACT.question, run=run)
+    assert result.skim is not None
+    assert 0 < result.skim["tokens"] <= MOST + 120
 
 
 def test_citations_and_pieces_are_of_the_source(pair: Skimming, story: Path) -> None:

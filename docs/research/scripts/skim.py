@@ -52,7 +52,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
-from kvstream.session.skimming import LEAST, PART, Skimmed, Skimming
+from kvstream.session.skimming import Skimmed, Skimming, enough
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")
@@ -70,7 +70,6 @@ parser.add_argument("--limit", type=int, default=10, help="questions")
 parser.add_argument("--rows", default="skim,pocket,bm25,right", help="skim: memory,words,both")
 parser.add_argument("--model", default="reader")
 parser.add_argument("--skim", default="pocket")
-parser.add_argument("--part", type=int, default=PART, help="read that part of the budget")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--first", type=int, default=0, help="the first question of those drawn")
 parser.add_argument("--apart", default="", help="without paragraphs of these, SEED:LIMIT,...")
@@ -193,7 +192,7 @@ def bm25(path: str, question: str) -> Excerpts:
         pair.answerer.tokenizer,
         pair.whole(Request((question,), run), question),
     )
-    sizes = room, max(LEAST, given.budget // given.part)
+    sizes = room, enough(given.budget)
     ranked = [every[i] for i in order[:room]]
     return Excerpts(fitting(ranked, pair.answerer.tokenizer, sizes), sources.names, sources.bases)
 
