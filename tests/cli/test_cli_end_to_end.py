@@ -57,13 +57,6 @@ def test_empty_standard_input(cli) -> None:
     told(cli("summarize"), 3, "Nothing to read")
 
 
-def test_a_file_of_blanks(cli, tmp_path) -> None:
-    path = tmp_path / "blank.txt"
-    path.write_text("   \n\n ")
-    told(cli("ask", str(path), "Q?"), 3, "Nothing to read", "held only blanks")
-    told(cli("summarize", str(path)), 3, "Nothing to read")
-
-
 def test_a_binary_file(cli, tmp_path) -> None:
     path = tmp_path / "program"
     path.write_bytes(b"\x7fELF\0\0\0" + bytes(range(256)) * 10)

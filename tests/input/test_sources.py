@@ -22,7 +22,6 @@ from kvstream.errors import SourceError, UsageError
 from kvstream.input import pseudo
 from kvstream.input.blocks import BlockDecoder
 from kvstream.input.encodings import OtherDecoder
-from kvstream.input.source import SourceRecord
 from kvstream.input.sources import SourceSet, open_sources
 
 
@@ -184,26 +183,6 @@ def test_missing_and_empty(tmp_path: Path) -> None:
         open_sources([])
     with pytest.raises(UsageError, match="twice"):
         open_sources(["-", "-"])
-
-
-def test_blanks_alone_are_nothing(tmp_path: Path) -> None:
-    blank, text = tmp_path / "blank", tmp_path / "text"
-    blank.write_text("   \n\n\t ")
-    text.write_text("a word")
-    for sources in (
-        open_sources([str(blank)]),
-        open_sources([str(blank), str(blank)]),
-        open_sources(["-"], stdin=io.BytesIO(b"\n" * 200_000)),
-    ):
-        with pytest.raises(SourceError, match=r"Nothing to read: .* held only blanks; name a"):
-            text_of(sources)
-    assert text_of(open_sources([str(blank), str(text)])).split() == ["a", "word"]
-    late = text_of(open_sources(["-"], stdin=io.BytesIO(b"\n" * 200_000 + b"late\n")))
-    assert late.split() == ["late"]
-    more = open_sources([str(blank)])
-    more.follow_on([SourceRecord(str(text), 6, "")], ended_line=False)
-    with pytest.raises(SourceError, match=f"Nothing to read: {blank} held only blanks"):
-        text_of(more)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
