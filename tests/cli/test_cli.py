@@ -8,10 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from kvstream.api.doctor import Finding, _extras
-from kvstream.cli.commands.doctor import command as doctor
 from kvstream.engine.budget import share_out
 from kvstream.errors import BudgetError
 from kvstream.settings import Budget
@@ -206,11 +204,11 @@ def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> Non
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
 
 
-def test_doctor_wraps_at_words_and_lists_the_extras(monkeypatch) -> None:
+def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     found = [*_extras(), Finding("precision", "float32, which is told at length " * 4)]
     monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
     monkeypatch.setattr("kvstream.cli.commands.doctor._config", lambda: iter(()))  # a path
-    lines = CliRunner().invoke(doctor, []).stdout.splitlines()
+    lines = cli("doctor").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     extras = {line.split()[2] for line in lines if line.startswith("ok  extra")}
     assert extras >= {"zstd", "documents", "serve", "ray", "report", "words", "quantize"}
