@@ -16,7 +16,7 @@ from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
 from kvstream.errors import SourceError, UsageError
 from kvstream.memory.base import Memory as HeldMemory
-from kvstream.memory.glance import glance
+from kvstream.memory.glance import models_in
 from kvstream.memory.joining import join
 from kvstream.memory.saving import Kind, look
 from kvstream.settings import Budget, RunSettings
@@ -43,12 +43,12 @@ def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
     found: Counter[tuple[str, str | None]] = Counter()
     for path in files:
         try:
-            seen = glance(path)
+            models = models_in(path)
         except SourceError:  # asking says so
             continue
-        found[seen.model, seen.answering] += 1
-    of_two = Counter({models: count for models, count in found.items() if models[1] is not None})
-    return next((models for models, _ in (of_two or found).most_common(1)), None)
+        found[models.made, models.answering] += 1
+    # The first one, if two are equally frequent.
+    return max(found, key=lambda pair: (pair[1] is not None, found[pair]), default=None)
 
 
 class Memories:

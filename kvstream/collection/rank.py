@@ -7,7 +7,6 @@ a question is about makes it likelier than no memory does.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvstream.answer.skim.words import bm25_of_documents, plain_words
+from kvstream.answer.skim.words import PLAIN, bm25_of_documents, plain_words
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
@@ -24,7 +23,6 @@ from kvstream.tokenization.forms import folded
 LOADED = 50
 """Memories that are loaded to compare likelihoods."""
 SUFFIX = ".kvs"
-_WORD = re.compile(r"[^\W_]+")
 FORGOTTEN = 0.3
 """What a word counts that the text had and memory holds no passage of, beside one that it holds."""
 LIKELIHOOD = 0.5
@@ -64,7 +62,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
     A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
     """
-    spelled = {folded(word): word for word in _WORD.findall(question)}
+    spelled = {folded(word): word for word in PLAIN.findall(question)}
     asked = {word: spelled.get(word, word) for word in plain_words(question)}
     rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
     broken: list[str] = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,29 +30,57 @@ class Glance:
     """The passages that memory holds something of, a line each."""
     words: WordForms | None
     """Which words the whole text has, forgotten passages included."""
-    model: str
-    """The name of the model that made it."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of a memory file."""
+
+    made: str
+    """The name of the one that made it."""
     fingerprint: str
     """Of its weights."""
     answering: str | None
-    """The name of the model that answers from the passages beside it; None: that which made it."""
+    """The name of the one that answers from the passages beside it; None: that which made it."""
 
 
 def glance(path: Path) -> Glance:
     """Raises SourceError for what is no memory file."""
+    with _opened(path) as opened:
+        return _glance(path, opened)
+
+
+def models_in(path: Path) -> Models:
+    """From the header alone. Raises SourceError for what is no memory file."""
+    with _opened(path) as opened:
+        _, state = _header(opened)
+        made, answering = state["model"], state.get("answering")
+        name = None if answering is None else str(answering["name"])
+        return Models(str(made["name"]), str(made["fingerprint"]), name)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """A file whose errors are SourceErrors."""
     try:
         with path.open("rb") as opened:
-            return _glance(path, opened)
+            yield opened
     except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise file.unusable(path, str(error)) from error
 
 
-def _glance(path: Path, opened: BinaryIO) -> Glance:
+def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The table of tensors, and what the file says of itself; the tensors follow."""
     size = int.from_bytes(opened.read(8), "little")
     if not 0 < size <= file.LARGEST_HEADER:
         raise ValueError("it is no safetensors file")
     head = opened.read(size)
-    table, state = json.loads(head), json.loads(header.metadata_of(head)["state"])
+    return json.loads(head), json.loads(header.metadata_of(head)["state"])
+
+
+def _glance(path: Path, opened: BinaryIO) -> Glance:
+    table, state = _header(opened)
+    tensors = opened.tell()
 
     def part(name: str) -> bytes | None:
         if name not in table:
@@ -58,7 +88,7 @@ def _glance(path: Path, opened: BinaryIO) -> Glance:
         begin, end = table[name]["data_offsets"]
         if not 0 <= begin <= end <= LARGEST_TEXT:
             raise ValueError(f"its {name} cannot lie there")
-        opened.seek(8 + size + begin)
+        opened.seek(tensors + begin)
         return opened.read(end - begin)
 
     text, packed, words = "", part("trace.passages"), part("trace.words")
@@ -66,13 +96,4 @@ def _glance(path: Path, opened: BinaryIO) -> Glance:
         rows: list[list[Any]] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_TEXT))
         text = "\n".join(str(row[6]) for row in rows)
     names = tuple(str(source["name"]) for source in state["trace"]["sources"])
-    made, answering = state["model"], state.get("answering")
-    return Glance(
-        path,
-        names,
-        text,
-        None if words is None else WordForms.unpacked(words),
-        str(made["name"]),
-        str(made["fingerprint"]),
-        None if answering is None else str(answering["name"]),
-    )
+    return Glance(path, names, text, None if words is None else WordForms.unpacked(words))

@@ -48,8 +48,7 @@ def make_app(service: Service) -> FastAPI:
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         """One of them."""
-        service.catalog.path(name)
-        return next(row for row in service.catalog.listing() if row["id"] == name)
+        return service.catalog.row(name)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:

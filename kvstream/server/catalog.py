@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.api.files import MemoryFile, inspect
 from kvstream.errors import SourceError
-from kvstream.memory.glance import glance
+from kvstream.memory.glance import models_in
 from kvstream.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class Catalog:
         model = self._model.session.model
         for name, path in self.files().items():
             try:
-                seen = glance(path)
+                models = models_in(path)
             except SourceError as error:
                 problems.append(str(error))
                 continue
-            if seen.model != self._model.name and seen.fingerprint != model.fingerprint:
+            if models.made != self._model.name and models.fingerprint != model.fingerprint:
                 problems.append(
-                    f"{path.name} is not offered: it was made by {seen.model}, and this is "
+                    f"{path.name} is not offered: it was made by {models.made}, and this is "
                     f"{self._model.name}."
                 )
                 continue
@@ -90,18 +90,20 @@ class Catalog:
             for name, created in rows
         ]
 
+    def row(self, name: str) -> dict[str, Any]:
+        """What ``GET /v1/models/NAME`` tells. Raises ApiError where no such model is listed."""
+        for row in self.listing():
+            if row["id"] == name:
+                return row
+        raise _unknown(name)
+
     def path(self, name: str) -> Path | None:
         """The file of a model; None for the loaded one. Raises ApiError where there is none."""
         if name == self._model.name:
             return None
         path = self.files().get(name)
         if path is None:
-            raise ApiError(
-                404,
-                f"There is no model {name[:80]!r} here; GET /v1/models lists those that are.",
-                code="model_not_found",
-                param="model",
-            )
+            raise _unknown(name)
         return path
 
     def entry(self, path: Path) -> Entry:
@@ -130,3 +132,12 @@ class Catalog:
         method = own["method"]
         settings = {f"{method}.{name}": value for name, value in own["set"].items()}
         return self._model.kv_bytes(budget=own["budget"], method=method, set=settings)
+
+
+def _unknown(name: str) -> ApiError:
+    return ApiError(
+        404,
+        f"There is no model {name[:80]!r} here; GET /v1/models lists those that are.",
+        code="model_not_found",
+        param="model",
+    )

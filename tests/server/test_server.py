@@ -16,6 +16,7 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
 
 from kvstream.server.catalog import Catalog  # noqa: E402
+from kvstream.server.errors import ApiError  # noqa: E402
 
 LONG = FACT + FILLER * 40
 ENDLESS = FILLER * 20_000
@@ -63,6 +64,9 @@ def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, 
     offered, problems = catalog.offered()
     assert list(offered) == ["book"]
     assert [row["id"] for row in catalog.listing()] == ["pocket", "book"]
+    assert catalog.row("book")["id"] == "book"
+    with pytest.raises(ApiError, match="no model 'other'"):
+        catalog.row("other")
     assert any("cut.kvs" in problem for problem in problems)
     assert any("other.kvs is not offered: it was made by reader" in each for each in problems)
 

@@ -28,7 +28,7 @@ NEIGHBOR = 0.5
 GAP = 8
 """Bytes of white space that may lie between two of them."""
 _WORD = re.compile(r"\w+")
-_PLAIN = re.compile(r"[^\W_]+")
+PLAIN = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
 
 def plain_words(text: str) -> list[str]:
     """All words, in lower case and without accents."""
-    found: list[str] = _PLAIN.findall(folded(text))
+    found: list[str] = PLAIN.findall(folded(text))
     return found
 
 
