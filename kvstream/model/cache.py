@@ -426,7 +426,8 @@ class BoundedCache(Cache):
         """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
         spec = store.spec
         scratch = self.scratch(spec) if store.turns or spec.converts else None
-        with self.momentary.metered():
+        rotary = spec.rotary and spec.rotary.width
+        with self.momentary.metered("rotate", store.keys.shape, store.used, rotary):
             keys = store.rotated_keys(self.base, scratch)
         values = store.values[:, : store.used]
         if spec.converts:
@@ -457,7 +458,7 @@ class BoundedCache(Cache):
     def selecting(self) -> Iterator[None]:
         """Meter what a method takes inside, as the pass before was; and count it."""
         held = self._held_scratch()
-        with self._selection.metered(self.momentary.on):
+        with self._selection.metered(on=self.momentary.on):
             yield
         self.peak.scratch = max(self.peak.scratch, held + self._selection.most)
 

@@ -90,19 +90,20 @@ def bounded_attention(
     if not owner:  # which may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
     memory = cache.compressive_memory if store.head_state and owner else None
-    with cache.momentary.metered() as results:
+    sizes = query.shape, keys.shape, keys.dtype, shape.window, shape.softcap, shape.sinks is None
+    with cache.momentary.metered("attend", *sizes, memory is None) as results:
         out, lse = attend(
             query[0], keys, values, shape, cache.backend, log_sum_exp=memory is not None
         )
         results.append(out)
     request = cache.request
     if store.spec.window is None and (request.segments or request.accumulated_attention):
-        with cache.momentary.metered():
+        with cache.momentary.metered("evidence", *sizes):
             measured = evidence(query[0], keys, lse, shape, request)
         store.measured(*measured, by_owner=owner)
     if memory is not None:
         assert lse is not None
-        with cache.momentary.metered() as results:
+        with cache.momentary.metered("mix", *sizes) as results:
             out = memory.mix(layer, query[0], out, lse, store.head_state)
             results.append(out)
     # Contiguous, since some models take a view of it.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 GROWN = 1.1
 """A pass is metered again once it is larger by this factor."""
@@ -35,34 +34,62 @@ class Meter(TorchDispatchMode):
         """The highest that `now` was."""
         self._tensors: Counter[int] = Counter()
         """How many tensors share each block of memory that was made inside."""
+        self._alive: dict[int, weakref.ref[Tensor]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        there = {t.untyped_storage()._cdata for t in given}
         made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor) and not any(tensor is t for t in given):
-                self._count(tensor, there)
+        for tensor in _tensors(made):
+            storage = tensor.untyped_storage()
+            at, size = storage._cdata, storage.nbytes()
+            known = at in self._tensors
+            if not size or not (known or self._is_new(at, args, kwargs)):
+                continue
+            if known and any(tensor is t for t in _given(args, kwargs)):
+                continue  # written in place: counted when it was made
+            self._count(tensor, at, size)
         return made
 
-    def _count(self, tensor: Tensor, there: set[int]) -> None:
-        storage = tensor.untyped_storage()
-        at, size = storage._cdata, storage.nbytes()
-        if not size or (at in there and at not in self._tensors):  # a view of what was there before
-            return
+    def _is_new(self, at: int, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Whether a block of memory is none of what the operation was given, nor a view of it."""
+        return all(t.untyped_storage()._cdata != at for t in _given(args, kwargs))
+
+    def _count(self, tensor: Tensor, at: int, size: int) -> None:
         if at not in self._tensors:
             self.now += size
             self.most = max(self.most, self.now)
         self._tensors[at] += 1
-        weakref.finalize(tensor, self._gone, at, size).atexit = False
+        reference: weakref.ref[Tensor]
 
-    def _gone(self, at: int, size: int) -> None:
-        self._tensors[at] -= 1
-        if not self._tensors[at]:
-            del self._tensors[at]
-            self.now -= size
+        def gone(_: weakref.ref[Tensor]) -> None:
+            del self._alive[id(reference)]
+            self._tensors[at] -= 1
+            if not self._tensors[at]:
+                del self._tensors[at]
+                self.now -= size
+
+        # Not `weakref.finalize`, which takes as long as the operation itself.
+        reference = weakref.ref(tensor, gone)
+        self._alive[id(reference)] = reference
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among an operation's arguments or results, in lists as well."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, tuple | list):
+                yield from _tensors(value)
+
+
+def _given(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
+    yield from _tensors(args)
+    if kwargs:
+        yield from _tensors(tuple(kwargs.values()))
 
 
 class Scratch:
@@ -74,6 +101,7 @@ class Scratch:
         """Whether the pass that runs is metered."""
         self._passes = 0
         self._largest = 0.0
+        self._met: set[Hashable] = set()
 
     def due(self, size: int) -> None:
         """Meter the pass that follows if it may need more than those before.
@@ -85,17 +113,23 @@ class Scratch:
         if self.on:
             self._passes += 1
             self._largest = max(self._largest, size)
+            self._met.clear()
 
     @contextmanager
-    def metered(self, on: bool | None = None) -> Iterator[list[Tensor]]:
+    def metered(self, *shape: Hashable, on: bool | None = None) -> Iterator[list[Tensor]]:
         """Count what is made inside, but for the results that are put into the list.
 
-        `on` says whether to, unless `due` does.
+        Args:
+            shape: what the work takes depends on these alone. So layers of one shape are metered
+                once in a pass. None given: always.
+            on: whether to meter, unless `due` says it.
         """
         results: list[Tensor] = []
-        if not (self.on if on is None else on):
+        if not (self.on if on is None else on) or shape in self._met:
             yield results
             return
+        if shape:
+            self._met.add(shape)
         with Meter() as meter:
             yield results
         self.most = max(self.most, meter.most - sum(t.nbytes for t in results))
