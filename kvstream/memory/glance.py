@@ -65,7 +65,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as opened:
             yield opened
-    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+    except OSError as error:
+        raise file.unusable(path, error.strerror or str(error)) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, zlib.error) as error:
+        raise file.unusable(path, "it is damaged") from error
+    except ValueError as error:
         raise file.unusable(path, str(error)) from error
 
 

@@ -123,6 +123,15 @@ def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> 
     assert all("cannot be used" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("head", [b"{", b"\xff\xfe", b"[1, 2]", b'{"__metadata__": {"state": 5}}'])
+def test_a_damaged_header_is_told_in_words_of_people(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "a.kvs"
+    path.write_bytes(len(head).to_bytes(8, "little") + head)
+    with pytest.raises(SourceError, match=r"cannot be used: (it is|its header is) ") as caught:
+        glance(path)
+    assert "column" not in str(caught.value)
+
+
 def test_a_folder_without_memories_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"no memory files"):
         memory_files(tmp_path)

@@ -39,6 +39,10 @@ def test_help_pages_are_those_of_the_program() -> None:
     assert written == pages(), "run `make docs`"
 
 
+def test_help_pages_fit_80_columns() -> None:
+    assert [line for line in pages().split("```text\n", 1)[1].splitlines() if len(line) > 80] == []
+
+
 def test_every_option_is_told_in_the_docs() -> None:
     written = {page.name: page.read_text(encoding="utf-8") for page in DOCS}
     del written["help.md"]

@@ -96,7 +96,8 @@ def command(
 
     \b
       kvstream compare book.txt "Who hid the letter?" --budget 1k
-      kvstream compare book.txt "Who hid it?" --method infinipot,snapkv --budget 1k
+      kvstream compare book.txt "Who hid it?" --budget 1k \\
+          --method infinipot,snapkv
     """
     paths, questions = split_arguments(ctx, arguments, question)
     if each is not None:

@@ -55,9 +55,23 @@ def split_arguments(
             )
         _refuse_wrong_order(ctx, paths, last)
         arguments, questions = tuple(paths), (last,)
+    else:
+        _refuse_a_question_among_paths(ctx, arguments)
     if any(not text.strip() for text in questions):
         raise click.UsageError("A question is empty.", ctx)
     return arguments, questions
+
+
+def _refuse_a_question_among_paths(ctx: click.Context, paths: Sequence[str]) -> None:
+    """With -Q every other argument is a source."""
+    for path in paths:
+        asks = path.rstrip().endswith("?") or len(path.split()) > 1
+        if asks and not os.path.exists(path):
+            raise click.UsageError(
+                f"{path!r} is not a file. If it is a question, give it with -Q, too: with -Q, all "
+                "other arguments are sources.",
+                ctx,
+            )
 
 
 def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> None:

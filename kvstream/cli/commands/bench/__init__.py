@@ -31,6 +31,8 @@ def command() -> None:
     per row. With --save FILE it keeps every trial, and the same command resumes an interrupted run.
 
     \b
-      kvstream bench needle --kind passkey --lengths 8k,32k --budget 1k --method infinipot,streaming
-      kvstream bench speed --lengths 8k,32k --budget 4k --against floor,transformers
+      kvstream bench needle --kind passkey --lengths 8k,32k --budget 1k \\
+          --method infinipot,streaming
+      kvstream bench speed --lengths 8k,32k --budget 4k \\
+          --against floor,transformers
     """

@@ -124,8 +124,10 @@ def command(**values: Any) -> int:
     --json is one length and depth, with a 95% interval; --save keeps every answer.
 
     \b
-      kvstream bench needle --lengths 8k,32k --budget 1k --method infinipot,streaming --text books/
-      kvstream bench needle --kind fact --budget 1k --set infinipot.pool=1,7,15 --near
+      kvstream bench needle --lengths 8k,32k --budget 1k \\
+          --method infinipot,streaming --text books/
+      kvstream bench needle --kind fact --budget 1k \\
+          --set infinipot.pool=1,7,15 --near
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

@@ -49,7 +49,8 @@ def command(**values: Any) -> int:
     95% interval of the paired differences.
 
     \b
-      kvstream bench perplexity book.txt --budget 1k --method infinipot,streaming,snapkv
+      kvstream bench perplexity book.txt --budget 1k \\
+          --method infinipot,streaming,snapkv
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

@@ -100,7 +100,8 @@ def command(**values: Any) -> int:
     \b
       kvstream bench qa --data squad.jsonl.gz --budget 1k --limit 200
       kvstream bench qa --data squad.jsonl.gz --elsewhere --budget 1k
-      kvstream bench qa --data tales.jsonl.gz --explicit --within 32k --text books/ --budget 1k
+      kvstream bench qa --data tales.jsonl.gz --explicit --within 32k \\
+          --text books/ --budget 1k
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

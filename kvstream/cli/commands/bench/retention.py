@@ -64,8 +64,10 @@ def command(**values: Any) -> int:
     texts, with lists by step and by layer.
 
     \b
-      kvstream bench retention book.txt --limit 3k --budget 1k --method infinipot,snapkv,random
-      kvstream bench retention book.txt -Q "Who wrote the letter?" --limit 3k --budget 1k
+      kvstream bench retention book.txt --limit 3k --budget 1k \\
+          --method infinipot,snapkv,random
+      kvstream bench retention book.txt -Q "Who wrote the letter?" \\
+          --limit 3k --budget 1k
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

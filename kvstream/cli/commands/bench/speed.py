@@ -97,8 +97,10 @@ def command(ctx: click.Context, **values: Any) -> int:
     floor is the cost of a method beyond the model itself.
 
     \b
-      kvstream bench speed --lengths 8k,32k --budget 4k --method infinipot,streaming
-      kvstream bench speed --shape llama-3.1-8b --layers 1 --lengths 16k,64k --plot speed.png
+      kvstream bench speed --lengths 8k,32k --budget 4k \\
+          --method infinipot,streaming
+      kvstream bench speed --shape llama-3.1-8b --layers 1 \\
+          --lengths 16k,64k --plot speed.png
     """
     if values["shape"] and ctx.get_parameter_source("model") is ParameterSource.COMMANDLINE:
         raise UsageError("--shape and --model name two models; give one of them.")

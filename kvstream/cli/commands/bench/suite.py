@@ -95,10 +95,14 @@ def command(**values: Any) -> int:
     `bm25`: the passages with the question's words, as many as the budget holds.
 
     \b
-      kvstream bench suite ruler --budget 512,1k --method infinipot,streaming --save ruler.jsonl
-      kvstream bench suite nolima --later --budget 1k --method keydiff --set keydiff.pool=15
-      kvstream bench suite babilong --data tasks_1-20_v1-2/en --tasks qa1 --text books/ --budget 1k
-      kvstream bench suite squality --data dev.jsonl --other --budget 1k --method infinipot
+      kvstream bench suite ruler --budget 512,1k \\
+          --method infinipot,streaming --save ruler.jsonl
+      kvstream bench suite nolima --later --budget 1k \\
+          --method keydiff --set keydiff.pool=15
+      kvstream bench suite babilong --data tasks_1-20_v1-2/en --tasks qa1 \\
+          --text books/ --budget 1k
+      kvstream bench suite squality --data dev.jsonl --other \\
+          --budget 1k --method infinipot
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

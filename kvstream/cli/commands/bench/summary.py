@@ -61,7 +61,8 @@ def command(**values: Any) -> int:
     Each row also has the score of a baseline: the beginning of the text, cut to as many words.
 
     \b
-      kvstream bench summary --data squality_dev.jsonl.gz --budget 1k --method infinipot,random
+      kvstream bench summary --data squality_dev.jsonl.gz --budget 1k \\
+          --method infinipot,random
     """
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)

@@ -66,8 +66,8 @@ def train(**values: Any) -> int:  # fmt: skip
 
     \b
       kvstream methods train foresight --model OWNER/NAME --data FOLDER
-      kvstream remember book.txt -o book.kvs --model OWNER/NAME --method foresight \\
-        --set foresight.scorers=foresight.safetensors
+      kvstream remember book.txt -o book.kvs --model OWNER/NAME \\
+          --method foresight --set foresight.scorers=foresight.safetensors
     """
     from kvstream.evaluation import scorers
     from kvstream.evaluation.synthetic.corpus import Corpus
