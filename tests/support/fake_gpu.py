@@ -6,14 +6,14 @@ the host's generator on the GPU. What it allows passes: single numbers, indices,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 ABOUT = {"device", "is_cuda", "is_cpu", "layout", "grad_fn", "requires_grad"}
@@ -56,19 +56,38 @@ class FakeGPU(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__.__name__ in ABOUT:  # type: ignore[attr-defined]
             return func(*args, **kwargs)
-        given = tree_leaves((args, kwargs))
+        given = list(_leaves((args, kwargs)))
         ours = [x for x in given if isinstance(x, OnGPU)]
         asked = [x for x in given if _is_device(x)]
         if name in ITS_OWN or not (ours or any(map(_is_gpu, asked))):
             return func(*args, **kwargs)
         _meet(name, args, kwargs)
-        out = func(*tree_map(_on_host, args), **tree_map(_on_host, kwargs))
+        out = func(*_mapped(_on_host, args), **_mapped(_on_host, kwargs))
         if name in TO_HOST or (asked and not any(map(_is_gpu, asked))):
             return out
         if name == "to" and not asked and isinstance(args[-1], Tensor) and len(args) > 1:
-            return tree_map(_on_gpu, out) if isinstance(args[1], OnGPU) else out
+            return _mapped(_on_gpu, out) if isinstance(args[1], OnGPU) else out
         same = {id(x.held): x for x in ours}  # what works in place gives back what it was given
-        return tree_map(lambda x: same[id(x)] if id(x) in same else _on_gpu(x), out)
+        return _mapped(lambda x: same[id(x)] if id(x) in same else _on_gpu(x), out)
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """What is in tuples, lists and dicts; several times as fast as PyTorch's `tree_leaves`."""
+    if isinstance(x, tuple | list | dict):
+        for inner in x.values() if isinstance(x, dict) else x:
+            yield from _leaves(inner)
+    else:
+        yield x
+
+
+def _mapped(change: Callable[[Any], Any], x: Any) -> Any:
+    """`x` with its leaves changed; several times as fast as PyTorch's `tree_map`."""
+    if type(x) is dict:
+        return {key: _mapped(change, inner) for key, inner in x.items()}
+    if type(x) is tuple or type(x) is list:
+        return type(x)([_mapped(change, inner) for inner in x])
+    # The results of `topk` and others have a type of their own.
+    return tree_map(change, x) if isinstance(x, tuple) else change(x)
 
 
 def _on_host(x: Any) -> Any:
@@ -104,7 +123,7 @@ def _meet(name: str, args: Any, kwargs: Any) -> None:
         if not isinstance(args[0], OnGPU) and any(isinstance(i, OnGPU) for i in index):
             raise RuntimeError(f"{name}: indices on the GPU into a tensor of the host")
         args = (args[0], *args[2:])
-    for x in tree_leaves((args, kwargs)):
+    for x in _leaves((args, kwargs)):
         if isinstance(x, Tensor) and not isinstance(x, OnGPU | CausalBias) and x.dim():
             raise RuntimeError(f"{name}: expected all tensors on the same device")
 
