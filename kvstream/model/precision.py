@@ -64,7 +64,7 @@ def precision_of(
         if narrow and not _fits(weights, device):
             return Precision(_stored_type(weights), _no_room(weights), widen=True, kv=kv)
         return Precision(asked, "asked for", kv=kv)
-    if embedded and device.type == "cpu" and not _fast_bfloat16():
+    if embedded and device.type == "cpu" and not fast_bfloat16():
         stored = "bfloat16"
     if stored is None or stored not in _slow_on_cpu() or not (on_cpu or embedded):
         return Precision("auto", "as stored", kv=kv)
@@ -159,11 +159,12 @@ def told(model_dtype: torch.dtype, kv_dtype: torch.dtype, why: str) -> str:
 
 def _slow_on_cpu() -> set[str]:
     """Types of 16 bits that this CPU does not multiply in hardware: slower than float32."""
-    fast = {"bfloat16": _fast_bfloat16(), "float16": _fast_float16()}
+    fast = {"bfloat16": fast_bfloat16(), "float16": _fast_float16()}
     return {name for name, in_hardware in fast.items() if not in_hardware}
 
 
-def _fast_bfloat16() -> bool:
+def fast_bfloat16() -> bool:
+    """Whether this CPU has instructions for products of bfloat16."""
     check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if not (check and check()):
         return False

@@ -58,7 +58,7 @@ def capacity(session: Session) -> int:
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a CPU where pocket runs in float32, twice as large as its files say."""
-    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
     session = Session.open(ModelSettings())
     entry = next(catalog.entries(PLENTY, {}))
     assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)

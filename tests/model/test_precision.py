@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without instructions for 16-bit numbers."""
-    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: False)
+    monkeypatch.setattr(precision, "fast_bfloat16", lambda: False)
     monkeypatch.setattr(precision, "_fast_float16", lambda: False)
 
 
@@ -89,7 +89,7 @@ def test_a_cpu_without_16_bit_instructions_computes_in_float32_and_stores_16_bit
 def test_a_cpu_with_the_instructions_computes_as_stored(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(precision, "fast_bfloat16", lambda: True)
     model = load(settings(folder))
     assert (model.dtype, model.kv_dtype) == (torch.bfloat16, torch.bfloat16)
     assert model.precision == "bfloat16 (as stored)"
@@ -102,7 +102,7 @@ def test_avx_512_alone_is_no_bfloat16(monkeypatch: pytest.MonkeyPatch, supported
     monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert precision._fast_bfloat16() is supported
+    assert precision.fast_bfloat16() is supported
 
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
