@@ -196,6 +196,8 @@ class _FileReader:
     def __init__(self, file: Readable) -> None:
         self._take: Callable[[int], str | bytes | None] = getattr(file, "read1", file.read)
         self._left = b""
+        self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
+        """Whether the file ends by itself when the run is interrupted."""
 
     def read(self, size: int, /) -> bytes | None:
         """At most `size` bytes; empty at the end, None where there is nothing yet."""

@@ -126,6 +126,11 @@ class PartOfText:
         return self.whole.size_hint() if self.stretch.end is None else self.stretch.end
 
     @property
+    def ends_on_interrupt(self) -> bool:
+        """As the whole text says."""
+        return self.whole.ends_on_interrupt
+
+    @property
     def bytes_read(self) -> int:
         """Global byte offset so far."""
         read = self.whole.bytes_read

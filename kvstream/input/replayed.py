@@ -36,6 +36,11 @@ class Replayed:
         return self.source.size_hint()
 
     @property
+    def ends_on_interrupt(self) -> bool:
+        """As the source says."""
+        return self.source.ends_on_interrupt
+
+    @property
     def bytes_read(self) -> int:
         """Of the source, what was looked at included."""
         return self.source.bytes_read

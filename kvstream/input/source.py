@@ -52,6 +52,13 @@ class Source(Protocol):
         """Decoded bytes in all, at least roughly; None for a pipe."""
 
     @property
+    def ends_on_interrupt(self) -> bool:
+        """Whether what is read now ends by itself, and soon, when the run is interrupted.
+
+        A pipe does: what it has brought already is still read. A file does not.
+        """
+
+    @property
     def bytes_read(self) -> int:
         """Decoded bytes so far."""
 

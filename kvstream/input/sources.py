@@ -405,6 +405,14 @@ class SourceSet:
                 total += round(source.size * EXPANSION.get(source.kind, 1.0))
         return total
 
+    @property
+    def ends_on_interrupt(self) -> bool:
+        """Whether the last source is being read, and ends by itself when the run is interrupted."""
+        if len(self._bases) - len(self._earlier) != len(self._sources):
+            return False
+        stream = self._sources[-1].stream
+        return self._follow is not None or getattr(stream, "ends_on_interrupt", False)
+
     def _expected(self, source: _Source) -> int:
         """Length of the source that is being read, from how far its bytes have come."""
         assert source.size is not None

@@ -200,6 +200,11 @@ class ThinnedSource:
                 self._look()
         return None if self._is_log else self._source.size_hint()
 
+    @property
+    def ends_on_interrupt(self) -> bool:
+        """As the sources say."""
+        return self._source.ends_on_interrupt
+
     def _counted(self, blocks: list[TextBlock], lines: _Lines) -> list[TextBlock]:
         before = self._counts or LineCounts()
         self._counts = LineCounts(before.lines + lines.seen, before.thinned + lines.left_out)

@@ -50,6 +50,11 @@ class TokenFeed:
         """Whether the last read got less because there is nothing now, though it is not the end."""
         return self.stream.paused
 
+    @property
+    def ended(self) -> bool:
+        """Whether all tokens were handed out, as far as is known without another read."""
+        return not self._ahead and self.stream.at_end
+
     def look_ahead(self, count: int) -> None:
         """Have the next `count` tokens ready, or know the end."""
         held = self._ahead
@@ -95,7 +100,9 @@ class ShortenedFeed(TokenFeed):
         super().__init__(stream)
         self._first, self._last = first, last
         self._interrupted = interrupted
-        self._tail: deque[int] | None = None
+        self._tail: deque[int] = deque(maxlen=last)
+        self._settled = False
+        """Whether the end was reached, so that the tail is that of the text."""
 
     def read(self, count: int) -> Chunk:
         """Tokens of the beginning, then of the end."""
@@ -110,7 +117,12 @@ class ShortenedFeed(TokenFeed):
         """Whether the end has been handed out too."""
         if self.read_tokens < self._first:
             return super().exhausted()
-        return not self._collect()
+        return not self._collect() and self._settled
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was reached, and handed out too."""
+        return super().ended and not self._tail
 
     def estimate(self) -> int | None:
         """What the model will see cannot be more than the two ends."""
@@ -118,16 +130,17 @@ class ShortenedFeed(TokenFeed):
         return None if total is None else min(total, self._first + self._last)
 
     def _collect(self) -> deque[int]:
-        """Read to the end of the stream, keeping the newest tokens only."""
-        if self._tail is None:
-            self._tail = deque(maxlen=self._last)
-            while not self._interrupted():
-                piece = super().read(DROP_BLOCK)
-                if not piece.ids:
-                    break
-                self._tail.extend(piece.ids)
-                oldest = self.read_tokens - len(self._tail)
-                self.origins.prune(
-                    np.r_[0 : min(self._first, oldest), oldest : self.read_tokens].astype(np.int64)
-                )
+        """Read to the end of the stream, keeping the newest tokens only; none before the end."""
+        while not (self._settled or self._interrupted()):
+            piece = super().read(DROP_BLOCK)
+            if not piece.ids:
+                if self.stream.paused:
+                    return deque()
+                break
+            self._tail.extend(piece.ids)
+            oldest = self.read_tokens - len(self._tail)
+            self.origins.prune(
+                np.r_[0 : min(self._first, oldest), oldest : self.read_tokens].astype(np.int64)
+            )
+        self._settled = True
         return self._tail

@@ -32,10 +32,18 @@ FIRST_LOOK = 256
 """Tokens looked at before anything is settled; the length of what ends before is known."""
 
 
+STOPPED = "Reading was stopped after"
+"""What the warning of an interrupted reading begins with."""
+
+
 def stopped_after(read: int, whole: int) -> str:
     """The warning of an interrupted reading; `whole`: tokens of the text, if known."""
     known = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
-    return f"Reading was stopped after {read:,} tokens{known}; the rest was not read."
+    return f"{STOPPED} {read:,} tokens{known}; the rest was not read."
+
+
+class NoTextError(SourceError):
+    """Nothing was read: the sources are empty, or the run was interrupted before."""
 
 
 @dataclass
@@ -66,7 +74,18 @@ class Reading:
     """Of logs that were read before."""
 
     def events(self) -> Generator[Event, None, Memory]:
-        """Read to the end; returns the memory. Raises SourceError."""
+        """Read to the end; returns the memory. Raises SourceError, NoTextError.
+
+        A memory that is read on into can be used afterwards, errors or not.
+        """
+        try:
+            return (yield from self._events())
+        except SourceError:
+            if self.after is not None:  # its text may go further than what was read
+                self._place(self.after.trace)
+            raise
+
+    def _events(self) -> Generator[Event, None, Memory]:
         if self.request.run.thin == "auto":
             whole = PER_ENTRY * self.plan.sizes.budget
             self.sources = ThinnedSource(self.sources, whole, self.request.questions)
@@ -93,7 +112,7 @@ class Reading:
         if every is not None:
             every.answered = trace.read
         before, pruned = memory.prefill_s, trace.read
-        sized, stop = self.sources.size_hint() is not None, interrupted
+        stop = interrupted
         while True:
             for report in reader.read(handed, stop):
                 memory.prefill_s = before + time.perf_counter() - began
@@ -108,7 +127,7 @@ class Reading:
                     self.checkpoint.note(memory, handed)
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self.on_the_way(memory)
-            if interrupted() and stop is interrupted and not sized:
+            if interrupted() and stop is interrupted and self.sources.ends_on_interrupt:
                 stop = _never  # what a pipe has brought already is read
             elif not feed.paused or interrupted():
                 break
@@ -117,8 +136,10 @@ class Reading:
         trace.read, trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if trace.read == earlier:
-            raise SourceError("There is no text in what was given; nothing to read.")
-        if interrupted():
+            raise NoTextError("There is no text in what was given; nothing to read.")
+        # A pipe that ended because of the interrupt may have had more to bring.
+        stopped = interrupted() and (stop is _never or not feed.ended)
+        if stopped:
             if self.checkpoint is not None:
                 self._place(trace)
                 self.checkpoint.leave(memory, handed)
@@ -138,7 +159,7 @@ class Reading:
             memory.warnings.insert(0, unused)
         self._place(trace)
         memory.prefill_s = before + time.perf_counter() - began
-        if self.checkpoint is not None and not interrupted():
+        if self.checkpoint is not None and not stopped:
             self.checkpoint.finish(memory, handed)
         return memory
 
@@ -185,6 +206,7 @@ class Reading:
             show = both(show, self.show)
         stream = open_stream(self.tokenizer, self.sources, show, after)
         feed = TokenFeed(stream, trace.origins)
+        feed.end = trace.end
         feed.look_ahead(FIRST_LOOK)
         memory.reader.reopen(feed.estimate())
         return memory, feed

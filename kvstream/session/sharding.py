@@ -15,7 +15,7 @@ from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory, Shards
 from kvstream.memory.joining import Joiner, check_can_be_joined
 from kvstream.run.request import Request
-from kvstream.session.reading import Reading, stopped_after
+from kvstream.session.reading import STOPPED, NoTextError, Reading, stopped_after
 from kvstream.session.session import Session
 
 
@@ -83,22 +83,29 @@ def read_shards(
     yield started
     joiner = Joiner(started.budget_tokens)
     before = _Before(started.estimated_tokens or 0)
-    most = 1
+    most, read, cut_short = 1, 0, False
     for stretch in parts:
         events = read_part(session, sources.again(), stretch, request)
-        memory = yield from before.follow(events)
+        try:
+            memory = yield from before.follow(events)
+        except NoTextError:
+            if request.interrupted() and len(joiner):
+                break
+            raise
         most = max(most, len(joiner) + 1)
         before.add(memory)
         yield PartRead(stretch.number, stretch.count, memory.trace.read, memory.prefill_s)
         joiner.add(memory)
+        read, cut_short = read + 1, memory.trace.interrupted
         if request.interrupted():
             break
     memory = joiner.finish()
-    if request.interrupted():
+    if request.interrupted() and (cut_short or read < len(parts)):
         memory.trace.interrupted = True
-        memory.warnings = [before.stopped()]
-        yield Notice(memory.warnings[0])
-    memory.shards = Shards(len(parts), max(most, joiner.most), memory.reader.cache.capacity_bytes)
+        others = [told for told in memory.warnings if not told.startswith(STOPPED)]
+        memory.warnings = [*others, before.stopped()]
+        yield Notice(memory.warnings[-1])
+    memory.shards = Shards(read, max(most, joiner.most), memory.reader.cache.capacity_bytes)
     return memory
 
 

@@ -12,6 +12,7 @@ from kvstream.answer.citations import Basis
 from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import (
     answered_second,
+    enough,
     partial_refusal,
     room_of,
     whole_request,
@@ -31,16 +32,8 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import TokenStream
 
-PART, LEAST, MOST = 4, 200, 256
-"""Of the budget of the answering model that part is read, but so many tokens at least and at most:
-`reader` answers worse from more (docs/research/skim.md, A budget of 4k)."""
 GUESS = 32
 """Most tokens of the small model's own answer, which nobody sees: what it looks at counts."""
-
-
-def enough(budget: int) -> int:
-    """Tokens of passages for a model with a budget of so many entries; the last one may pass it."""
-    return min(max(LEAST, budget // PART), MOST)
 
 
 @dataclass

@@ -11,7 +11,8 @@ from snippets import BOOK
 import kvstream
 from kvstream.api.files import checkpoint_tokens
 from kvstream.api.model import Model
-from kvstream.events import Started, StepDone
+from kvstream.errors import SourceError
+from kvstream.events import Answered, Started, StepDone
 
 SMALL = {"budget": 300, "max_tokens": 8}
 QUESTION = "Who hid the letter?"
@@ -43,6 +44,62 @@ def test_a_reading_gives_its_events_and_the_memory_of_read(model) -> None:
     assert any(isinstance(e, StepDone) for e in more)
     plain.read(text="\nBob saw it.")
     assert memory.ask(QUESTION).to_json()["tokens"] == plain.ask(QUESTION).to_json()["tokens"]
+
+
+@pytest.mark.parametrize("kind", ["log", "iterator"])
+def test_an_interrupt_stops_what_does_not_end_by_itself(model, tmp_path, kind: str) -> None:
+    """A log, of which nobody knows how much is read, and an iterator without an end."""
+    log, steps = tmp_path / "web.log", []
+    lines = (f"2026-11-22 03:{i // 60:02d}:{i % 60:02d} INFO {i:x} {i * 79:x}" for i in range(3000))
+    log.write_text("\n".join(lines))
+    endless = (f"The key number {n} is red.\n" for n in range(10_000))
+    given = {"source": log} if kind == "log" else {"text": endless}
+    stops = {"interrupted": lambda: len(steps) > 2, "progress": steps.append}
+    memory = model.read(**given, **stops, **SMALL)
+    assert memory.read_tokens < 1500
+    assert "stopped" in memory.warnings[0]
+
+
+def test_an_interrupt_in_the_last_chunk_loses_nothing_and_says_nothing(model) -> None:
+    seen: list = []
+
+    def interrupted() -> bool:
+        return any(isinstance(event, StepDone) for event in seen)
+
+    asked = {"interrupted": interrupted, "progress": seen.append}
+    memory = model.read(text=BOOK, budget=400, **asked)
+    assert interrupted()
+    assert memory.warnings == ()
+    assert memory.read_tokens == model.read(text=BOOK, budget=400).read_tokens
+
+
+def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp_path) -> None:
+    memory = model.read(text=BOOK, **SMALL)
+    answer = memory.ask(QUESTION).text
+    with pytest.raises(SourceError):
+        memory.read(text="Bob saw it. " * 30, interrupted=lambda: True)
+    memory.save(tmp_path / "a.kvs")
+    again = model.recall(tmp_path / "a.kvs")
+    assert memory.ask(QUESTION).text == again.ask(QUESTION).text == answer
+    again.read(text="Bob saw it.")
+    assert again.read_tokens > memory.read_tokens
+
+
+@pytest.mark.parametrize("method", ["truncate", "streaming", "infinipot"])
+def test_a_pipe_that_pauses_is_read_to_its_end_by_every_method(model, method: str) -> None:
+    """The newest tokens of `truncate` are those of the end, not those before a pause."""
+
+    class Pausing:
+        def __init__(self) -> None:
+            self.parts = [BOOK.encode() * 20, None, None, BOOK.encode() * 20, None, b" A tulip."]
+
+        def read(self, size: int = -1, /) -> bytes | None:
+            return self.parts.pop(0) if self.parts else b""
+
+    whole = b"".join(part for part in Pausing().parts if part).decode()
+    reading = model.stream(Pausing(), questions=[QUESTION], every="1s", method=method, **SMALL)
+    last = [event.result for event in reading if isinstance(event, Answered)][-1]
+    assert last.read == model.read(text=whole, method=method, **SMALL).read_tokens
 
 
 def test_a_reading_that_is_closed_reads_no_more(model, tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,31 @@ def test_an_interrupted_reading_answers_from_what_was_read(session: Session, sto
     assert memory.warnings == [notices[-1]]
     assert f"stopped after {sum(read):,} tokens" in notices[-1]
     assert memory.trace.read == sum(read)
+
+
+def test_an_interrupt_before_a_later_part_begins_keeps_the_parts_before(
+    session: Session, story: Path
+) -> None:
+    """It comes after the second part was begun, while the text before it is passed over."""
+    parts: list[int] = []
+    asks_after_the_first = itertools.count()
+
+    def interrupted() -> bool:
+        return len(parts) == 1 and next(asks_after_the_first) > 0
+
+    asked = request(interrupted=interrupted)
+    events = read_shards(session, open_sources([str(story)]), asked, 3)
+    while True:
+        try:
+            event = next(events)
+        except StopIteration as stop:
+            memory = stop.value
+            break
+        if isinstance(event, PartRead):
+            parts.append(event.tokens)
+    assert memory.trace.read == parts[0]
+    assert memory.shards.count == len(parts) == 1
+    assert "stopped" in memory.warnings[-1]
 
 
 def test_what_cannot_be_read_in_parts_is_refused(session: Session, story: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from kvstream.answer.reread.excerpts import Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
+from kvstream.answer.reread.second_pass import LEAST, MOST, enough
 from kvstream.answer.skim.joining import shares
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
 from kvstream.answer.skim.words import QuestionWords, with_neighbors
@@ -33,7 +34,7 @@ from kvstream.model import placement
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
 from kvstream.session.session import Session, finished
-from kvstream.session.skimming import LEAST, MOST, Skimming, enough
+from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.store import pocket
 from kvstream.tokenization.passages import Passage

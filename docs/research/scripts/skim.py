@@ -40,7 +40,7 @@ from support import Refusing, shipped_signals
 from kvstream.answer.answering import answered
 from kvstream.answer.reread.excerpts import Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Words
-from kvstream.answer.reread.second_pass import fitting, room_of
+from kvstream.answer.reread.second_pass import enough, fitting, room_of
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
 from kvstream.answer.support import matter
 from kvstream.evaluation import metrics
@@ -52,7 +52,7 @@ from kvstream.input.sources import open_sources
 from kvstream.memory.base import Memory
 from kvstream.run.prompt import REFUSAL
 from kvstream.run.request import Request
-from kvstream.session.skimming import Skimmed, Skimming, enough
+from kvstream.session.skimming import Skimmed, Skimming
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 SETS = ("squadshifts_newwiki", "fairytaleqa_train", "nq_oracle_train")

@@ -127,6 +127,11 @@ class Excerpts:
         """Bytes of all excerpts."""
         return sum(excerpt.end - excerpt.start for excerpt in self._chosen)
 
+    @property
+    def ends_on_interrupt(self) -> bool:
+        """They are all there."""
+        return False
+
     def __iter__(self) -> Iterator[TextBlock]:
         last: Excerpt | None = None
         for excerpt in self._chosen:

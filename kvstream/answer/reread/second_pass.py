@@ -26,12 +26,18 @@ from kvstream.tokenization.loading import Tokenizer, WordForms
 from kvstream.tokenization.passages import Passage
 
 BY = ("citations", "words", "both")
-PART, LEAST = 4, 200
-"""Of the budget that much is read again, or this many tokens if that is more. With all of it pocket
-answered fewer questions right: what it looks for was among more that is like it."""
+PART, LEAST, MOST = 4, 200, 256
+"""Of the budget that part is read again, but so many tokens at least and at most. From more, both
+embedded models answer fewer questions right: what they look for is among more that is like it
+(docs/research/citations.md, docs/research/skim.md)."""
 
 ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]
 """Reads excerpts into a memory that holds them whole; the words are those of the whole text."""
+
+
+def enough(budget: int) -> int:
+    """Tokens of passages for a model with a budget of so many entries; the last one may pass it."""
+    return min(max(LEAST, budget // PART), MOST)
 
 
 def second_pass(
@@ -52,7 +58,7 @@ def second_pass(
         began = time.perf_counter()
         whole = whole_request(request, question, first.budget_tokens)
         room = room_of(memory.reader.model, memory.tokenizer, whole)
-        sizes = room, max(LEAST, first.budget_tokens // PART)
+        sizes = room, enough(first.budget_tokens)
         excerpts = choose(
             again, question, memory.tokenizer, sizes,
             by=request.reread, cited=basis.regions, records=memory.trace.records,

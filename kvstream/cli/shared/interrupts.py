@@ -115,6 +115,8 @@ class InterruptibleInput(io.RawIOBase):
     returned: ClassVar[tuple[object, bytes]] = (None, b"")
     """A standard input, and what was read of it to see what it is: the next reader gets it."""
 
+    ends_on_interrupt = True
+
     def __init__(
         self,
         interrupted: Callable[[], bool],
