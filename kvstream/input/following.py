@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.2
+LATE_SECONDS = 2.0
+"""How long an old file is read on once the new one is in use: other processes may still write."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,19 @@ class Follow:
 class FollowedFile(io.RawIOBase):
     """Waits at the end of a file for more; goes on with the file that takes its name.
 
-    When the file is replaced (a log that is rotated) the old one is read to its end first. When it
-    is cut short, what is written then is read from the start. Raises OSError.
+    When the file is replaced (a log that is rotated), the old one is read on until the new one has
+    had content for LATE_SECONDS: a writer goes on with the old one until it opens the new one. So
+    all lines of one writer are read, in their order; those that another writes to the old file
+    later are lost. When the file is cut short, what is written then is read from the start. Raises
+    OSError.
     """
 
     def __init__(self, path: Path, follow: Follow) -> None:
         self.path, self.follow = path, follow
         self.file = path.open("rb", buffering=0)
+        self._next: io.FileIO | None = None
+        self._since: float | None = None
+        """When the next file was first seen in use."""
         self._last = b""
 
     def readable(self) -> bool:
@@ -57,19 +65,41 @@ class FollowedFile(io.RawIOBase):
 
     def close(self) -> None:
         self.file.close()
+        if self._next is not None:
+            self._next.close()
         super().close()
 
     def _another(self) -> bool:
-        """Whether there is another file of this name now, or this one was cut short."""
+        """Whether it goes on in another file of this name now, or from the start of this one."""
         here = os.fstat(self.file.fileno())
-        with suppress(OSError):  # gone, and nothing in its place yet
-            now = self.path.stat()
-            if (now.st_dev, now.st_ino) != (here.st_dev, here.st_ino):
-                newer = self.path.open("rb", buffering=0)
-                self.file.close()
-                self.file = newer
-                return True
         if here.st_size < self.file.tell():
             self.file.seek(0)
             return True
+        if self._next is None:
+            if not self._replaced(here):
+                return False
+            with suppress(OSError):  # gone again, or not readable yet
+                self._next = self.path.open("rb", buffering=0)
+        if self._next is None or not self._late(self._next):
+            return False
+        self.file.close()
+        self.file, self._next, self._since = self._next, None, None
+        return True
+
+    def _late(self, file: io.FileIO) -> bool:
+        """Whether the next file has been in use for LATE_SECONDS. Not when it is first seen so: the
+        old one is read at least once more.
+        """
+        if self._since is not None:
+            return time.monotonic() - self._since >= LATE_SECONDS
+        status = os.fstat(file.fileno())
+        if status.st_size or self._replaced(status):
+            self._since = time.monotonic()
+        return False
+
+    def _replaced(self, status: os.stat_result) -> bool:
+        """Whether the name is that of another file than this one."""
+        with suppress(OSError):  # gone, and nothing in its place yet
+            now = self.path.stat()
+            return (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
         return False

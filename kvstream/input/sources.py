@@ -343,6 +343,14 @@ class SourceSet:
                 )
         return self._again
 
+    def reorder(self, order: Sequence[int]) -> None:
+        """Read the first sources in this order, by their places; `again` has the order named.
+
+        Before anything is read.
+        """
+        first = [self._sources[place] for place in order]
+        self._sources = first + self._sources[len(first) :]
+
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
         """Count from behind sources that were read before: offsets, indices, names.
 

@@ -165,8 +165,17 @@ _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asct
 _JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
 _JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
 _JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app")
+_OF_SYSLOG = ("PRIORITY", "severity")
+"""Keys of levels whose numbers are those of syslog."""
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
-_LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?:\"(?:[^\"\\]|\\.)*\"|\S*)\s*){2,}$")
+_SMALL = ("info", "warning", "error", *_SYSLOG[3:], "error", "error")
+"""Of levels from 0 to 9 that are not named as those of syslog."""
+_TENS = ("debug", "debug", "debug", "info", "warning", "error", "fatal")
+"""Of bunyan and pino."""
+_HUNDREDS = ("debug", "debug", "info", "warning", "error", "fatal", "fatal")
+"""Of Monolog."""
+# Atomic, and with space between the pairs: else some lines take longer than a life to refuse.
+_LOGFMT = re.compile(r"^(?:[\w.@/-]+=(?>\"(?:[^\"\\]|\\.)*\"(?!\S)|\S*)(?:\s+|$)){2,}$")
 _KEY_FIRST = re.compile(r"[\w.@/-]+=[\"\w]")
 _LONGEST_KEY = 48
 """Characters in which the first key of logfmt ends."""
@@ -287,16 +296,14 @@ class LineParser:
         return float(calendar.timegm((year, month, day, hour, minute, second)))
 
     def _time_of(self, value: Any) -> float | None:
+        """Seconds of a value under a key of times; None for what is no time, such as infinity."""
         if isinstance(value, bool) or value is None:
             return None
         if isinstance(value, int | float):
-            number = float(value)
-            while number > 1e11:  # milliseconds and finer
-                number /= 1000
-            return number if number > 0 else None
+            return _seconds_of(value)
         text = str(value)
-        if text.replace(".", "", 1).isdigit():
-            return self._time_of(float(text))
+        if text.replace(".", "", 1).isdecimal():
+            return _seconds_of(float(text))
         return LineParser.parse(self, text)[0] if text[:1] != "{" else None
 
     def _json(self, line: str) -> tuple[float | None, str] | None:
@@ -312,9 +319,11 @@ class LineParser:
         """The time of a record with keys, and its level, name and message."""
         time = next((self._time_of(low[k]) for k in _JSON_TIME if k in low), None)
         text = next((str(low[k]) for k in _JSON_TEXT if k in low), None)
-        level = next((low[k] for k in _JSON_LEVEL if k in low), "")
+        key = next((k for k in _JSON_LEVEL if k in low), "")
+        level = low.get(key, "")
         if isinstance(level, int) and not isinstance(level, bool):
-            level = _number_level(level)
+            # GELF, the only format with a short_message, has the numbers of syslog, too.
+            level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
         name = next((str(low[k]) for k in _JSON_NAME if k in low), "")
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
@@ -334,11 +343,32 @@ class LineParser:
         return self._record(record)
 
 
-def _number_level(level: int) -> str:
-    """Of syslog (0 to 7), or of bunyan, pino and Python (10 to 60)."""
-    if 0 <= level < 8:
+def _seconds_of(number: float) -> float | None:
+    """Of a time since 1970 in seconds, milliseconds, microseconds or nanoseconds."""
+    if not 0 < number < 1e20:  # also not a number, and more digits than a float has
+        return None
+    while number > 1e11:
+        number /= 1000
+    return float(number)
+
+
+def _number_level(level: int, *, syslog: bool) -> str:
+    """The name of a level that is a number.
+
+    Syslog's are 0 (the worst) to 7, those of bunyan and pino 10 to 60, of Monolog 100 to 600. Go's
+    rise, too, and begin below 0: debug, info, warn and error are -4, 0, 4 and 8 in slog, -1, 0, 1
+    and 2 in zap. So a number below 0 is debug, and 0 to 2 are zap's unless the key is one of
+    syslog, whose emergencies, alerts and critical errors hardly any program writes. At 4 syslog
+    and slog agree; 3 and 5 to 7 are syslog's, and 8 is slog's. Python's tens are one step lower
+    than pino's, but Python writes names.
+    """
+    if level < 0:
+        return "debug"
+    if syslog and level < len(_SYSLOG):
         return _SYSLOG[level]
-    return ("debug", "debug", "info", "warning", "error", "fatal", "fatal")[min(level // 10, 6)]
+    if level < len(_SMALL):
+        return _SMALL[level]
+    return _TENS[min(level // 10, 6)] if level < 100 else _HUNDREDS[min(level // 100, 6)]
 
 
 def _with_status(before: str, rest: str) -> str:

@@ -116,7 +116,8 @@ def head(log: LogSummary) -> str:
         notes.append(f"{log.continued:,} lines continue others")
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
-        notes.append(f"the clock goes back {times} line {log.jumps[0]:,}")
+        place = _place(log.jumps[0], log) if len(log.sources) > 1 else f"line {log.jumps[0]:,}"
+        notes.append(f"the clock goes back {times} {place}")
     if log.left:
         notes.append(
             f"{log.left:,} templates with {log.tree.forgotten:,} lines were dropped, "
@@ -197,8 +198,8 @@ def _left_out(made: Report, templates: int, rows: int) -> str:
     )
 
 
-def _place(finding: Finding, log: LogSummary) -> str:
-    name, number = log.where(finding.first_line)
+def _place(line: int, log: LogSummary) -> str:
+    name, number = log.where(line)
     return f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
 
 
@@ -212,7 +213,7 @@ def _in_order(
     for finding in found:
         by = _short(next(iter(finding.components), ""))
         at = when(finding.low, finding.first_line)
-        parts.setdefault((at, by), f"{at} {_place(finding, log)} {by}".strip())
+        parts.setdefault((at, by), f"{at} {_place(finding.first_line, log)} {by}".strip())
     told = list(parts.values())
     lines = wrap(f"first seen, in order of time: {'; '.join(told)}", width)
     while most is not None and len(lines) > most and len(told) > 1:
@@ -225,7 +226,7 @@ def _row(
     finding: Finding, log: LogSummary, when: Clock, width: int, *, brief: bool = False
 ) -> list[str]:
     """The lines of a finding: one, if it is a single line of the log on a brief, narrow page."""
-    place = _place(finding, log)
+    place = _place(finding.first_line, log)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
     by = ", ".join(map(_short, list(finding.components)[:2]))

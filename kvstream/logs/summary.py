@@ -1,9 +1,11 @@
 """What is counted of a log, in one pass and bounded memory.
 
-Counts, first and last times and levels are exact. Values of variables come from a part of the
-lines (the first 16 of a template, then each 17th, or each 67th if a bucket of time has more than
-512 of them: primes, because logs have periods); reports name how many were looked at. Time is cut
-into buckets of one width for all templates; the width doubles when there are too many.
+Counts, first and last times and levels of the templates and components that are held are exact.
+Where there are more than fit (`capacity`, MOST_COMPONENTS), the one whose last line is the oldest
+leaves; if it comes again, its count begins anew. Values of variables come from a part of the lines
+(the first 16 of a template, then each 17th, or each 67th if a bucket of time has more than 512 of
+them: primes, because logs have periods); reports name how many were looked at. Time is cut into
+buckets of one width for all templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ MOST_VALUES = 32
 MOST_VARIABLES = 8
 """Variables of a template whose values are counted."""
 MOST_COMPONENTS = 256
+"""Components that are held: those seen last."""
 EXAMPLE = 400
 """Characters of an example."""
 TRACE_LINES = 12
@@ -373,6 +376,7 @@ class LogSummary:
         self.left_levels: Counter[str] = Counter()
         """Lines of templates that have left, by level."""
         self.components: OrderedDict[str, Component] = OrderedDict()
+        """The one whose last line is the oldest comes first."""
         self.jumps: list[int] = []
         """Lines at which the clock goes back, the first ones."""
         self.jumped = 0
@@ -512,6 +516,7 @@ class LogSummary:
             if len(self.components) > MOST_COMPONENTS:
                 self.components.popitem(last=False)
         else:
+            self.components.move_to_end(name)
             series.gap(number, time)
         series.count += 1
         series.last_line, series.last_time = number, time

@@ -96,6 +96,61 @@ def test_rotated_logs_are_read_in_the_order_of_their_times(tmp_path) -> None:
         assert made["lines"] == 60
 
 
+def test_an_empty_log_leaves_the_order_and_the_lines_of_the_others(cli, tmp_path) -> None:
+    """Lines of many blocks, and an empty log first and between."""
+    (tmp_path / "b.log").write_text("")
+    (tmp_path / "d.log").write_text("")
+    (tmp_path / "c.log").write_text(lines(1))
+    with (tmp_path / "a.log").open("w") as file:
+        for n in range(6000):
+            what = "ERROR shop: the roof burns" if n == 3500 else f"INFO shop: sold {n} books"
+            file.write(f"2024-05-02 12:{n // 60 % 60:02d}:{n % 60:02d} {what}\n")
+    named = [str(tmp_path / name) for name in ("b.log", "a.log", "d.log", "c.log")]
+    for sources in (named, [str(tmp_path)]):
+        made = json.loads(cli("summarize", "--json", *sources).stdout)
+        (burns,) = (f for f in made["findings"] if "roof" in f["template"])
+        assert (burns["first"]["source"], burns["first"]["line"]) == (named[1], 3501)
+        assert made["lines"] == 6020
+        assert made["blank_lines"] == 0
+
+
+def test_a_source_begins_once_and_behind_the_end_of_the_line_before(monkeypatch, cli, log) -> None:
+    """A followed log pauses before its first text."""
+    blocks = [(0, "2024-05-01 12:00:00 INFO a: x"), (1, ""), (0, "\n"), (1, "")]
+    blocks += [(1, "2024-05-01 12:00:01 ERROR b: y\n"), (1, "2024-05-01 12:00:02 INFO a: x\n")]
+    monkeypatch.setattr(logs, "_pieces", lambda sources: iter(blocks))
+    made = json.loads(cli("summarize", "--json", log, log).stdout)
+    assert (made["lines"], made["blank_lines"]) == (3, 0)
+    (error,) = (f for f in made["findings"] if f["level"] == "error")
+    assert error["first"]["line"] == 1
+
+
+def test_what_is_skipped_in_a_folder_of_logs_is_told(cli, tmp_path) -> None:
+    (tmp_path / "a.log").write_text(lines(2))
+    (tmp_path / "b.log").write_text(lines(1))
+    (tmp_path / "c.bin").write_bytes(b"\0" * 100)
+    (tmp_path / "d.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 100)
+    ran = cli("summarize", str(tmp_path))
+    assert ran.code == 0
+    assert f"Skipped in {tmp_path}: 1 × binary file, 1 × damaged file." in ran.stderr
+    assert "the clock goes back" not in ran.stdout
+    packed = bytearray(gzip.compress(lines(3, 60).encode() * 100))
+    packed[-8] ^= 1  # a wrong sum shows only at the end
+    (tmp_path / "d.gz").write_bytes(packed)
+    ran = cli("summarize", str(tmp_path))
+    assert ran.code == 0
+    assert "that cannot be read" in ran.stderr, "in a folder it is skipped, as elsewhere"
+
+
+def test_text_reads_several_logs_as_they_are(cli, tmp_path) -> None:
+    (tmp_path / "a.log").write_text(lines(2))
+    (tmp_path / "nul.log").write_text(lines(1).replace("n 3", "n\0003"))
+    named = [str(tmp_path / name) for name in ("a.log", "nul.log")]
+    assert "--text" in cli("summarize", *named).stderr
+    made = json.loads(cli("summarize", "--json", "--text", *named).stdout)
+    assert (made["lines"], made["clock_jumps"]) == (40, 0)
+
+
 def test_passages_are_the_rows(log) -> None:
     made = json.loads(kvstream("summarize", "--json", "--passages", "1", log).stdout)
     assert [f["level"] for f in made["findings"]] == ["error"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import calendar
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvstream.logs.lines import (
     LONGEST_LINE,
@@ -61,6 +64,82 @@ def test_a_time_without_a_year_runs_on_over_new_year() -> None:
 @pytest.mark.parametrize("line", ["2024-13-45 12:00:00 x", "99:99:99 x", "{broken json", "{}", "="])
 def test_what_is_no_time_is_none(line: str) -> None:
     assert LineParser().parse(line)[0] is None
+
+
+DIGITS = "1" * 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"ts": 1e999}',
+        '{"time": Infinity}',
+        '{"time": -Infinity}',
+        '{"time": NaN}',
+        f'{{"ts": "{DIGITS}"}}',
+        f'{{"ts": {DIGITS}}}',
+        f'{{"ts": -{DIGITS}}}',
+        f"ts={DIGITS} msg=x",
+        '{"ts": "²"}',
+        "ts=² msg=x",
+        '{"ts": 1e30}',
+    ],
+)
+def test_a_number_that_is_no_time_leaves_the_line(line: str) -> None:
+    assert LineParser().parse(line)[0] is None
+
+
+@given(st.one_of(st.integers(), st.floats(), st.text("0123456789.²٣-e"), st.integers().map(str)))
+def test_a_time_in_a_record_is_finite_or_none(value: object) -> None:
+    time, _ = LineParser().parse(json.dumps({"ts": value, "msg": "x"}))
+    assert time is None or 0 < time <= 1e11
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a=" * 40 + " b c",
+        'a="b" ' * 40 + "b c",
+        'a="b"' * 40 + " c",
+        "time=" * 700 + "1",
+        "t=" * 1500 + "a=1 " * 40,
+    ],
+)
+def test_pairs_in_pairs_are_refused_at_once(line: str) -> None:
+    begin = time.process_time()
+    assert LineParser().parse(line) == (None, line)
+    assert time.process_time() - begin < 1
+
+
+def test_logfmt_has_empty_and_quoted_values() -> None:
+    line = 'time=2024-05-01T12:00:00Z level=warn empty= said="a \\"b\\" = c" msg="hello there"'
+    seconds, rest = LineParser().parse(line)
+    assert (seconds, rest) == (NOON, "WARN hello there")
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "level"),
+    [
+        *[("level", n, "debug") for n in (-1000, -8, -4, -1, 10, 20, 100)],
+        *[("level", n, "info") for n in (0, 6, 30, 200)],
+        *[("level", n, "warning") for n in (1, 4, 40, 300)],
+        *[("level", n, "error") for n in (2, 3, 8, 50, 400)],
+        *[("level", n, "fatal") for n in (60, 500)],
+        ("lvl", 10**400, "fatal"),
+        *[("PRIORITY", n, "fatal") for n in (0, 1, 2)],
+        ("severity", 0, "fatal"),
+        ("PRIORITY", 3, "error"),
+        ("severity", 7, "debug"),
+    ],
+)
+def test_levels_that_are_numbers(key: str, number: int, level: str) -> None:
+    line = json.dumps({"time": NOON, key: number, "msg": "x"})
+    assert level_of(LineParser().parse(line)[1]) == level
+
+
+def test_levels_of_gelf_are_those_of_syslog() -> None:
+    line = json.dumps({"timestamp": NOON, "level": 0, "short_message": "x"})
+    assert level_of(LineParser().parse(line)[1]) == "fatal"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.page import FEWEST, page, page_of_screen, record
-from kvstream.logs.summary import MOST_BUCKETS, LogSummary
+from kvstream.logs.summary import MOST_BUCKETS, MOST_COMPONENTS, LogSummary
 
 
 def read(lines: list[str], **settings) -> LogSummary:
@@ -368,11 +368,30 @@ def test_what_is_held_is_bounded() -> None:
     assert f"{log.left:,} templates" in page(log)
 
 
+def test_components_that_go_on_stay_and_keep_their_counts() -> None:
+    lines = []
+    for n in range(MOST_COMPONENTS * 3):
+        lines.append(at(2 * n, "INFO steady: all is well"))
+        lines.append(at(2 * n + 1, f"INFO once{n}: here for a moment"))
+    log = read(lines)
+    assert log.components["steady"].count == MOST_COMPONENTS * 3
+    assert len(log.components) == MOST_COMPONENTS
+
+
 def test_line_numbers_are_those_of_each_source() -> None:
     log = read([at(0, "INFO a: x")])
     log.begin("other.log")
     log.feed(at(5, "ERROR b: y") + "\n")
     assert "other.log:1" in page(log)
+
+
+@pytest.mark.parametrize("jumps", [1, 3])
+def test_a_jump_of_the_clock_is_in_its_source(jumps: int) -> None:
+    log = read([at(0, "INFO a: x")] * 100)
+    log.begin("other.log")
+    log.feed("".join(at(-3600 * i, "INFO a: x") + "\n" for i in range(1, jumps + 1)))
+    times = "once," if jumps == 1 else "3 times, first"
+    assert f"the clock goes back {times} at other.log:1" in page(log)
 
 
 @pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 160])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import shutil
 import sys
@@ -35,7 +36,7 @@ from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
 from kvstream.cli.shared.reports import PageFile
-from kvstream.cli.shared.running import POCKET, open_model
+from kvstream.cli.shared.running import POCKET, can_be_read_again, open_model
 from kvstream.cli.shared.running import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.reporters.format import in_lines, json_text
@@ -94,11 +95,17 @@ def is_log(ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool) -
         return False
     if typed(ctx, "model") and ctx.params.get("model") == POCKET:
         return False
-    if paths[0] == "-":
+    first = next((path for path in paths if not _is_empty(path)), paths[0])
+    if first == "-":
         return looks_like_log(_head_of_stdin(text=text).splitlines())
-    if not (os.path.isfile(paths[0]) or os.path.isdir(paths[0])):
+    if not (os.path.isfile(first) or os.path.isdir(first)):
         return False  # a pipe by its name can be read only once
-    return looks_like_log(_head(open_sources(paths[:1], text=text)).splitlines())
+    return looks_like_log(_head(open_sources([first], text=text)).splitlines())
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a source is a file without content, such as a log that was just rotated."""
+    return path != "-" and os.path.isfile(path) and not os.path.getsize(path)
 
 
 def summarize(
@@ -127,17 +134,25 @@ def summarize(
         interrupts = stack.enter_context(Interrupts(teller.tell))
         interrupts.gentle = interrupts.reading = True
         interrupts.then = "" if follow else "printing the page of what was read so far"
-        paths = [*in_order(paths[:-1]), paths[-1]] if follow else in_order(paths)
         waiting = _Waiting(every, follow=follow)
         due = waiting.due
         sources = open_for_reading(paths, options, interrupts, follow=follow, due=due)
+        before = paths[:-1] if follow else paths  # what is followed is read last
+        if not all(map(can_be_read_again, before)):
+            before = []
+        if before:
+            names = sources.names[:-1] if follow else sources.names
+            sources.reorder(in_order(names, text=options.text))
         log = LogSummary()
         reports = _Reports(log, out, options, rows, width, teller.tell)
+        current = -1
         for source, text_piece in _pieces(sources):
             if interrupts():
                 break
-            if len(log.sources) <= source:
+            # Behind a pause the newline that ends the source before may come.
+            if source != current and (text_piece or not log.sources):
                 log.begin(sources.names[source])
+                current = source
             log.feed(text_piece)
             if not text_piece and waiting.begins() and not options.quiet:
                 teller.tell(waiting.told(paths[-1], log.lines))
@@ -263,30 +278,33 @@ def _pieces(sources: Any) -> Iterator[tuple[int, str]]:
         yield block.source, block.text
 
 
-def in_order(paths: Sequence[str]) -> list[str]:
+def in_order(names: Sequence[str], *, text: bool) -> list[int]:
     """Several logs by the time of their first lines: a rotated log runs on from file to file.
 
-    By the time of their last change where stamps name no year. Unchanged where a file has no time.
+    By the time of their last change where stamps name no year. Unchanged where a file that is not
+    empty has no time. Returns their places among `names`.
     """
-    if "-" in paths or not all(os.path.isfile(p) or os.path.isdir(p) for p in paths):
-        return list(paths)
-    if len(paths) == 1 and os.path.isfile(paths[0]):
-        return list(paths)
-    names = list(open_sources(paths).names) if paths else []
-    keys: list[tuple[float, float]] = []
+    order = list(range(len(names)))
+    if len(names) < 2:
+        return order
+    keys: dict[int, tuple[float, float]] = {}
     dated = True
-    for name in names:
+    for i, name in enumerate(names):
         parser = LineParser()
-        with suppress(KvstreamError):
-            stamps = (parser.parse(line)[0] for line in _head(open_sources([name])).splitlines())
-            first = next((stamp for stamp in stamps if stamp is not None), None)
-            if first is not None:
-                keys.append((first, os.stat(name).st_mtime))
-                dated = dated and parser.dated
-    if len(keys) < len(names):
-        return list(paths)
-    order = sorted(range(len(names)), key=lambda i: keys[i] if dated else keys[i][::-1])
-    return [names[i] for i in order]
+        first = math.inf if _is_empty(name) else _first_time(parser, name, text=text)
+        if first is None:
+            return order
+        keys[i] = first, os.stat(name).st_mtime
+        dated = dated and parser.dated
+    return sorted(order, key=lambda i: keys[i] if dated else keys[i][::-1])
+
+
+def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
+    """The first time that the beginning of a log names."""
+    with suppress(KvstreamError):
+        lines = _head(open_sources([name], text=text)).splitlines()
+        return next((time for line in lines if (time := parser.parse(line)[0]) is not None), None)
+    return None
 
 
 def _head(sources: Any) -> str:
