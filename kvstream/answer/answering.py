@@ -111,7 +111,7 @@ def answer(
     # A summary rests on everything, and an extract is the text itself.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):
-            result = forgotten(result)
+            result = forgotten(result, memory.reader.model.trained_length)
         else:
             result = judged(result, _support(memory, result, basis), withhold=strict)
     if strict and not extract:
@@ -313,19 +313,24 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
     return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
 
 
-def forgotten(result: Result) -> Result:
-    """The same result; a refusal holds for what the model saw, and the answer may be elsewhere."""
+def forgotten(result: Result, trained: int) -> Result:
+    """The same result; a refusal holds for what the model saw, and the answer may be elsewhere.
+
+    `trained`: positions that the model was trained for; no larger budget is advised.
+    """
     if result.narrowed is not None:
         sources = ", ".join(result.narrowed["sources"])
         warning = (
             f"The answer is not in what memory kept of {sources}, which has most words of the "
-            "question; it may be in another source. Name that source in the question."
+            "question; it may be in another source. If you know which, name it in the question."
         )
         return replace(result, warnings=(*result.warnings, warning))
     if result.interrupted:
         remedy = "Run the command again, and let it read to the end."
     elif result.evicted:
         remedy = "Read the text again with a larger --budget."
+        if result.budget_tokens >= trained:
+            remedy = "Ask with the words of the text, or with --reread where a file is read."
     else:
         return result
     warning = f"The answer is not in {_seen(result)}; it may be in the rest. {remedy}"

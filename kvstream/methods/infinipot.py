@@ -19,7 +19,7 @@ CATALYSTS = ("auto", "none", "placeholder", "unrelated", "general", "question", 
 
 @dataclass(frozen=True)
 class InfiniPot(Method):
-    """Keeps what a catalyst prompt attends to (CaP) and what the model found surprising (NuC).
+    """Keeps what a catalyst prompt attends to (CaP), and with alpha what surprised the model (NuC).
 
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
     Selects ``alpha * keep`` entries by cross-entropy, the rest by the attention of the catalyst's

@@ -14,10 +14,11 @@ import torch
 from draining import returned
 
 from kvstream.answer import answering
-from kvstream.answer.answering import NOT_SUPPORTED, _refusal_limit, answer, answered
+from kvstream.answer.answering import NOT_SUPPORTED, _refusal_limit, answer, answered, forgotten
 from kvstream.answer.citations import Basis
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
 from kvstream.answer.support import FILE, Calibration, Support, absent, abstains, judge
+from kvstream.api.model import Model
 from kvstream.errors import ModelError
 from kvstream.events import Answered, AnswerToken, Result
 from kvstream.input.sources import open_sources
@@ -367,3 +368,12 @@ def test_the_numbers_are_shown_with_v_alone(cli, lease) -> None:
     asked = ("ask", str(lease), "When is the rent paid?", "--budget", "512")
     assert "probability that the answer is right" not in cli(*asked).stderr
     assert "probability that the answer is right" in cli(*asked, "-v").stderr
+
+
+@pytest.mark.parametrize(
+    ("budget", "advice"), [(300, "with a larger --budget."), (4096, "with the words of the text")]
+)
+def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, advice) -> None:
+    memory = Model(session).read(text="The mill is old. " * 400, budget=300, max_tokens=4)
+    result = replace(memory.ask("Who?").result, budget_tokens=budget, interrupted=False)
+    assert advice in forgotten(result, 4096).warnings[-1]
