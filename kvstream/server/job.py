@@ -101,7 +101,7 @@ class Answering:
         )
         base = self._base if job.entry is None else f"{self._base} {job.entry.digest}"
         keys = talk.keys(base)
-        memory, done = self._go_on(talk, keys) if self._uses_cache(job) else (None, 0)
+        memory, done = self._go_on(job, talk, keys) if self._uses_cache(job) else (None, 0)
         if memory is not None:
             try:
                 return (yield from self._answer(job, talk, keys[-1], memory, done))
@@ -153,7 +153,9 @@ class Answering:
         names = (*ANSWER_OPTIONS, "strict")
         return {name: self.options[name] for name in names if name in self.options}
 
-    def _go_on(self, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
+    def _go_on(
+        self, job: Job, talk: Conversation, keys: list[str]
+    ) -> tuple[Memory | None, int]:
         """The memory of the newest question that was asked before, and the pieces it has read.
 
         Where more is to be read than it has read, all is read anew, for the new question.
@@ -164,6 +166,7 @@ class Answering:
             path = self.cache.find(key) if count else None
             if path is None or sum(sizes[count:]) > sum(sizes[:count]):
                 continue
+            job.ready = None  # only one memory of a job is counted, so it goes before another comes
             try:
                 return self.model.recall(path), count
             except KvstreamError:  # damaged, or of another model

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
 from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
 
+from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
 
@@ -211,6 +213,28 @@ def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
     assert two["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     assert two["choices"] == one["choices"]
     assert one["usage"]["prompt_tokens"] < 60 < one["kvstream"]["read"]
+
+
+def test_a_talk_goes_on_beside_no_other_memory(start, memories, monkeypatch) -> None:
+    """The memory that waited for a plain question leaves before that of the talk comes."""
+    caches: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
+    made, peaks = BoundedCache.__init__, [0]
+
+    def counted(cache: BoundedCache, *args: Any, **more: Any) -> None:
+        made(cache, *args, **more)
+        caches.add(cache)
+        peaks.append(sum(each.capacity_bytes for each in caches))
+
+    monkeypatch.setattr(BoundedCache, "__init__", counted)
+    running: Running = start(memories=memories, parallel=1)
+    talk = [QUESTION, {"role": "assistant", "content": "Ada"}, "Where?"]
+    more = [{"role": "assistant", "content": "There"}, "And who saw it?"]
+    for messages in ([QUESTION], talk, [QUESTION], [*talk, *more]):
+        reply = running.ask(*messages, model="book")
+        assert said(reply)
+    assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    told = running.health()["kv_bytes"]
+    assert 0 < max(peaks) <= told["peak"] <= told["bound"]
 
 
 def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None:
