@@ -14,11 +14,13 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
-from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
+from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: E402
 
 from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
+from kvstream.server.job import Job, Progress, Reply  # noqa: E402
+from kvstream.server.schema import ChatRequest  # noqa: E402
 
 LONG = FACT + FILLER * 40
 ENDLESS = FILLER * 20_000
@@ -215,17 +217,24 @@ def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
     assert one["usage"]["prompt_tokens"] < 60 < one["kvstream"]["read"]
 
 
+class Caches:
+    """The KV caches that are there, and the most bytes that they ever took together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
+        self.peak, made = 0, BoundedCache.__init__
+
+        def counted(cache: BoundedCache, *args: Any, **more: Any) -> None:
+            made(cache, *args, **more)
+            self.alive.add(cache)
+            self.peak = max(self.peak, sum(each.capacity_bytes for each in self.alive))
+
+        monkeypatch.setattr(BoundedCache, "__init__", counted)
+
+
 def test_a_talk_goes_on_beside_no_other_memory(start, memories, monkeypatch) -> None:
     """The memory that waited for a plain question leaves before that of the talk comes."""
-    caches: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
-    made, peaks = BoundedCache.__init__, [0]
-
-    def counted(cache: BoundedCache, *args: Any, **more: Any) -> None:
-        made(cache, *args, **more)
-        caches.add(cache)
-        peaks.append(sum(each.capacity_bytes for each in caches))
-
-    monkeypatch.setattr(BoundedCache, "__init__", counted)
+    caches = Caches(monkeypatch)
     running: Running = start(memories=memories, parallel=1)
     talk = [QUESTION, {"role": "assistant", "content": "Ada"}, "Where?"]
     more = [{"role": "assistant", "content": "There"}, "And who saw it?"]
@@ -234,7 +243,33 @@ def test_a_talk_goes_on_beside_no_other_memory(start, memories, monkeypatch) -> 
         assert said(reply)
     assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     told = running.health()["kv_bytes"]
-    assert 0 < max(peaks) <= told["peak"] <= told["bound"]
+    assert 0 < caches.peak <= told["peak"] <= told["bound"]
+
+
+def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch) -> None:
+    caches = Caches(monkeypatch)
+    running: Running = start(parallel=1)
+    waiting: list[list[Any]] = []
+
+    def ask(*messages: str | dict[str, str], seconds: float = 60.0, **more: Any) -> Any:
+        sent = [as_message(message) for message in messages]
+        body = ChatRequest.model_validate({"model": "pocket", "messages": sent, **more})
+        waiting.append([])
+        running.service.worker.submit(Job(body, "client", waiting[-1].append, seconds))
+        running.wait(lambda: isinstance((waiting[-1] or [None])[-1], Reply | ApiError))
+        running.wait(lambda: not caches.alive, seconds=5)
+        return waiting[-1][-1]
+
+    first = f"{LONG}It was in August.\n\n{QUESTION}"
+    longer = "And tell me, if you please, " + "and if the text says so, " * 14 + "who saw it?"
+    assert ask(first).result.answer
+    # What the first question left has no room for this one, so the text is read anew.
+    anew = ask(first, {"role": "assistant", "content": "Ada"}, longer)
+    assert (anew.cached_tokens, anew.asked.question) == (0, longer)
+    assert ask(LONG, kvstream={"question": "who " * 400}).code == "context_length_exceeded"
+    assert ask(f"{ENDLESS}\n\n{QUESTION}", seconds=1.0).code == "timeout"
+    assert any(isinstance(each, Progress) for each in waiting[-1])
+    assert 0 < caches.peak <= running.service.bound.most
 
 
 def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None:
