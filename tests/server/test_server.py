@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
 import time
@@ -532,6 +533,19 @@ def test_a_damaged_cache_is_passed_over(start, tmp_path) -> None:
     two = running.ask(text).json()
     assert two["choices"] == one["choices"]
     assert two["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_cache_whose_folder_is_gone_is_begun_anew(start, tmp_path, lasting) -> None:
+    """As what cleans up temporary files does it."""
+    running: Running = start(cache_dir=tmp_path / "cache" if lasting else None)
+    text = f"{LONG}\n\n{QUESTION}"
+    for removed in (True, False):
+        assert said(running.ask(text))
+        assert running.health()["cache"]["memories"] == 1
+        if removed:
+            shutil.rmtree(running.service.cache.folder)
+            assert running.health()["cache"]["memories"] == 0
 
 
 def test_a_connection_that_says_nothing_holds_up_nobody(server) -> None:
