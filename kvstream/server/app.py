@@ -17,7 +17,7 @@ from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
 from kvstream.server.job import Job, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
-from kvstream.server.schema import ChatRequest
+from kvstream.server.schema import MOST_MESSAGES, ChatRequest
 from kvstream.server.service import Service
 from kvstream.version import __version__
 
@@ -195,6 +195,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     # Names of union members come behind the parameter; clients know none.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))
+    if "content" in place:  # pydantic says of each kind alone what is wrong with it
+        param = ".".join(place[: place.index("content") + 1])
+        message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
     return _reply(
         ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
     )

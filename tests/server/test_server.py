@@ -294,7 +294,11 @@ def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None
         ("frequency_penalty", 0.5),
         ("functions", [{"name": "f"}]),
         ("temperature", 3),
+        ("stop", 5),
         ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 10**30),
+        ("max_completion_tokens", 0),
         ("seed", 1.5),
         ("messages", []),
         ("messages", "text"),
@@ -319,6 +323,16 @@ def test_parts_that_are_no_text_are_refused(server) -> None:
     assert said(server.ask({"role": "user", "content": [text]}, model="book"))  # type: ignore
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     error(server.ask(called, QUESTION, model="book"), 400)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "content", [5, True, {}, [5], [{"text": "x"}], [{"type": "text", "text": 5}]]
+)
+def test_content_that_is_no_text_is_refused_by_its_name(server, content) -> None:
+    body = {"model": "book", "messages": [{"role": "user", "content": content}]}
+    found = error(server.http.post("/v1/chat/completions", json=body), 400)
+    assert found["param"] == "messages.0.content"
+    assert "a string, or at most 10,000 parts of the type text" in found["message"]
 
 
 def test_harmless_fields_are_ignored(server) -> None:
