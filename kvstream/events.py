@@ -34,17 +34,21 @@ class Started:
     """Expected to fit whole: nothing will be evicted."""
     precision: str = ""
     """Number types of computing and of the KV cache, and why they were chosen."""
+    asked_bytes: int | None = None
+    """What the reading may take of a budget that was given in bytes; None for one in entries."""
 
     @property
     def entry_bytes(self) -> float:
         """Bytes of one token's entries in all layers."""
         return (self.budget_bytes - self.fixed_bytes) / self.budget_tokens
 
-    def unused(self, asked: int | None) -> str | None:
-        """What to say where a budget of `asked` bytes is not used; None where it is, or is None.
+    @property
+    def unused(self) -> str | None:
+        """What to say where a budget in bytes is not used; None where it is, or there is none.
 
         Only the length that the model was trained for leaves room for another entry unused.
         """
+        asked = self.asked_bytes
         if asked is None or asked - self.budget_bytes < self.entry_bytes:
             return None
         return (

@@ -13,11 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from kvstream.events import AnswerToken, Event, StepDone
+from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
-from kvstream.server.job import Job, Reply
+from kvstream.server.job import Job, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
-from kvstream.server.schema import ChatRequest
+from kvstream.server.schema import MOST_MESSAGES, ChatRequest
 from kvstream.server.service import Service
 from kvstream.version import __version__
 
@@ -68,10 +68,10 @@ class _Talk:
 
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
         self._service, self._request, self._body = service, request, body
-        self._events: asyncio.Queue[Event | Reply | ApiError] = asyncio.Queue()
+        self._events: asyncio.Queue[Sent] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def sink(event: Event | Reply | ApiError) -> None:
+        def sink(event: Sent) -> None:
             loop.call_soon_threadsafe(self._events.put_nowait, event)
 
         client = request.client.host if request.client is not None else ""
@@ -111,7 +111,7 @@ class _Talk:
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
 
-    async def _pieces(self, found: Event | Reply | ApiError | None) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, found: Sent | None) -> AsyncGenerator[bytes, None]:
         try:
             yield self._completion.first()
             told_at = time.monotonic()
@@ -126,9 +126,9 @@ class _Talk:
                 if isinstance(found, AnswerToken):
                     if piece := self._completion.piece(found.text):
                         yield piece
-                elif isinstance(found, StepDone) and time.monotonic() - told_at > 1:
+                elif isinstance(found, Progress) and time.monotonic() - told_at > 1:
                     told_at = time.monotonic()
-                    yield comment(f"{found.seen} tokens read")
+                    yield comment(f"{found.read} tokens read")
                 while True:
                     try:
                         found = await self._next(COMMENT_SECONDS)
@@ -138,7 +138,7 @@ class _Talk:
         finally:
             self._end()
 
-    async def _next(self, seconds: float | None) -> Event | Reply | ApiError | None:
+    async def _next(self, seconds: float | None) -> Sent | None:
         """What the worker sends next; None where the client has left.
 
         Raises TimeoutError after so many seconds. A request that still waits for its turn when its
@@ -195,6 +195,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     # Names of union members come behind the parameter; clients know none.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))
+    if "content" in place:  # pydantic says of each kind alone what is wrong with it
+        param = ".".join(place[: place.index("content") + 1])
+        message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
     return _reply(
         ApiError(400, f"{param or 'The body'}: {message}.", code="invalid_value", param=param)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ class ConversationCache:
         self.most = most
         self.lasting = folder is not None
         if folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="kvstream-serve-"))
+            self.folder = _temporary()
         else:
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,6 +43,8 @@ class ConversationCache:
 
     def find(self, key: str) -> Path | None:
         """The file of a memory, which counts as used now; None where there is none."""
+        if not self._there():
+            return None
         path = self.folder / f"{key}{SUFFIX}"
         try:
             os.utime(path)
@@ -51,8 +54,10 @@ class ConversationCache:
 
     def save(self, key: str, memory: Memory) -> None:
         """Keep a memory, if it is not kept already; one that cannot be written is not kept."""
+        if not self.most or not self._there():
+            return
         path = self.folder / f"{key}{SUFFIX}"
-        if not self.most or path.exists():
+        if path.exists():
             return
         # The file holds little more than the KV cache: what would not fit is not written.
         if memory.budget[1] <= self.most:
@@ -62,11 +67,13 @@ class ConversationCache:
 
     def drop(self, path: Path) -> None:
         """Forget a file that turned out to be of no use."""
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
     def checkpoint(self, key: str) -> Path | None:
         """Where the reading for `key` is saved when it is stopped; None where nothing lasts."""
-        return self.folder / f"{key}{READING}" if self.lasting and self.most else None
+        lasts = self.lasting and self.most and self._there()
+        return self.folder / f"{key}{READING}" if lasts else None
 
     @property
     def bytes(self) -> int:
@@ -83,10 +90,28 @@ class ConversationCache:
         if not self.lasting:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    def _there(self) -> bool:
+        """Whether the folder can be used; one that somebody removed is made anew.
+
+        What cleans up temporary files may have done so, and another user may have the name since.
+        """
+        try:
+            if self.lasting:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not _is_own(self.folder):
+                self.folder = _temporary()
+        except OSError:
+            return False
+        return True
+
     def _files(self) -> list[tuple[int, int, Path]]:
         """Time of the last use, size and path; only files that this class writes."""
         found = []
-        for path in self.folder.iterdir():
+        try:
+            paths = list(self.folder.iterdir())
+        except OSError:  # removed; see `_there`
+            return []
+        for path in paths:
             if path.suffix in (SUFFIX, READING) and len(path.stem) == 64:
                 with suppress(OSError):
                     about = path.stat()
@@ -100,5 +125,19 @@ class ConversationCache:
         for _, size, path in files:
             if total <= self.most:
                 return
-            path.unlink(missing_ok=True)
+            self.drop(path)
             total -= size
+
+
+def _temporary() -> Path:
+    """A new folder that only this user can read."""
+    return Path(tempfile.mkdtemp(prefix="kvstream-serve-"))
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder is there, no link, and of this user."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.options import ANSWER_OPTIONS
 from kvstream.errors import KvstreamError
-from kvstream.events import Answered, Event, Result
+from kvstream.events import (
+    Answered,
+    AnswerStarted,
+    AnswerToken,
+    Event,
+    Notice,
+    PartRead,
+    Result,
+    Started,
+    StepDone,
+)
 from kvstream.server.catalog import Entry
 from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.errors import ApiError, shut_down, timed_out
@@ -38,6 +48,27 @@ class Reply:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Progress:
+    """A step of the reading is done."""
+
+    read: int
+    """Tokens so far."""
+
+
+Sent = Started | Progress | Notice | AnswerStarted | AnswerToken | Answered | Reply | ApiError
+
+
+def sendable(event: Event) -> Sent:
+    """An event without what leads to the memory, which a slow client would hold on to."""
+    if isinstance(event, StepDone):
+        return Progress(event.seen)
+    if isinstance(event, AnswerStarted):
+        return replace(event, kept=None)
+    assert not isinstance(event, PartRead)  # the server reads no text in parts
+    return event
+
+
 @dataclass(eq=False)
 class Job:
     """A request, and what becomes of it."""
@@ -45,7 +76,7 @@ class Job:
     request: ChatRequest
     client: str
     """Whose turn it takes."""
-    sink: Callable[[Event | Reply | ApiError], None]
+    sink: Callable[[Sent], None]
     """Gets every event, then the reply or an error; called by the worker's thread."""
     timeout: float
     entry: Entry | None = None
@@ -101,7 +132,7 @@ class Answering:
         )
         base = self._base if job.entry is None else f"{self._base} {job.entry.digest}"
         keys = talk.keys(base)
-        memory, done = self._go_on(talk, keys) if self._uses_cache(job) else (None, 0)
+        memory, done = self._go_on(job, talk, keys) if self._uses_cache(job) else (None, 0)
         if memory is not None:
             try:
                 return (yield from self._answer(job, talk, keys[-1], memory, done))
@@ -153,7 +184,7 @@ class Answering:
         names = (*ANSWER_OPTIONS, "strict")
         return {name: self.options[name] for name in names if name in self.options}
 
-    def _go_on(self, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
+    def _go_on(self, job: Job, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
         """The memory of the newest question that was asked before, and the pieces it has read.
 
         Where more is to be read than it has read, all is read anew, for the new question.
@@ -164,6 +195,7 @@ class Answering:
             path = self.cache.find(key) if count else None
             if path is None or sum(sizes[count:]) > sum(sizes[:count]):
                 continue
+            job.ready = None  # only one memory of a job is counted, so it goes before another comes
             try:
                 return self.model.recall(path), count
             except KvstreamError:  # damaged, or of another model

@@ -18,7 +18,7 @@ from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import ApiError, shut_down, told
 from kvstream.server.fair import FairQueue
-from kvstream.server.job import Answering, Job, Reply
+from kvstream.server.job import Answering, Job, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
 
@@ -171,7 +171,7 @@ class Worker:
                 self._leave(job, None)
                 self._fail(job, self._told(error))
         else:
-            self._send(job, event)
+            self._send(job, sendable(event))
         finally:
             job.spent += time.monotonic() - began
 
@@ -187,9 +187,11 @@ class Worker:
 
     def _fail(self, job: Job, error: ApiError) -> None:
         self.counts["failed"] += 1
+        # The frames where it was raised hold the memory, and the client may be slow to take it.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)
 
-    def _send(self, job: Job, what: Event | Reply | ApiError) -> None:
+    def _send(self, job: Job, what: Sent) -> None:
         with suppress(RuntimeError):  # the server's loop has ended
             job.sink(what)
 

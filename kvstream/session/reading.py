@@ -96,7 +96,7 @@ class Reading:
         run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
         start = started(reader, run)
         yield start
-        unused = start.unused(run.budget.bytes if run.budget else None)
+        unused = start.unused
         if unused:
             yield Notice(unused)
         began, earlier = time.perf_counter(), trace.read
@@ -259,6 +259,7 @@ def started(reader: Reader, run: RunSettings) -> Started:
         estimated_steps=reader.schedule.steps,
         lossless=reader.schedule.whole,
         precision=reader.model.precision,
+        asked_bytes=run.budget.bytes if run.budget else None,
     )
 
 

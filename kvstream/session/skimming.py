@@ -98,10 +98,15 @@ class Skimming:
         return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
-        """Sizes, steps and memory of a run, without running it; of the model that reads all."""
+        """Sizes, steps and memory of a run, without running it; of the model that reads all.
+
+        Of a reading for later questions where the request is for those.
+        """
         replayed = Replayed(sources)
         if self.fits(replayed, request):
             return self.answerer.plan(replayed, request)
+        if request.open_ended:
+            request = self._halved(request)  # as `read` does
         return self._named(self.skimmer.plan(replayed, self.skims(request)))
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:

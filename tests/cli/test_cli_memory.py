@@ -290,6 +290,20 @@ def test_options_of_sources_are_refused_with_a_memory(cli, tmp_path, command, op
     assert f"{option[0]} is for reading sources" in ran.stderr
 
 
+@pytest.mark.parametrize("option", ["-o", "--stats", "--report"])
+def test_no_memory_of_a_folder_is_written_over_by_what_reads_it(
+    cli, memory: str, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "other.kvs").write_bytes(before := Path(memory).read_bytes())
+    (tmp_path / "link").symlink_to("story.kvs")
+    for name in ("story.kvs", "other.kvs", "link"):
+        ran = cli("ask", "--memory", str(tmp_path), "Who?", option, str(tmp_path / name))
+        assert ran.code == 2, ran.stderr
+        assert "are the same file, and one would destroy the other" in ran.stderr
+    for name in ("story.kvs", "other.kvs"):
+        assert (tmp_path / name).read_bytes() == before
+
+
 def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     """`ask`, `merge` and the others load it where it is, unless another one is named."""
     from transformers import LlamaConfig, LlamaForCausalLM

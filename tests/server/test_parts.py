@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from itertools import product
 from types import SimpleNamespace
@@ -245,6 +246,51 @@ def test_a_temporary_cache_goes_with_the_server() -> None:
     assert cache.checkpoint("a") is None
     cache.close()
     assert not cache.folder.exists()
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_cache_whose_folder_is_gone_begins_anew(tmp_path, lasting) -> None:
+    cache = ConversationCache(tmp_path / "own" if lasting else None, 1000)
+    memory: Any = SimpleNamespace(budget=(1, 9), save=lambda path: path.write_bytes(b"x" * 9))
+    first, second = "a" * 64, "b" * 64
+    cache.save(first, memory)
+    shutil.rmtree(cache.folder)
+    assert (cache.bytes, cache.count) == (0, 0)
+    cache.shrink()
+    assert cache.find(first) is None
+    shutil.rmtree(cache.folder)
+    cache.save(second, memory)
+    assert cache.find(second) is not None
+    assert cache.count == 1
+    assert cache.folder.stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(cache.folder)
+    place = cache.checkpoint(first)
+    assert place is None or place.parent.is_dir()
+    cache.close()
+
+
+def test_a_folder_that_took_the_place_of_a_temporary_one_is_not_used(tmp_path) -> None:
+    cache = ConversationCache(None, 1000)
+    was = cache.folder
+    memory: Any = SimpleNamespace(budget=(1, 9), save=lambda path: path.write_bytes(b"x" * 9))
+    was.rmdir()
+    was.symlink_to(tmp_path)
+    cache.save("a" * 64, memory)
+    was.unlink()
+    assert cache.count == 1
+    assert not list(tmp_path.iterdir())
+    cache.close()
+
+
+def test_a_cache_whose_folder_cannot_be_made_again_keeps_nothing(tmp_path) -> None:
+    folder = tmp_path / "own"
+    cache = ConversationCache(folder, 1000)
+    folder.rmdir()
+    folder.write_text("a file")
+    cache.save("a" * 64, SimpleNamespace(budget=(1, 9)))  # type: ignore[arg-type]
+    assert cache.find("a" * 64) is None
+    assert cache.checkpoint("a" * 64) is None
+    assert cache.count == 0
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -13,10 +15,13 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra test")
 
-from serving import FACT, FILLER, QUESTION, SMALL, Running  # noqa: E402
+from serving import FACT, FILLER, QUESTION, SMALL, Running, as_message  # noqa: E402
 
+from kvstream.model.cache import BoundedCache  # noqa: E402
 from kvstream.server.catalog import Catalog  # noqa: E402
 from kvstream.server.errors import ApiError  # noqa: E402
+from kvstream.server.job import Job, Progress, Reply  # noqa: E402
+from kvstream.server.schema import ChatRequest  # noqa: E402
 
 LONG = FACT + FILLER * 40
 ENDLESS = FILLER * 20_000
@@ -213,6 +218,61 @@ def test_a_conversation_with_a_memory_file_goes_on(server) -> None:
     assert one["usage"]["prompt_tokens"] < 60 < one["kvstream"]["read"]
 
 
+class Caches:
+    """The KV caches that are there, and the most bytes that they ever took together."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.alive: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
+        self.peak, made = 0, BoundedCache.__init__
+
+        def counted(cache: BoundedCache, *args: Any, **more: Any) -> None:
+            made(cache, *args, **more)
+            self.alive.add(cache)
+            self.peak = max(self.peak, sum(each.capacity_bytes for each in self.alive))
+
+        monkeypatch.setattr(BoundedCache, "__init__", counted)
+
+
+def test_a_talk_goes_on_beside_no_other_memory(start, memories, monkeypatch) -> None:
+    """The memory that waited for a plain question leaves before that of the talk comes."""
+    caches = Caches(monkeypatch)
+    running: Running = start(memories=memories, parallel=1)
+    talk = [QUESTION, {"role": "assistant", "content": "Ada"}, "Where?"]
+    more = [{"role": "assistant", "content": "There"}, "And who saw it?"]
+    for messages in ([QUESTION], talk, [QUESTION], [*talk, *more]):
+        reply = running.ask(*messages, model="book")
+        assert said(reply)
+    assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    told = running.health()["kv_bytes"]
+    assert 0 < caches.peak <= told["peak"] <= told["bound"]
+
+
+def test_what_a_slow_client_has_not_taken_yet_holds_no_memory(start, monkeypatch) -> None:
+    caches = Caches(monkeypatch)
+    running: Running = start(parallel=1)
+    waiting: list[list[Any]] = []
+
+    def ask(*messages: str | dict[str, str], seconds: float = 60.0, **more: Any) -> Any:
+        sent = [as_message(message) for message in messages]
+        body = ChatRequest.model_validate({"model": "pocket", "messages": sent, **more})
+        waiting.append([])
+        running.service.worker.submit(Job(body, "client", waiting[-1].append, seconds))
+        running.wait(lambda: isinstance((waiting[-1] or [None])[-1], Reply | ApiError))
+        running.wait(lambda: not caches.alive, seconds=5)
+        return waiting[-1][-1]
+
+    first = f"{LONG}It was in August.\n\n{QUESTION}"
+    longer = "And tell me, if you please, " + "and if the text says so, " * 14 + "who saw it?"
+    assert ask(first).result.answer
+    # What the first question left has no room for this one, so the text is read anew.
+    anew = ask(first, {"role": "assistant", "content": "Ada"}, longer)
+    assert (anew.cached_tokens, anew.asked.question) == (0, longer)
+    assert ask(LONG, kvstream={"question": "who " * 400}).code == "context_length_exceeded"
+    assert ask(f"{ENDLESS}\n\n{QUESTION}", seconds=1.0).code == "timeout"
+    assert any(isinstance(each, Progress) for each in waiting[-1])
+    assert 0 < caches.peak <= running.service.bound.most
+
+
 def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None:
     first = f"{LONG}It was in July.\n\n{QUESTION}"
     one = server.ask(first)
@@ -234,7 +294,11 @@ def test_a_longer_question_than_memory_has_room_for_is_read_anew(server) -> None
         ("frequency_penalty", 0.5),
         ("functions", [{"name": "f"}]),
         ("temperature", 3),
+        ("stop", 5),
         ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 10**30),
+        ("max_completion_tokens", 0),
         ("seed", 1.5),
         ("messages", []),
         ("messages", "text"),
@@ -259,6 +323,16 @@ def test_parts_that_are_no_text_are_refused(server) -> None:
     assert said(server.ask({"role": "user", "content": [text]}, model="book"))  # type: ignore
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     error(server.ask(called, QUESTION, model="book"), 400)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "content", [5, True, {}, [5], [{"text": "x"}], [{"type": "text", "text": 5}]]
+)
+def test_content_that_is_no_text_is_refused_by_its_name(server, content) -> None:
+    body = {"model": "book", "messages": [{"role": "user", "content": content}]}
+    found = error(server.http.post("/v1/chat/completions", json=body), 400)
+    assert found["param"] == "messages.0.content"
+    assert "a string, or at most 10,000 parts of the type text" in found["message"]
 
 
 def test_harmless_fields_are_ignored(server) -> None:
@@ -473,6 +547,19 @@ def test_a_damaged_cache_is_passed_over(start, tmp_path) -> None:
     two = running.ask(text).json()
     assert two["choices"] == one["choices"]
     assert two["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_cache_whose_folder_is_gone_is_begun_anew(start, tmp_path, lasting) -> None:
+    """As what cleans up temporary files does it."""
+    running: Running = start(cache_dir=tmp_path / "cache" if lasting else None)
+    text = f"{LONG}\n\n{QUESTION}"
+    for removed in (True, False):
+        assert said(running.ask(text))
+        assert running.health()["cache"]["memories"] == 1
+        if removed:
+            shutil.rmtree(running.service.cache.folder)
+            assert running.health()["cache"]["memories"] == 0
 
 
 def test_a_connection_that_says_nothing_holds_up_nobody(server) -> None:

@@ -498,6 +498,24 @@ def test_options_for_one_model_are_refused(session: Session, story: Path) -> Non
     assert model.summarize(story, budget=320, max_tokens=8).result.skim is None
 
 
+@pytest.mark.parametrize("command", ["ask", "remember"])
+def test_a_plan_is_what_is_run(session: Session, story: Path, command: Any) -> None:
+    """Of a budget in bytes too, which is halved where both caches stay."""
+    model = Model(session, Skimming(session, session))
+    entry = model.kv_bytes(budget=2) - model.kv_bytes(budget=1)
+    begun: list[Event] = []
+    options: dict[str, Any] = {"budget": f"{900 * entry}B", "max_tokens": 8}
+    planned = model.plan(story, question="Who?", command=command, **options)
+    if command == "ask":
+        model.ask(story, "Who?", progress=begun.append, **options)
+    else:
+        model.read(story, questions=["Who?"], progress=begun.append, **options)
+    [started] = [event for event in begun if isinstance(event, Started)]
+    assert vars(planned) == vars(started)
+    assert planned.budget_tokens in ((900,) if command == "ask" else (449, 450))
+    assert planned.unused is None
+
+
 # Models that cannot work together.
 
 

@@ -76,6 +76,8 @@ def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) 
     if options.extract:
         raise UsageError("--extract is for one memory file; name one of the folder.")
     files = memory_files(folder)
+    for file in files:
+        check_files(options, memory=file)
     found_models = models_of(files)
     if found_models is not None:
         options = _of_models(*found_models, folder, options)

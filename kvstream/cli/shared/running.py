@@ -27,7 +27,6 @@ from kvstream.reporters.answer import AnswerWriter
 from kvstream.reporters.format import json_text
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
-from kvstream.settings import Budget
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -438,11 +437,11 @@ def can_be_live() -> bool:
 
 def show_plan(started: Started, options: ReadingOptions, output: TextIO | OutputFile) -> None:
     """What --dry-run prints of a run."""
-    budget: Budget | None = options.asked.get("budget")
-    unused = started.unused(budget.bytes if budget else None)
+    unused = started.unused
     if options.as_json:
         warnings = [unused] if unused else []
-        record = {"dry_run": True, **vars(started), "warnings": warnings}
+        sizes = {name: value for name, value in vars(started).items() if name != "asked_bytes"}
+        record = {"dry_run": True, **sizes, "warnings": warnings}
         output.write(json_text(record) + "\n")
         return
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
