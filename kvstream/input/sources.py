@@ -240,14 +240,18 @@ def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
             source.kind = "plain"
         if source.kind in documents.LIBRARIES:
             return source, documents.missing_extra(source.kind, name)
+        start = b""
         try:
-            start = decompressed(beginning, source.kind, name)(SNIFF) or b""
+            read = decompressed(beginning, source.kind, name)
+            # One read may give less, such as only what was looked at to tell the kind.
+            while len(start) < SNIFF and (more := read(SNIFF - len(start))):
+                start += more
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
-            if isinstance(error, EOFError):  # cut short: what there is will be read
-                return source, None
-            return source, _damaged(name, source.kind, 0, error)
+            # Cut short, or damaged further on: what there is before that will be read.
+            if not isinstance(error, EOFError) and not start:
+                return source, _damaged(name, source.kind, 0, error)
     return source, None if text else _not_text(start, name)
 
 
