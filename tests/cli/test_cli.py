@@ -86,6 +86,9 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
     [
         (["ask"], "No question"),
         (["ask", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", "/"], "'/' is a folder, so there is no question"),
+        (["compare", "BOOK", "BOOK"], "is a file, so there is no question"),
         (["ask", "BOOK", ""], "question is empty"),
         (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
         (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
