@@ -156,9 +156,11 @@ def open_sources(
                     raise SourceError(problem)
                 sources.append(source)
         except FileNotFoundError:
-            raise SourceError(f"{name} does not exist; check the path.") from None
+            raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
         except OSError as error:
-            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
+            raise SourceError(
+                f"{quoted(name)} cannot be read: {error.strerror or error}."
+            ) from None
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
@@ -679,6 +681,11 @@ class _Borrowed(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes | None:
         return self._take(size)
+
+
+def quoted(name: str) -> str:
+    """A name for an error message, in quotes where its end would not be seen."""
+    return repr(name) if any(c.isspace() for c in name) else name
 
 
 def _shown(name: str) -> str:
