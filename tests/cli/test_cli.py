@@ -204,6 +204,7 @@ def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> Non
     assert ran.code == 0
     assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert "16 steps" in ran.stdout
+    assert "prompt 12 entries, " in ran.stdout
     ran = cli("ask", book, "Q?", "--dry-run", "--json")
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
 
