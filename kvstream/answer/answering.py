@@ -30,6 +30,12 @@ from kvstream.tokenization.passages import extract as best_passages
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
 """Said by --strict in place of an answer."""
+NO_SUMMARY = (
+    "The model gave no summary. Use --extract for the sentences that memory holds, or another "
+    "model (-m)."
+)
+_REFUSAL_WORDS = 12
+"""A longer summary is one, though it may tell what a text does not say."""
 
 
 def answers(memory: Memory, request: Request, *, may_compress: bool = True) -> Iterator[Event]:
@@ -114,6 +120,8 @@ def answer(
             result = forgotten(result, memory.reader.model.trained_length)
         else:
             result = judged(result, _support(memory, result, basis), withhold=strict)
+    elif not extract and _no_summary(result.answer):
+        result = replace(result, warnings=(*result.warnings, NO_SUMMARY))
     if strict and not extract:
         yield AnswerToken(result.answer, memory.reader.cache.held)
     yield Answered(result)
@@ -311,6 +319,12 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
         warnings = (*result.warnings, f"The answer was withheld. {why}.")
         return replace(result, answer=NOT_SUPPORTED, withheld=result.answer, warnings=warnings)
     return replace(result, warnings=(*result.warnings, f"{why}. Check the text."))
+
+
+def _no_summary(text: str) -> bool:
+    """Whether what was to be a summary is empty or a refusal."""
+    words = text.split()
+    return not words or (len(words) <= _REFUSAL_WORDS and abstains(text))
 
 
 def forgotten(result: Result, trained: int) -> Result:

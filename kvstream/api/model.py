@@ -26,7 +26,7 @@ from kvstream.api.options import (
 )
 from kvstream.api.progress import Progress, shown, watched
 from kvstream.api.sources import SourceLike, bytes_of, is_path, open_sources, several
-from kvstream.errors import UsageError
+from kvstream.errors import SourceError, UsageError
 from kvstream.events import Event, Started
 from kvstream.run.request import Request
 from kvstream.settings import ModelSettings, RunSettings
@@ -75,6 +75,11 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     It takes seconds, and longer where weights have to be fetched. Raises ModelError where the model
     cannot be loaded, UnsupportedModelError where its KV cache cannot be bounded, UsageError.
     """
+    from kvstream.store.offered import EMBEDDED, OFFERS, refuse_misspelt
+
+    for each in (os.fspath(name), options.get("skim")):
+        if each is not None:
+            refuse_misspelt(each, (EMBEDDED, *OFFERS))
     settings, skim = model_settings(os.fspath(name), options), skim_settings(options)
     return Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
 
@@ -397,18 +402,28 @@ class Model:
         due: Callable[[], bool] = (
             (lambda: False) if request.every is None else request.every.time_is_up
         )
-        return open_sources(
-            source,
-            text=text,
-            plain=options.get("plain", False),
-            max_unpacked=options.get("max_unpacked"),
-            follow=options.get("follow", False),
-            due=due,
-            interrupted=request.interrupted,
-        )
+        try:
+            return open_sources(
+                source,
+                text=text,
+                plain=options.get("plain", False),
+                max_unpacked=options.get("max_unpacked"),
+                follow=options.get("follow", False),
+                due=due,
+                interrupted=request.interrupted,
+            )
+        except SourceError as error:
+            if any(map(_may_be_text, several(source))):
+                raise SourceError(f"{error} If it is text itself, give it as text=.") from None
+            raise
 
     def __repr__(self) -> str:
         return f"<kvstream.Model {self.name}>"
+
+
+def _may_be_text(source: object) -> bool:
+    """Whether a source looks like text that was given in place of a path."""
+    return isinstance(source, str) and len(source.split()) > 1 and not os.path.exists(source)
 
 
 def _shards(options: Any) -> bool:

@@ -247,6 +247,10 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
     `foresight` needs) ``auto`` chooses the method. No method means ``auto``, too.
     """
     method, given = options.get("method", AUTO), options.get("set") or {}
+    if not isinstance(method, str):
+        raise UsageError(
+            f"method= is the name of one method, not {method!r}; compare() takes several."
+        )
     own: Mapping[str, str] = {}
     if method == AUTO:
         owners = {str(path).partition(".")[0].strip() for path in given}

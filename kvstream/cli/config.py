@@ -116,13 +116,14 @@ def model_name(name: str) -> str:
     Raises UsageError for what is almost a name that there is, and ModelError for what names no
     model that can be loaded here.
     """
-    from kvstream.store.offered import OFFERS, refuse_unsupported  # help pages have no use for it
+    from kvstream.store.offered import (  # help pages have no use for it
+        OFFERS,
+        refuse_misspelt,
+        refuse_unsupported,
+    )
 
     known = {name: name for name in (EMBEDDED, *OFFERS)} | aliases()
-    if name not in known and "/" not in name and not os.path.exists(name):
-        close = meant(name, known, 0.8)
-        if close:
-            raise UsageError(f"There is no model {name!r}.{close}")
+    refuse_misspelt(name, known)
     found = known.get(name, name)
     refuse_unsupported(found)
     return found

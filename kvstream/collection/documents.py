@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import files_in
-from kvstream.input.sources import EXPANSION, look
+from kvstream.input.sources import EXPANSION, look, quoted
 
 PIECE = 1 << 20
 
@@ -45,7 +45,7 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
         try:
             mode = Path(path).stat().st_mode
         except FileNotFoundError:
-            raise SourceError(f"{path} does not exist; check the path.") from None
+            raise SourceError(f"{quoted(path)} does not exist; check the path.") from None
         except (OSError, ValueError) as error:
             raise SourceError(f"{path} cannot be read: {error}.") from None
         if stat.S_ISDIR(mode):

@@ -240,25 +240,25 @@ class Schedule:
     def _check(self, chunk_size: int | None) -> None:
         if self.final < 1:
             raise BudgetError(
-                f"The budget leaves {self.final} entries for memory beside the prompt, the "
+                f"The budget leaves {self.final:,} entries for memory beside the prompt, the "
                 "question and the answer; raise the budget or ask for a shorter answer."
             )
         if self.free <= self.smallest:
             # A requested average shrinks to a part of it: report the requested value.
-            asked = f"smallest chunk of {self.smallest}"
+            asked = f"smallest chunk of {self.smallest:,}"
             remedy = "raise the budget"
             if chunk_size is not None:
-                asked = f"chunk size of {chunk_size}"
-                remedy = f"use one below {self.free}, or {remedy}"
+                asked = f"chunk size of {chunk_size:,}"
+                remedy = f"use one below {self.free:,}, or {remedy}"
             raise BudgetError(
-                f"{self.free} entries are free for memory and chunk together, and the {asked} "
+                f"{self.free:,} entries are free for memory and chunk together, and the {asked} "
                 f"leaves no memory; {remedy}."
             )
         if self._keep is not None and self._keep > self._limit:
             raise BudgetError(
-                f"Memory cannot keep {self._keep} entries: of {self.free} that are free, a chunk "
-                f"takes at least {self.smallest}, and {self.final} leave room for question and "
-                f"answer. Keep at most {self._limit}, or raise the budget."
+                f"Memory cannot keep {self._keep:,} entries: of {self.free:,} that are free, a "
+                f"chunk takes at least {self.smallest:,}, and {self.final:,} leave room for "
+                f"question and answer. Keep at most {self._limit:,}, or raise the budget."
             )
 
     def _steps_of_average(self, c: int) -> int:

@@ -78,9 +78,20 @@ def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]
         except (
             ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError,
         ) as error:  # fmt: skip
-            raise SourceError(
-                f"{path}, line {number}: {type(error).__name__} {error}. {needs}"
-            ) from error
+            raise SourceError(f"{path}, line {number}{_wrong(error)}. {needs}") from error
+
+
+def _wrong(error: Exception) -> str:
+    """What is wrong with a line, in words that follow its number."""
+    if isinstance(error, KeyError):
+        return f" has no {error.args[0]!r}"
+    if isinstance(error, RecursionError):
+        return " is nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f" is not JSON: {error}"
+    if isinstance(error, ValueError):
+        return f": {error}"
+    return f" has another shape: {error}"
 
 
 def lines(path: str) -> Iterator[str]:

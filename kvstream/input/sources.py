@@ -156,9 +156,11 @@ def open_sources(
                     raise SourceError(problem)
                 sources.append(source)
         except FileNotFoundError:
-            raise SourceError(f"{name} does not exist; check the path.") from None
+            raise SourceError(f"{quoted(name)} does not exist; check the path.") from None
         except OSError as error:
-            raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from None
+            raise SourceError(
+                f"{quoted(name)} cannot be read: {error.strerror or error}."
+            ) from None
         except ValueError as error:  # a NUL in the name
             raise SourceError(f"{name!r} is not a path: {error}.") from None
     if follow is not None and paths[-1] != "-" and sources[-1].stream is None:
@@ -240,14 +242,18 @@ def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
             source.kind = "plain"
         if source.kind in documents.LIBRARIES:
             return source, documents.missing_extra(source.kind, name)
+        start = b""
         try:
-            start = decompressed(beginning, source.kind, name)(SNIFF) or b""
+            read = decompressed(beginning, source.kind, name)
+            # One read may give less, such as only what was looked at to tell the kind.
+            while len(start) < SNIFF and (more := read(SNIFF - len(start))):
+                start += more
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
-            if isinstance(error, EOFError):  # cut short: what there is will be read
-                return source, None
-            return source, _damaged(name, source.kind, 0, error)
+            # Cut short, or damaged further on: what there is before that will be read.
+            if not isinstance(error, EOFError) and not start:
+                return source, _damaged(name, source.kind, 0, error)
     return source, None if text else _not_text(start, name)
 
 
@@ -675,6 +681,11 @@ class _Borrowed(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes | None:
         return self._take(size)
+
+
+def quoted(name: str) -> str:
+    """A name for an error message, in quotes where its end would not be seen."""
+    return repr(name) if any(c.isspace() for c in name) else name
 
 
 def _shown(name: str) -> str:

@@ -76,7 +76,8 @@ def folder(settings: ModelSettings) -> str:
         return str(path)
     offered.refuse_unsupported(settings.name)
     if settings.name.startswith((".", "/", "~")) or settings.name.count("/") > 1:
-        raise ModelError(f"There is no model folder {path}; check the path.")
+        what = "file" if path.suffix.lower() == ".gguf" else "model folder"
+        raise ModelError(f"There is no {what} {path}; check the path.")
     return settings.name
 
 

@@ -122,10 +122,10 @@ def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) ->
     each = one.capacity_bytes - fixed
     tokens = (budget.bytes - fixed) // each
     if tokens < 1:
-        beside = f", what its layers carry {fixed}" if fixed else ""
+        beside = f", what its layers carry {fixed:,}" if fixed else ""
         raise BudgetError(
-            f"{budget.bytes} bytes cannot hold one token of {model.name}: an entry takes "
-            f"{each} bytes over all layers{beside}. Use a larger --budget."
+            f"{budget.bytes:,} bytes cannot hold one token of {model.name}: an entry takes "
+            f"{each:,} bytes over all layers{beside}. Use a larger --budget."
         )
     # Bytes are a ceiling, and what a model was trained for is another.
     return min(tokens, model.trained_length)

@@ -53,14 +53,16 @@ class Service:
         """One line of the log for a request; it has no text of it."""
         result = reply.result
         log.info(
-            "%s: %.2f s, %d tokens read (%d cached), %d kept, %d written",
+            "%s: %.2f s, %s tokens read (%s cached), %s kept, %s written",
             job.request.model,
             time.monotonic() - job.arrived,
-            reply.prompt_tokens,
-            reply.cached_tokens,
-            result.retained,
-            result.generated,
-        )
+            *(
+                f"{count:,}"  # the format of logging has no thousands separator
+                for count in (
+                    reply.prompt_tokens, reply.cached_tokens, result.retained, result.generated,
+                )
+            ),
+        )  # fmt: skip
 
     def health(self) -> dict[str, Any]:
         """What the server holds and does: numbers alone."""

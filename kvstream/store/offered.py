@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvstream.errors import ModelError
+from kvstream.errors import ModelError, UsageError, meant
 from kvstream.store.stores import STORES, fetched_folder
 
 EMBEDDED = "pocket"
@@ -80,6 +81,15 @@ def fetched(name: str) -> Path | None:
             f"({offer.wheel_bytes / 1e6:.0f} MB, {offer.license})."
         )
     return offer.path
+
+
+def refuse_misspelt(name: str, known: Iterable[str]) -> None:
+    """Raise UsageError for what is almost a name that there is."""
+    names = list(known)
+    if name not in names and "/" not in name and not os.path.exists(name):
+        close = meant(name, names, 0.8)
+        if close:
+            raise UsageError(f"There is no model {name!r}.{close}")
 
 
 def refuse_unsupported(name: str) -> None:

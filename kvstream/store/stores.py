@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -79,8 +80,15 @@ def find(name: str) -> Path | None:
             f"{name!r} stands for {len(found)} models: {_listed(found)}. Name one of them."
         )
     if not found:
-        here = f"It has {_listed(every)}." if every else "None is there."
-        raise ModelError(f"{LABELS[prefix]} has no model {rest!r} in {_places(prefix)}. {here}")
+        fetch = f" Fetch it with `ollama pull {shlex.quote(rest)}`." if prefix == "ollama" else ""
+        if not rest:
+            fetch = ""
+        if not every:
+            raise ModelError(f"{LABELS[prefix]} has no models in {_places(prefix)}.{fetch}")
+        raise ModelError(
+            f"{LABELS[prefix]} has no model {rest!r} in {_places(prefix)}. It has "
+            f"{_listed(every)}.{fetch}"
+        )
     if found[0].problem:
         raise ModelError(f"{found[0].name} cannot be used: {found[0].problem}.")
     return found[0].path

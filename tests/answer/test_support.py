@@ -14,7 +14,14 @@ import torch
 from draining import returned
 
 from kvstream.answer import answering
-from kvstream.answer.answering import NOT_SUPPORTED, _refusal_limit, answer, answered, forgotten
+from kvstream.answer.answering import (
+    NO_SUMMARY,
+    NOT_SUPPORTED,
+    _refusal_limit,
+    answer,
+    answered,
+    forgotten,
+)
 from kvstream.answer.citations import Basis
 from kvstream.answer.sampling import RefusalLimit, Repetition, make_sampler
 from kvstream.answer.support import FILE, Calibration, Support, absent, abstains, judge
@@ -238,6 +245,25 @@ def test_no_answer_at_all_is_told(
     monkeypatch.setattr(answering, "_written", lambda *_, last: iter([""]))
     memory.reader.stopped = "end"
     assert result(memory, "Who?").warnings == ("The model gave no answer. Check the text.",)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("not in the text", (NO_SUMMARY,)),
+        (" ", (NO_SUMMARY,)),
+        ("A flat is let.", ()),
+        ("A flat is let to Ada from May on, and the lease does not say what the rent will be.", ()),
+    ],
+)
+def test_a_summary_that_is_none_is_told(
+    session: Session, lease: Path, monkeypatch: pytest.MonkeyPatch, said: str, told: Any
+) -> None:
+    memory = returned(
+        session.read(open_sources([str(lease)]), Request((), EVERYTHING, command="summarize"))
+    )
+    says(monkeypatch, said)
+    assert result(memory, "").warnings == told
 
 
 def test_wrong_answers_about_a_lease_are_doubted_and_right_ones_not(

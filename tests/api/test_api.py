@@ -112,6 +112,15 @@ def test_citations_name_the_source(model, book) -> None:
     ("call", "error", "says"),
     [
         (lambda m: m.ask("no such text", "Q?"), kvstream.SourceError, "does not exist"),
+        (
+            lambda m: m.ask("Ada hid it.", "Q?"),
+            kvstream.SourceError,
+            "'Ada hid it.' does not exist; check the path. If it is text itself, give it as text=",
+        ),
+        (lambda m: kvstream.load("redaer"), kvstream.UsageError, "Did you mean reader?"),
+        (lambda m: kvstream.load(skim="pokcet"), kvstream.UsageError, "Did you mean pocket?"),
+        (lambda m: m.ask(text="x", question="Q?", method=["a"]), kvstream.UsageError, "one method"),
+        (lambda m: m.read(text="x", method=["a"]), kvstream.UsageError, "one method"),
         (lambda m: m.ask(text="x", question=""), kvstream.UsageError, "No question"),
         (lambda m: m.ask("a", "Q?", text="x"), kvstream.UsageError, "not both"),
         (lambda m: m.ask(question="Q?"), kvstream.UsageError, "Nothing to read"),

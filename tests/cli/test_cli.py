@@ -86,6 +86,9 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
     [
         (["ask"], "No question"),
         (["ask", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", "BOOK"], "is a file, so there is no question"),
+        (["ask", "BOOK", "/"], "'/' is a folder, so there is no question"),
+        (["compare", "BOOK", "BOOK"], "is a file, so there is no question"),
         (["ask", "BOOK", ""], "question is empty"),
         (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
         (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
@@ -201,6 +204,7 @@ def test_dry_run_tells_sizes_and_answers_nothing(cli, fake_session, book) -> Non
     assert ran.code == 0
     assert "1,024 entries (4.5 MiB)" in ran.stdout
     assert "16 steps" in ran.stdout
+    assert "prompt 12 entries, " in ran.stdout
     ran = cli("ask", book, "Q?", "--dry-run", "--json")
     assert json.loads(ran.stdout)["budget_tokens"] == 1024
 

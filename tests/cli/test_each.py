@@ -107,6 +107,11 @@ def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., A
     for option in (("--workers", "2"), ("--ray", "auto"), ("--worker-memory", "1GB")):
         done = cli("ask", str(letters), WHO, *option)
         assert (done.code, "no effect without --each" in done.stderr) == (2, True)
+    assert (
+        "without --each or --shards; add one"
+        in cli("ask", str(letters), WHO, "--workers", "2").stderr
+    )
+    assert "without --each; add it" in cli("ask", str(letters), WHO, "--ray", "auto").stderr
     done = cli("ask", str(letters), WHO, "-o", str(letters))
     assert (done.code, "is a directory" in done.stderr) == (2, True)
     done = cli("remember", str(letters), "--each")

@@ -192,7 +192,7 @@ def test_following_tells_what_is_new(log) -> None:
             deadline, seen = time.monotonic() + 20, b""
             while b"burned down" not in seen and time.monotonic() < deadline:
                 seen += os.read(ran.stdout.fileno(), 65536)
-            assert b"1 new lines" in seen
+            assert b"1 new line " in seen
             assert b"\n        1 FATAL" in seen
         finally:
             ran.terminate()

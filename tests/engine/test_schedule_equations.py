@@ -139,11 +139,12 @@ def refused(message: str, **changes: object) -> None:
 
 
 def test_what_cannot_be_had_is_refused_with_the_number() -> None:
+    refused("cannot keep 2,048 entries.* at most 800", keep=2048)
     refused("cannot keep 850 .* at most 800", keep=850)
     refused("cannot keep 990 .* at most 875", keep=990, final=995)
     refused("at most 750", keep=760, length=None)
     refused("60 entries are free", free=60)
-    refused("chunk size of 1000 leaves no memory", chunk="fixed", chunk_size=1000)
+    refused("chunk size of 1,000 leaves no memory", chunk="fixed", chunk_size=1000)
     refused("take 1001 entries, and 1000 are free", chunk_size=1000)
     refused("leaves -3 entries", final=-3)
     refused("take 1050 entries, and 1000 are free", chunk_size=800, keep=500)

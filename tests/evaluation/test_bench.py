@@ -285,7 +285,7 @@ def test_where_and_limit_choose_records(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No record fits"):
         qa.choose([str(path)], ["doc_id=d9"], None, 0)
     path.write_text('{"context": "c"}\n', encoding="utf-8")
-    with pytest.raises(SourceError, match="line 1"):
+    with pytest.raises(SourceError, match=r"line 1 has no 'question'\. A record needs"):
         qa.choose([str(path)], [], None, 0)
 
 

@@ -10,6 +10,7 @@ import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -532,3 +533,18 @@ def test_latin_1_is_found_behind_a_beginning_in_ascii(lines: int, tmp_path: Path
     text = "a plain line of words.\n" * lines + "Z\u00fcrich caf\u00e9, a plain line of words\n" * 3
     path.write_bytes(text.encode("latin-1"))
     assert "".join(block.text for block in open_sources([str(path)])) == text
+
+
+@pytest.mark.parametrize("place", [8, 130, 5200])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_a_folder_skips_a_binary_file_whose_first_nul_comes_late(
+    tmp_path: Path, place: int, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "a.txt").write_text("Some text.\n")
+    data = b"x" * place + b"\0" + b"x" * 4000
+    (tmp_path / "b.dat").write_bytes(pack(data))
+    sources = open_sources([str(tmp_path)])
+    assert sources.warnings == [f"Skipped in {tmp_path}: 1 × binary file."]
+    assert text_of(sources) == "Some text.\n"
+    with pytest.raises(SourceError, match=rf"is binary \(a NUL at byte {place:,}\)"):
+        open_sources([str(tmp_path / "b.dat")])

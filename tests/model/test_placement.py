@@ -239,6 +239,7 @@ def test_quantizing_without_the_library_says_what_to_install(
     ("name", "more", "message"),
     [
         ("./nowhere", {}, "no model folder"),
+        ("./nowhere.gguf", {}, "There is no file nowhere.gguf"),
         ("nobody/nothing", {"offline": True}, "--offline was given"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_budget_in_bytes_pays_for_the_states() -> None:
     each = sum(spec.entry_bytes + spec.heads * 4 for spec in model.layers)
     method = Streaming()
     assert budget_tokens(model, Budget(bytes=states + 10 * each), method) == 10
-    with pytest.raises(BudgetError):
+    with pytest.raises(BudgetError, match=rf"{states:,} bytes .* what its layers carry {states:,}"):
         budget_tokens(model, Budget(bytes=states), method)
 
 

@@ -72,10 +72,14 @@ def test_names_of_ollama(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch
         ModelError, match=r"2 models: ollama:two:large, ollama:two:small\. Name one"
     ):
         stores.find("ollama:two")
-    with pytest.raises(ModelError, match=r"Ollama has no model 'three' in .* It has .*ollama:one"):
+    with pytest.raises(
+        ModelError, match=r"Ollama has no model 'three' in .* It has .*ollama:one.*\. Fetch"
+    ):
         stores.find("ollama:three")
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere"))
-    with pytest.raises(ModelError, match=r"no model 'one' in .*elsewhere. None is there"):
+    with pytest.raises(
+        ModelError, match=r"Ollama has no models in .*elsewhere\. .*`ollama pull one`"
+    ):
         stores.find("ollama:one")
 
 

@@ -38,8 +38,10 @@ def each_options(command: Command) -> Command:
         if not each and context.params.get("shards") is None:
             for name in _EACH:
                 if typed(context, name):
+                    # Both are read on workers; a cluster has documents alone.
+                    beside = "; add it" if name == "ray" else " or --shards; add one of them"
                     raise click.UsageError(
-                        f"--{name.replace('_', '-')} has no effect without --each; add it.", context
+                        f"--{name.replace('_', '-')} has no effect without --each{beside}.", context
                     )
         return command(each=Each(**found) if each else None, **values)
 

@@ -47,13 +47,14 @@ def split_arguments(
         if not arguments:
             raise click.UsageError("No question: give it as the last argument or with -Q.", ctx)
         *paths, last = arguments
-        if not paths and os.path.exists(last):
+        _refuse_wrong_order(ctx, paths, last)
+        if os.path.exists(last):
+            kind = "folder" if os.path.isdir(last) else "file"
             raise click.UsageError(
-                f"{last!r} is a file, so there is no question: add it as the last argument "
+                f"{last!r} is a {kind}, so there is no question: add it as the last argument "
                 "(or give it with -Q, if this is the question).",
                 ctx,
             )
-        _refuse_wrong_order(ctx, paths, last)
         arguments, questions = tuple(paths), (last,)
     else:
         _refuse_a_question_among_paths(ctx, arguments)

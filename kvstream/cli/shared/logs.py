@@ -233,7 +233,8 @@ class _Reports:
             above = ""
             if news:
                 now = time.strftime("%Y-%m-%d %H:%M:%S")
-                above = f"\n--- {now}: {lines - self._told:,} new lines ---\n"
+                count = lines - self._told
+                above = f"\n--- {now}: {count:,} new {'line' if count == 1 else 'lines'} ---\n"
             if writes:
                 above += f"{in_lines(paragraph or NOTHING_LEFT)}\n\n"
             self._out.write(above + self._page(above.count("\n"), news=news))

@@ -445,9 +445,10 @@ def show_plan(started: Started, options: ReadingOptions, output: TextIO | Output
         output.write(json_text(record) + "\n")
         return
     fixed = f", states {started.fixed_bytes:,}" if started.fixed_bytes else ""
+    entries = "entry" if started.prompt_tokens == 1 else "entries"
     output.write(
         f"{plan_line(started)}\n"
-        f"prompt {started.prompt_tokens:,} entries, question and answer "
+        f"prompt {started.prompt_tokens:,} {entries}, question and answer "
         f"{started.reserved_tokens:,}, an entry {started.entry_bytes:,.0f} bytes{fixed}\n"
         + (f"{unused}\n" if unused else "")
     )
