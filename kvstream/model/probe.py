@@ -293,7 +293,7 @@ def _positions(
             turned = replace(rotary, width=width)
             try:
                 taken_off = turned.unrotate(keys[0], 0), turned.unrotate(moved[0], PROBE_SHIFT)
-            except RuntimeError:  # the tables do not fit this width
+            except (RuntimeError, TypeError):  # other tables, or a function of its own (GPT-J)
                 continue
             ways.append((turned, taken_off[0][None], taken_off[1][None]))
     # Every dimension counts alike here: some models have a few that are a hundred times larger

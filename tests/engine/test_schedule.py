@@ -233,7 +233,7 @@ def test_no_layer_of_adaptive_makes_chunks_much_smaller_than_the_mean_does(
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_a_chunk_size_beyond_the_budget_is_told_as_it_was_asked(chunk: str) -> None:
     size = {"name": "linear", "chunk": chunk, "layers": 1, "free": 250, "final": 200}
-    with pytest.raises(BudgetError, match=r"250 .*chunk size of 5000 .*use one below 250, or"):
+    with pytest.raises(BudgetError, match=r"250 .*chunk size of 5,000 .*use one below 250, or"):
         Schedule(**size, chunk_size=5000, length=9999)  # type: ignore[arg-type]
     with pytest.raises(BudgetError, match=r"smallest chunk of 64 leaves no memory; raise"):
         Schedule(**{**size, "free": 64}, length=9999)  # type: ignore[arg-type]

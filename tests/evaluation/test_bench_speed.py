@@ -311,7 +311,8 @@ class SnapKVPress:
         self.ratio = compression_ratio
 
     def forward_hook(self, module, inputs, kwargs, output):
-        layer = kwargs["past_key_values"].layers[module.layer_idx]
+        cache = kwargs["cache" if "cache" in kwargs else "past_key_values"]
+        layer = cache.layers[module.layer_idx]
         kept = round(layer.keys.shape[2] * (1 - self.ratio))
         layer.keys, layer.values = layer.keys[:, :, :kept], layer.values[:, :, :kept]
         return output

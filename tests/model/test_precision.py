@@ -163,8 +163,10 @@ def test_attention_reads_what_was_stored(
     model = exact.storing(kv)
     store, update = type(exact.new_cache(8).stores[0]), LayerStore.update
 
-    def rounded(self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any) -> Any:
-        return update(self, keys.to(kv).float(), values.to(kv).float(), *args)
+    def rounded(
+        self: Any, keys: torch.Tensor, values: torch.Tensor, *args: Any, **more: Any
+    ) -> Any:
+        return update(self, keys.to(kv).float(), values.to(kv).float(), *args, **more)
 
     ids = torch.randint(3, 90, (24,), generator=torch.Generator().manual_seed(2)).tolist()
     ours, plain = model.new_cache(64), exact.new_cache(64)

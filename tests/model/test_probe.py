@@ -38,7 +38,7 @@ REFUSED: dict[str, tuple[Family, str]] = {
     "bloom": (Family("bloom", OLD), "attention"),
     "mpt": (Family("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, **OLD}), "attention"),
     "falcon-alibi": (Family("falcon", {"alibi": True, **OLD}), "attention"),
-    "gptj": (Family("gptj", {"rotary_dim": 4, **OLD}), "attention"),
+    "gptj": (Family("gptj", {"rotary_dim": 4, **OLD}), "attention|positions"),
     "deepseek-v2": (Family("deepseek_v2", MLA), "latent|cannot be removed"),
     "deepseek-v3": (Family("deepseek_v3", MLA), "latent|cannot be removed"),
     "llama4": (

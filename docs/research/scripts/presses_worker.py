@@ -76,7 +76,8 @@ class Worker:
             press.post_init_from_model(model)
 
         def hook(module, inputs, kwargs, output):
-            layer = kwargs["past_key_values"].layers[module.layer_idx]
+            cache = kwargs["cache" if "cache" in kwargs else "past_key_values"]
+            layer = cache.layers[module.layer_idx]
             for name, press in by_layer.items():
                 module.masked_key_indices = None
                 pair = press.compress(

@@ -76,7 +76,9 @@ class Worker:
 
         class SnapKV(kvpress.SnapKVPress):
             def forward_hook(self, module, inputs, kwargs, output):
-                layers = kwargs["past_key_values"].layers
+                # `cache` since transformers 5.24
+                cache = kwargs["cache" if "cache" in kwargs else "past_key_values"]
+                layers = cache.layers
                 held = [
                     t
                     for layer in layers
