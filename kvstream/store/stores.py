@@ -80,9 +80,8 @@ def find(name: str) -> Path | None:
             f"{name!r} stands for {len(found)} models: {_listed(found)}. Name one of them."
         )
     if not found:
-        fetch = f" Fetch it with `ollama pull {shlex.quote(rest)}`." if prefix == "ollama" else ""
-        if not rest:
-            fetch = ""
+        named = prefix == "ollama" and rest
+        fetch = f" Fetch it with `ollama pull {shlex.quote(rest)}`." if named else ""
         if not every:
             raise ModelError(f"{LABELS[prefix]} has no models in {_places(prefix)}.{fetch}")
         raise ModelError(

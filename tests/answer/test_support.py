@@ -397,7 +397,11 @@ def test_the_numbers_are_shown_with_v_alone(cli, lease) -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "advice"), [(300, "with a larger --budget."), (4096, "with the words of the text")]
+    ("budget", "advice"),
+    [
+        (300, "with a larger --budget."),
+        (4096, "Use words of the text in the question, or --reread"),
+    ],
 )
 def test_a_refusal_advises_no_budget_past_the_trained_length(session, budget, advice) -> None:
     memory = Model(session).read(text="The mill is old. " * 400, budget=300, max_tokens=4)

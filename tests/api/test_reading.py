@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from draining import returned
 from snippets import BOOK
 
 import kvstream
@@ -24,12 +25,8 @@ def model(session) -> Model:
 
 
 def finished(reading):
-    events = []
-    while True:
-        try:
-            events.append(next(reading))
-        except StopIteration as stop:
-            return events, stop.value
+    events: list = []
+    return events, returned(reading, events.append)
 
 
 def test_a_reading_gives_its_events_and_the_memory_of_read(model) -> None:

@@ -46,6 +46,17 @@ def not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "LATE_SECONDS", 0.0)
 
 
+@pytest.fixture
+def at_end(log: Path) -> Iterator[FollowedFile]:
+    """The log, read so far; a read that finds nothing gives None."""
+    due = Switch()
+    followed = FollowedFile(log, Follow(Switch(), due))
+    assert followed.read(100) == b"one\n"
+    due.on = True
+    yield followed
+    followed.close()
+
+
 def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) -> None:
     stop, due = Switch(), Switch()
     followed = FollowedFile(log, Follow(stop, due))
@@ -76,64 +87,51 @@ def test_growth_rotation_and_truncation_as_tail_does(log: Path, not_late: None) 
 
 
 def test_a_rotated_log_is_read_until_its_writer_opens_the_new_one(
-    log: Path, not_late: None
+    log: Path, at_end: FollowedFile, not_late: None
 ) -> None:
     """As with ``create`` of logrotate: the new file is there, and empty, before it is in use."""
-    due = Switch()
-    followed = FollowedFile(log, Follow(Switch(), due))
-    assert followed.read(100) == b"one\n"
-    due.on = True
     with log.open("a") as writer:
         log.rename(log.with_suffix(".1"))
         log.touch()
-        assert [followed.read(100) for _ in range(3)] == [None] * 3
+        assert [at_end.read(100) for _ in range(3)] == [None] * 3
         writer.write("late\n")
         writer.flush()
-        assert followed.read(100) == b"late\n"
-        assert followed.read(100) is None
+        assert at_end.read(100) == b"late\n"
+        assert at_end.read(100) is None
         writer.write("latest\n")
     log.write_text("new\n")
-    assert followed.read(100) == b"latest\n"
-    assert followed.read(100) is None
-    assert followed.read(100) == b"new\n"
-    followed.close()
+    assert at_end.read(100) == b"latest\n"
+    assert at_end.read(100) is None
+    assert at_end.read(100) == b"new\n"
 
 
 def test_other_processes_may_write_to_a_rotated_log_for_a_while(
-    log: Path, monkeypatch: pytest.MonkeyPatch
+    log: Path, at_end: FollowedFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(following.time, "monotonic", lambda: now[0])
-    due = Switch()
-    followed = FollowedFile(log, Follow(Switch(), due))
-    assert followed.read(100) == b"one\n"
-    due.on = True
     with log.open("a") as writer:
         log.rename(log.with_suffix(".1"))
         log.write_text("new\n")
-        assert followed.read(100) is None
+        assert at_end.read(100) is None
         now[0] = following.LATE_SECONDS / 2
-        assert followed.read(100) is None
+        assert at_end.read(100) is None
         writer.write("late\n")
-    assert followed.read(100) == b"late\n"
+    assert at_end.read(100) == b"late\n"
     now[0] = following.LATE_SECONDS
-    assert followed.read(100) == b"new\n"
-    followed.close()
+    assert at_end.read(100) == b"new\n"
 
 
-def test_a_new_log_that_is_rotated_unused_is_not_waited_for(log: Path, not_late: None) -> None:
-    due = Switch()
-    followed = FollowedFile(log, Follow(Switch(), due))
-    assert followed.read(100) == b"one\n"
-    due.on = True
+def test_a_new_log_that_is_rotated_unused_is_not_waited_for(
+    log: Path, at_end: FollowedFile, not_late: None
+) -> None:
     log.rename(log.with_suffix(".2"))
     log.touch()
-    assert followed.read(100) is None
+    assert at_end.read(100) is None
     log.rename(log.with_suffix(".1"))
     log.write_text("third\n")
-    read = [followed.read(100) for _ in range(4)]
+    read = [at_end.read(100) for _ in range(4)]
     assert [data for data in read if data] == [b"third\n"]
-    followed.close()
 
 
 def test_a_pause_gives_what_is_certain_and_the_end_gives_the_rest(log: Path) -> None:

@@ -43,11 +43,7 @@ def read(session: Session, story: Path) -> tuple[list[Event], Memory]:
     """Three parts: the events and the memory."""
     events: list[Event] = []
     reading = read_shards(session, open_sources([str(story)]), request(), 3)
-    while True:
-        try:
-            events.append(next(reading))
-        except StopIteration as stop:
-            return events, stop.value
+    return events, returned(reading, events.append)
 
 
 def test_the_events_are_those_of_one_reading(read: tuple[list[Event], Memory]) -> None:
@@ -151,18 +147,15 @@ def test_the_joiner_joins_neighbors_in_pairs(count: int, monkeypatch: pytest.Mon
 def test_an_interrupted_reading_answers_from_what_was_read(session: Session, story: Path) -> None:
     read: list[int] = []
     asked = request(interrupted=lambda: len(read) == 1)
-    events = read_shards(session, open_sources([str(story)]), asked, 3)
-    notices = []
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as stop:
-            memory = stop.value
-            break
+    notices: list[str] = []
+
+    def see(event: Event) -> None:
         if isinstance(event, PartRead):
             read.append(event.tokens)
         if isinstance(event, Notice):
             notices.append(event.message)
+
+    memory = returned(read_shards(session, open_sources([str(story)]), asked, 3), see)
     assert memory.warnings == [notices[-1]]
     assert f"stopped after {sum(read):,} tokens" in notices[-1]
     assert memory.trace.read == sum(read)
@@ -178,16 +171,12 @@ def test_an_interrupt_before_a_later_part_begins_keeps_the_parts_before(
     def interrupted() -> bool:
         return len(parts) == 1 and next(asks_after_the_first) > 0
 
-    asked = request(interrupted=interrupted)
-    events = read_shards(session, open_sources([str(story)]), asked, 3)
-    while True:
-        try:
-            event = next(events)
-        except StopIteration as stop:
-            memory = stop.value
-            break
+    def see(event: Event) -> None:
         if isinstance(event, PartRead):
             parts.append(event.tokens)
+
+    asked = request(interrupted=interrupted)
+    memory = returned(read_shards(session, open_sources([str(story)]), asked, 3), see)
     assert memory.trace.read == parts[0]
     assert memory.shards.count == len(parts) == 1
     assert "stopped" in memory.warnings[-1]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 
-def returned(events: Generator[Any, None, Any]) -> Any:
-    """Run it to the end, and hand out what it returned."""
+def returned(
+    events: Generator[Any, None, Any], see: Callable[[Any], object] = lambda event: None
+) -> Any:
+    """Run it to the end, and hand out what it returned; `see` gets every event as it comes."""
     while True:
         try:
-            next(events)
+            see(next(events))
         except StopIteration as end:
             return end.value

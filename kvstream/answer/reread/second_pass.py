@@ -211,7 +211,7 @@ def partial_refusal(result: Result) -> tuple[str, ...]:
         return ()
     return (
         f"The answer is not in the {result.read:,} tokens that were found and read; it may be in "
-        "the rest of the text. Ask with the words of the text.",
+        "the rest of the text. Use words of the text in the question.",
     )
 
 
