@@ -161,10 +161,13 @@ _TRACE = re.compile(
     r"\s+at [\w.$<>]+|Caused by:|Traceback \(|\s+File \"|"
     r"(?:[\w$]+\.)*[\w$]*(?:Exception|Error)(?:: |$)"
 )
-_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t")
+_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "date", "datetime", "asctime", "t",
+              "__REALTIME_TIMESTAMP")  # fmt: skip
 _JSON_TEXT = ("msg", "message", "event", "log", "text", "short_message", "MESSAGE")
 _JSON_LEVEL = ("level", "levelname", "severity", "lvl", "loglevel", "log.level", "PRIORITY")
-_JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app")
+_JSON_NAME = ("logger", "name", "service", "component", "module", "source", "caller", "app",
+              "SYSLOG_IDENTIFIER")  # fmt: skip
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
 _OF_SYSLOG = ("PRIORITY", "severity")
 """Keys of levels whose numbers are those of syslog."""
 _SYSLOG = ("fatal", "fatal", "fatal", "error", "warning", "notice", "info", "debug")
@@ -321,6 +324,8 @@ class LineParser:
         text = next((str(low[k]) for k in _JSON_TEXT if k in low), None)
         key = next((k for k in _JSON_LEVEL if k in low), "")
         level = low.get(key, "")
+        if isinstance(level, str) and _WHOLE.fullmatch(level):  # journald's are strings
+            level = int(level)
         if isinstance(level, int) and not isinstance(level, bool):
             # GELF, the only format with a short_message, has the numbers of syslog, too.
             level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)

@@ -30,7 +30,7 @@ from kvstream.model.probe import bound
 from kvstream.model.weights import INDEX, SINGLE, damage
 from kvstream.model.widening import widen
 from kvstream.settings import ModelSettings
-from kvstream.store import offered, pocket, reader, stores
+from kvstream.store import hub, offered, pocket, reader, stores
 from kvstream.store.gguf_file import is_gguf
 
 POCKET = "pocket"
@@ -79,6 +79,22 @@ def folder(settings: ModelSettings) -> str:
         what = "file" if path.suffix.lower() == ".gguf" else "model folder"
         raise ModelError(f"There is no {what} {path}; check the path.")
     return settings.name
+
+
+def must_be_cached(settings: ModelSettings, where: str) -> bool:
+    """Whether a model of the hub can only come from the cache, because nothing connects to the hub.
+
+    Raises ModelError if the cache does not have it.
+    """
+    if settings.offline or where == POCKET or Path(where).exists():
+        return False
+    why = hub.unreachable()
+    if why and folder_of(where, settings.revision) is None:
+        raise ModelError(
+            f"The model {settings.name!r} cannot be loaded: it is no local folder and not in the "
+            f"cache, and the hub cannot be reached ({why}); check the name and the network."
+        )
+    return bool(why)
 
 
 def _converted(path: Path, settings: ModelSettings) -> Path:

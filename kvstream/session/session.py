@@ -19,7 +19,7 @@ from kvstream.memory.checkpoint import Checkpoint
 from kvstream.memory.saving import Kind, recall
 from kvstream.methods.registry import make
 from kvstream.model.bounded import BoundedModel
-from kvstream.model.loading import POCKET, folder, load
+from kvstream.model.loading import POCKET, folder, load, must_be_cached
 from kvstream.run.plan import RunPlan, budget_tokens
 from kvstream.run.request import Request
 from kvstream.session.reading import Reading, started
@@ -38,9 +38,10 @@ class Session:
     def open(cls, settings: ModelSettings) -> Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
-        with offline(settings.offline):
+        where = settings.name if settings.name == POCKET else folder(settings)
+        with offline(settings.offline or must_be_cached(settings, where)):
             tokenizer = load_tokenizer(
-                settings.name if settings.name == POCKET else folder(settings),
+                where,
                 revision=settings.revision,
                 offline=settings.offline,
                 trust_remote_code=settings.trust_remote_code,

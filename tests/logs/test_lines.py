@@ -133,8 +133,18 @@ def test_logfmt_has_empty_and_quoted_values() -> None:
     ],
 )
 def test_levels_that_are_numbers(key: str, number: int, level: str) -> None:
-    line = json.dumps({"time": NOON, key: number, "msg": "x"})
-    assert level_of(LineParser().parse(line)[1]) == level
+    for value in (number, str(number)) if len(str(number)) < 10 else (number,):
+        line = json.dumps({"time": NOON, key: value, "msg": "x"})
+        assert level_of(LineParser().parse(line)[1]) == level
+
+
+def test_what_journalctl_writes_as_json() -> None:
+    record = {
+        "__REALTIME_TIMESTAMP": str(NOON) + "000000", "PRIORITY": "3", "MESSAGE": "it broke",
+        "SYSLOG_IDENTIFIER": "cron", "_COMM": "cron",
+    }  # fmt: skip
+    seconds, rest = LineParser().parse(json.dumps(record))
+    assert (seconds, rest) == (NOON, "ERROR cron: it broke")
 
 
 def test_levels_of_gelf_are_those_of_syslog() -> None:

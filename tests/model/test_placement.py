@@ -6,14 +6,18 @@ import importlib.util
 import json
 import re
 import shutil
+import socket
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import tokenizers
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
@@ -275,6 +279,27 @@ def told(name: object) -> str:
     with pytest.raises(ModelError) as caught:
         load(ModelSettings(str(name), device="cpu", offline=True))
     return str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library itself tries each file again for 23 seconds."""
+    from huggingface_hub import constants
+
+    snapshot = in_cache(folder, tmp_path / "hub", monkeypatch)
+    letters = tokenizers.Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="?").save_pretrained(snapshot)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        began = time.monotonic()
+        cached = Session.open(ModelSettings("org/some", device="cpu"))
+        with pytest.raises(ModelError, match=r"the hub cannot be reached .*; check the name and"):
+            Session.open(ModelSettings("org/none", device="cpu"))
+        assert time.monotonic() - began < 15
+    assert cached.model.fingerprint == load(ModelSettings(str(folder), device="cpu")).fingerprint
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_a_cached_model_without_safetensors_is_told_so(

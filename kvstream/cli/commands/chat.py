@@ -52,6 +52,7 @@ WITHOUT = {
 HELPS = {
     "memory": "Ask this memory file (from kvstream remember).",
     "method": ONE_METHOD,
+    "output": "Write the answers to this file.",
 }
 
 
