@@ -337,19 +337,19 @@ def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     assert f"was made by {folder}" in ran.stderr
 
 
-def test_an_answer_from_a_joined_memory_says_what_it_saw(kvstream, tmp_path) -> None:
-    """In processes of their own: what was joined, and that each document is found again."""
+def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, kvstream, tmp_path) -> None:
+    """In processes of their own, which know the file alone: each document is found again."""
     for name, sentence in (
         ("mill", "The passkey for the old mill is 48213. "),
         ("harbor", "Winifred Puldesh hid the letter in the harbor. "),
     ):
         (tmp_path / f"{name}.txt").write_text("It rained all day. " * 60 + sentence * 2)
         file = tmp_path / f"{name}.kvs"
-        ran = kvstream("remember", str(tmp_path / f"{name}.txt"), "-o", str(file), "-q", *FEW)
+        ran = cli("remember", str(tmp_path / f"{name}.txt"), "-o", str(file), "-q", *FEW)
         assert ran.code == 0, ran.stderr
     both = str(tmp_path / "both.kvs")
     files = [str(tmp_path / f"{name}.kvs") for name in ("mill", "harbor")]
-    ran = kvstream("merge", *files, "-o", both, "--budget", "700")
+    ran = cli("merge", *files, "-o", both, "--budget", "700")
     assert ran.code == 0, ran.stderr
     before = Path(both).read_bytes()
     asked = ("-Q", "What is the passkey for the old mill?", "-Q", "Who hid the letter?")
