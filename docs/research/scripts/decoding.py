@@ -1,9 +1,12 @@
-"""What one token of an answer costs, by number type.
+"""What one token of an answer costs, by number type and size of memory.
 
     python docs/research/scripts/decoding.py villette.txt -m smollm2 --tokens 2k --budget 1500
 
-Each model reads the text under the budget. Then the models write answers in turns. Printed are the
-median of the processor time of a token, and its ratio to the first kind.
+    python docs/research/scripts/decoding.py villette.txt -m smollm2 --tokens 8k --kinds float32 \
+        --budget 512,1k,2k,4k,8k --method streaming
+
+Each model reads the text under each budget. Then all write answers in turns. Printed are the median
+of the processor time of a token, and its ratio to the first line.
 """
 
 import argparse
@@ -30,32 +33,34 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--tokens", default="2k", help="of the text")
-    parser.add_argument("--budget", default="1500")
+    parser.add_argument("--budget", default="1500", help="or several")
     parser.add_argument("--method", default="infinipot")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--write", type=int, default=16, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    kinds = args.kinds.split(",")
-    readers = {kind: opened(args, KINDS[kind]) for kind in kinds}
-    spent: dict[str, list[float]] = {kind: [] for kind in kinds}
+    readers = {}
+    for kind in args.kinds.split(","):
+        session = Session.open(ModelSettings(args.model, device="cpu", threads=1, **KINDS[kind]))
+        for budget in args.budget.split(","):
+            readers[f"{kind} {budget}"] = opened(args, session, parse_count(budget))
+    spent: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(args.rounds):
-        for kind in kinds:
-            spent[kind] += written(*readers[kind], args.write)
-    first = statistics.median(spent[kinds[0]])
-    for kind, times in spent.items():
+        for name, reader in readers.items():
+            spent[name] += written(*reader, args.write)
+    first = statistics.median(next(iter(spent.values())))
+    for name, times in spent.items():
         median = statistics.median(times)
         print(
-            f"{kind:9} {1000 * median:6.1f} ms ({1 / median:.1f} tokens/s), "
-            f"{first / median:.2f} times {kinds[0]}"
+            f"{name:15} {1000 * median:6.1f} ms ({1 / median:.1f} tokens/s), "
+            f"speed {first / median:.2f}"
         )
 
 
-def opened(args: argparse.Namespace, kind: dict[str, str]) -> tuple[Reader, list[int]]:
+def opened(args: argparse.Namespace, session: Session, budget: int) -> tuple[Reader, list[int]]:
     """A reader of the text, and the ids of a question."""
-    session = Session.open(ModelSettings(args.model, device="cpu", threads=1, **kind))
     ids = session.tokenizer.encode(args.text.read_text("utf-8"))[: parse_count(args.tokens)]
-    run = RunSettings(budget=Budget(tokens=parse_count(args.budget)), method=args.method)
+    run = RunSettings(budget=Budget(tokens=budget), method=args.method)
     reader, _ = open_reader(session, [QUESTION], run, len(ids))
     for _ in reader.read(IdFeed([int(i) for i in ids])):
         pass
