@@ -500,6 +500,12 @@ def test_perplexity_is_compared_text_by_text() -> None:
     alone = perplexity.rows([record("first", "a", 0.0), record("other", "a", worse)])
     assert "change" in alone[1]
     assert "change_low" not in alone[1], "one text says nothing of others"
+    alike = [
+        {**record(method, text, more), "text": "chapter.txt", "blocks": blocks}
+        for text, blocks in (("a", [3.0, 5.0]), ("b", [4.0]))
+        for method, more in (("first", 0.0), ("other", worse))
+    ]
+    assert perplexity.rows(alike)[1]["change"] == 0  # texts of two folders, of one name
 
 
 def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
