@@ -48,6 +48,10 @@ BOUNDED = {
     "falcon_h1", "gemma3n_text", "gemma4_text",
 }  # fmt: skip
 """Kinds of models whose bounded cache the tests compare with transformers' own."""
+NOT_UNDERSTOOD = (
+    OSError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What files raise that hold other things than a model's should."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +173,8 @@ def _entry(
     try:
         settings = json.loads((folder / "config.json").read_text("utf-8"))
         text = settings.get("text_config") or settings
-        facts["kind"] = settings.get("model_type")
-        facts["trained"] = text.get("max_position_embeddings")
+        facts["kind"] = _kind(settings.get("model_type"))
+        facts["trained"] = _whole(text.get("max_position_embeddings"))
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["bounded"], facts["problem"] = _bounded(settings, text)
         sizes = weights_in(folder)
@@ -185,7 +189,7 @@ def _entry(
             facts["problem"] = f"no language model that writes ({architectures[0]})"
     except FileNotFoundError as error:
         facts["problem"] = f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except NOT_UNDERSTOOD as error:
         facts["problem"] = f"its files cannot be understood ({type(error).__name__}: {error})"
     return ModelEntry(name, where, target, **facts)
 
@@ -211,7 +215,7 @@ def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
         settings = json.loads((found / "config.json").read_text("utf-8"))
         entry = _entry_bytes(settings.get("text_config") or settings, 4)
         return round(weights_in(found).loaded(4) * HEADROOM), entry
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+    except NOT_UNDERSTOOD:
         return None
 
 
@@ -221,6 +225,14 @@ def is_here(name: str) -> bool:
         return facts_of(name) is not None
     except ModelError:  # a store has no such model, or what is offered was not fetched
         return False
+
+
+def _kind(found: Any) -> str | None:
+    return None if found is None else str(found)
+
+
+def _whole(found: Any) -> int | None:
+    return None if found is None else int(found)
 
 
 def _number_bytes(where: str) -> tuple[int | None, int | None]:
@@ -255,7 +267,7 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
         file = gguf_file.read(path)
         facts["kind"] = file.architecture
         facts["parameters"], facts["weight_bytes"] = file.parameters, file.bytes
-        facts["trained"] = file.of_model("context_length")
+        facts["trained"] = _whole(file.of_model("context_length"))
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["problem"] = architecture_problem(file)
         facts["bounded"] = facts["problem"] is None
@@ -266,7 +278,7 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
         facts["fits"] = facts["needs_bytes"] <= room.free
     except ModelError as error:
         facts["problem"] = str(error).rstrip(".")
-    except (OSError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+    except NOT_UNDERSTOOD as error:
         facts["problem"] = f"its header cannot be understood ({type(error).__name__}: {error})"
     return ModelEntry(name, where, target, **facts)
 

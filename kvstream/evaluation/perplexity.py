@@ -99,18 +99,17 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     The difference of the losses block by block, with a 95% interval that treats a text as one
     observation: texts differ far more than methods, and what they share cancels out.
     """
-    base = {r["text"]: r["blocks"] for r in first}
+    # By place: every case reads the same texts in the same order, and names can be alike.
     pairs = [
-        (r["text"], a - b)
-        for r in group
-        if r["text"] in base
-        for a, b in zip(r["blocks"], base[r["text"]], strict=True)
+        (number, a - b)
+        for number, (r, other) in enumerate(zip(group, first, strict=False))
+        for a, b in zip(r["blocks"], other["blocks"], strict=True)
     ]
     if group is first or not pairs:
         return {}
-    found = mean_interval([d for _, d in pairs], [text for text, _ in pairs])
+    found = mean_interval([d for _, d in pairs], [number for number, _ in pairs])
     names: tuple[str, ...] = ("change", "change_low", "change_high")
-    if len({text for text, _ in pairs}) < 2:
+    if len({number for number, _ in pairs}) < 2:
         names = names[:1]  # one text says nothing of others
     return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
 

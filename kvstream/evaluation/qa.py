@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
 from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
 from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
@@ -132,14 +131,11 @@ def trials(
                 "bench": "qa", **facts.identity(), **case.identity(), "id": item.id,
                 "document": item.document, "seed": seed, **surroundings,
                 **({"brief": True} if case.run.brief else {}),
-                **({} if layout is None else {"prompts": _digest(layout)}),
+                **({} if layout is None else {"prompts": digest(layout)}),
             }  # fmt: skip
             run = partial(_run, session, case, item, within, seed, layout)
-            yield Trial(identity, run, partial(rescored, item))
-
-
-def _digest(layout: tuple[Layout, str]) -> str:
-    return hashlib.sha256(repr(layout).encode("utf-8", "replace")).hexdigest()[:12]
+            content = digest((item.context, item.questions))
+            yield Trial(identity, run, partial(rescored, item), content)
 
 
 def _run(

@@ -18,6 +18,11 @@ CASE_KEYS = (
 """Fields of a record that distinguish the cases."""
 
 
+def digest(value: object) -> str:
+    """Short for what a trial measures; `value` has a `repr` that tells all of it."""
+    return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:12]
+
+
 def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[list[Record]]:
     """The records with the same values of `keys` together, in the order of their first ones."""
     names = list(keys)
@@ -37,6 +42,8 @@ class Trial:
     """Measures it; what it returns is recorded beside the identity."""
     renew: Callable[[Record], Record] = dict
     """Computes the scores of a record anew from what it keeps: metrics may have come since."""
+    content: str = ""
+    """A digest of the data, where the identity has only their name."""
 
     @property
     def key(self) -> str:
@@ -64,12 +71,17 @@ class Records:
                 f"Cannot keep records in {path}: {error}. Choose another file for --save."
             ) from error
         self._cut_short = bool(text) and not text.endswith("\n")
-        for line in text.splitlines():
+        # Not splitlines: some of the line ends that it knows stand in the middle of JSON strings.
+        for line in text.split("\n"):
             try:
                 record = json.loads(line)
-                self.known[record["key"]] = record
+                self.known[record["key"] + record.get("content", "")] = record
             except (ValueError, TypeError, KeyError):
                 continue  # a line that a stopped run left unfinished, or not one of ours
+
+    def find(self, trial: Trial) -> Record | None:
+        """The record of a trial; one without a digest of its data is of an earlier version."""
+        return self.known.get(trial.key + trial.content) or self.known.get(trial.key)
 
     def add(self, key: str, record: Record) -> None:
         """Append a record; it is on disk when this returns."""
@@ -78,7 +90,8 @@ class Records:
         start = "\n" if self._cut_short else ""
         self._cut_short = False
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            # What UTF-8 cannot hold, a half of a pair, becomes its escape in JSON.
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{start}{json.dumps({'key': key, **record}, ensure_ascii=False)}\n")
         except OSError as error:
             raise KvstreamError(
@@ -90,12 +103,12 @@ class Records:
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
     """The record of every trial, in order; those already known are not run again, but renewed."""
     for trial in trials:
-        key = trial.key
-        known = records.known.get(key)
+        known = records.find(trial)
         if known is not None:
             records.reused += 1
             yield trial.renew(known)
             continue
-        record = {**trial.identity, **trial.run()}
-        records.add(key, record)
+        content = {"content": trial.content} if trial.content else {}
+        record = {**trial.identity, **content, **trial.run()}
+        records.add(trial.key, record)
         yield record

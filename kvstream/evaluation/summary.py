@@ -12,7 +12,7 @@ from kvstream.evaluation import metrics
 from kvstream.evaluation.datasets import parsed
 from kvstream.evaluation.harness import ModelIdentity, document
 from kvstream.evaluation.intervals import mean_interval
-from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
+from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import Case
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -80,9 +80,10 @@ def trials(
         for case in cases:
             identity: Record = {
                 "bench": "summary", **facts.identity(), **case.identity(), "id": story.id,
-                "passages": extract,
+                "passages": extract, **case.seed(),
             }  # fmt: skip
-            yield Trial(identity, partial(_run, session, story, case, extract))
+            run = partial(_run, session, story, case, extract)
+            yield Trial(identity, run, content=digest(story))
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:

@@ -34,8 +34,12 @@ class Case:
         """The method, or what stands in its place."""
         return self.run.method if self.view == STREAM else self.view
 
+    def seed(self) -> dict[str, int]:
+        """The seed, if it is not 0: records of earlier versions have none."""
+        return {"seed": self.run.seed} if self.run.seed else {}
+
     def identity(self) -> dict[str, Any]:
-        """What a result depends on, as plain JSON."""
+        """What a result depends on beside the seed, as plain JSON."""
         run = self.run
         return {
             "method": self.name,

@@ -52,5 +52,6 @@ def text_trials(
             identity: Record = {
                 "bench": bench, **facts.identity(), **case.identity(),
                 "text": Path(path).name, "size": size, "limit": limit, **more,
+                **case.seed(),
             }  # fmt: skip
             yield Trial(identity, partial(measured, path, case))

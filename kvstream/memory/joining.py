@@ -107,12 +107,22 @@ def _sizes(first: BudgetSplit, second: BudgetSplit, budget: int) -> BudgetSplit:
 
 
 def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
-    """Source entries that each may bring: all of them, or in proportion to the tokens read."""
+    """Source entries that each may bring: all of them, or in proportion to the tokens read, but
+    more than the sinks, which stay. Raises BudgetError.
+    """
     held = [max(m.reader.schedule.held) for m in (first, second)]
     if sum(held) <= most:
         return held[0], held[1]
+    sinks = [m.reader.evictor.sinks or 0 for m in (first, second)]
+    least = [min(h, s + 1) for h, s in zip(held, sinks, strict=True)]
+    if sum(least) > most:
+        raise BudgetError(
+            f"The budget leaves {most:,} entries for both memories, which take at least "
+            f"{sum(least):,} with their sinks; use a larger --budget."
+        )
     read = [m.trace.read for m in (first, second)]
     share = min(held[0], max(most - held[1], round(most * read[0] / sum(read))))
+    share = max(least[0], min(share, most - least[1]))
     return share, most - share
 
 

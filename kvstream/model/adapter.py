@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import converted, digest_of, new_folder
+from kvstream.model.gguf import converted, digest_of, new_folder, write_whole
 from kvstream.model.weights import SINGLE
 from kvstream.store import offered
 from kvstream.store.reader import ADAPTER, CARD
@@ -125,8 +125,10 @@ def merged(folder: Path, quiet: bool = False) -> Path:
             origin = {"files": [str(file)], "adapter": str(folder)}
             (part / "origin.json").write_text(json.dumps(origin), "utf-8")
     with suppress(OSError):  # a newer calibration needs no new weights
-        if (folder / SUPPORT).is_file():
-            shutil.copyfile(folder / SUPPORT, made / SUPPORT)
+        content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
+        # Whole, and only if it is another one: other processes may read it now.
+        if not there.is_file() or there.read_bytes() != content:
+            write_whole(there, content.decode("utf-8"))
     return made
 
 

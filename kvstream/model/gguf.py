@@ -65,7 +65,7 @@ def converted(path: Path, quiet: bool = False) -> Path:
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
             known.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(known, digest)
+            write_whole(known, digest)
     return folder
 
 
@@ -74,7 +74,7 @@ def digest_of(path: Path) -> str:
 
     Of a file that was converted, and lies as it did then, it is known. Raises ModelError.
     """
-    with suppress(OSError):
+    with suppress(OSError, UnicodeDecodeError):
         digest = _known(path).read_text("ascii").strip()
         if len(digest) == 64:
             return digest
@@ -105,7 +105,7 @@ def _digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Under another name first, so that nobody reads a part of it."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     part.write_text(text, "utf-8")
@@ -179,8 +179,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     try:
         root.mkdir(parents=True, exist_ok=True)
         for old in root.glob("part-*"):
-            if time.time() - old.stat().st_mtime > STALE_S:
-                shutil.rmtree(old, ignore_errors=True)
+            with suppress(FileNotFoundError):  # another process has just given it its name
+                if time.time() - old.stat().st_mtime > STALE_S:
+                    shutil.rmtree(old, ignore_errors=True)
         part.mkdir()
         yield part
         try:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from contextlib import suppress
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
 from kvstream.reporters.citations import citation_lines, match_lines
-from kvstream.reporters.format import for_terminal, json_text
-
-# JSON escapes the other control characters itself.
-_UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
+from kvstream.reporters.format import for_terminal, json_line
 
 
 class AnswerWriter(Reporter):
@@ -41,7 +37,7 @@ class AnswerWriter(Reporter):
                 self._write(text)
         elif isinstance(event, Answered):
             if self.as_json:
-                self._write(self._json_line(event))
+                self._write(json_line(event.result.to_json(), self.stream))
             elif self.streamed:
                 # What was streamed is the answer, but for white space that was cut at its ends.
                 self._write("\n" if self.last_character != "\n" else "")
@@ -60,11 +56,6 @@ class AnswerWriter(Reporter):
             with suppress(OSError):
                 self._write("\n")
         self.streamed.clear()
-
-    def _json_line(self, event: Answered) -> str:
-        encoding = (getattr(self.stream, "encoding", None) or "utf-8").lower().replace("-", "")
-        line = json_text(event.result.to_json(), ascii=encoding != "utf8")
-        return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
 
     def _write(self, text: str) -> None:
         if text:

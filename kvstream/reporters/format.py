@@ -14,6 +14,8 @@ from typing import Any
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# JSON escapes the other control characters itself.
+_UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -34,6 +36,14 @@ def json_text(record: Any, *, ascii: bool = True) -> str:
         return json.dumps(record, ensure_ascii=ascii, allow_nan=False)
     except ValueError:
         return json.dumps(_finite(record), ensure_ascii=ascii, allow_nan=False)
+
+
+def json_line(record: Any, stream: Any) -> str:
+    """A record as a line of JSON for a stream: in characters that its encoding has, and without
+    control characters, which a terminal would obey."""
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+    line = json_text(record, ascii=encoding != "utf8")
+    return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,20 @@ def _places(prefix: str) -> str:
 def _gguf_files(prefix: str) -> Iterator[Stored]:
     """Files below a store's folders, named by their path. Of a model in parts, the first."""
     for root in _FOLDERS[prefix]():
-        for path in root.rglob("*.gguf"):
+        for path in _found(root, "**/*.gguf"):
             split = SPLIT.fullmatch(path.name)
             if path.name.startswith("mmproj") or (split and int(split[2]) != 1):
                 continue
             yield Stored(f"{prefix}:{path.relative_to(root).as_posix()}", path)
+
+
+def _found(root: Path, pattern: str) -> Iterator[Path]:
+    """What a pattern finds below a folder; one that this user may not open counts as empty.
+
+    Ollama's service on Linux often has a home that only its group may open.
+    """
+    with suppress(PermissionError):
+        yield from root.glob(pattern)
 
 
 # Ollama: a manifest for each name and tag, which lists blobs by their digest.
@@ -119,8 +129,8 @@ def _gguf_files(prefix: str) -> Iterator[Stored]:
 def _ollama(prefix: str) -> Iterator[Stored]:
     for root in _FOLDERS[prefix]():
         manifests = root / "manifests"
-        for path in manifests.rglob("*"):
-            if path.is_file() and not path.name.startswith("."):
+        for path in _found(manifests, "**/*"):
+            if os.path.isfile(path) and not path.name.startswith("."):
                 *owner, model, tag = path.relative_to(manifests).parts
                 if owner[:1] == [OLLAMA_HOST]:
                     del owner[0]
@@ -143,7 +153,7 @@ def _manifest(name: str, path: Path, root: Path) -> Stored:
     blob = root / "blobs" / digest
     if _ADAPTER in digests:
         return Stored(name, blob, "it has an adapter, which would be left out; use its base model")
-    if not blob.is_file():
+    if not os.path.isfile(blob):
         return Stored(name, blob, f"{blob} is missing; pull it again with ollama")
     return Stored(name, blob)
 
@@ -199,7 +209,9 @@ def _hub(prefix: str) -> Iterator[Stored]:
     """Named by repository and file; of several snapshots the newest."""
     newest: dict[str, Stored] = {}
     files = [
-        path for root in _FOLDERS[prefix]() for path in root.glob("models--*/snapshots/*/**/*.gguf")
+        path
+        for root in _FOLDERS[prefix]()
+        for path in _found(root, "models--*/snapshots/*/**/*.gguf")
     ]
     for path in sorted(files, key=_age):
         snapshot = next(p for p in path.parents if p.parent.name == "snapshots")

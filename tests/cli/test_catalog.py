@@ -15,6 +15,7 @@ import torch
 from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
+from kvstream.cli.commands.models import _row
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import precision
 from kvstream.run.request import Request
@@ -86,6 +87,11 @@ def test_shards_are_added_up_and_missed(tmp_path: Path) -> None:
         ("config.json", "{", "cannot be understood"),
         ("config.json", "[1]", "cannot be understood"),
         ("config.json", "{}", "cannot be understood"),
+        ("config.json", '{"model_type": ["x"]}', "cannot be understood"),
+        ("config.json", '{"max_position_embeddings": [1]}', "cannot be understood"),
+        ("config.json", '{"max_position_embeddings": "2048"}', "cannot be understood"),
+        ("config.json", '{"max_position_embeddings": 1e400}', "cannot be understood"),
+        ("config.json", "[" * 100_000, "cannot be understood"),
         ("model.safetensors", None, "model.safetensors is missing"),
         ("model.safetensors", "", "no safetensors file"),
         ("model.safetensors", "x" * 100, "no safetensors file"),
@@ -104,6 +110,7 @@ def test_broken_folders_are_told(name: str, content: str | None, says: str, tmp_
     assert entry.problem is not None
     assert says in entry.problem
     assert entry.fits is None
+    assert all(isinstance(cell, str) for cell in _row(entry))
 
 
 @pytest.fixture

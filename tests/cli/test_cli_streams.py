@@ -284,6 +284,13 @@ def test_escape_sequences_of_an_answer_never_reach_a_terminal(book) -> None:
         "ask", book, "Q?", "-q", FAKE=r"pieces=('a\x1b]0;x\x07b', '\x9b31m', '\r\nc')"
     )
     assert shown == "a␛]0;x␇b�31m\r\nc\r\n"
+    for form in ("--json", "--csv"):
+        shown = on_terminal(
+            "compare", book, "Q?", "-q", form, "--method", "window", FAKE=r"pieces=('a\x1bb\x9bc',)"
+        )
+        assert "\x1b" not in shown
+        assert "\x9b" not in shown
+        assert ("a\\u001bb\\u009bc" if form == "--json" else "a␛b�c") in shown
 
 
 @pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])

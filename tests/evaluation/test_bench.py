@@ -162,6 +162,52 @@ def test_records_are_measured_once_also_after_a_stop(tmp_path: Path) -> None:
     assert len(Records(path).known) == 3
 
 
+def test_any_text_is_found_again_in_a_record(tmp_path: Path) -> None:
+    """Some line ends of Unicode are no ends of lines of JSON, and a half of a pair is no UTF-8."""
+    path, said = tmp_path / "records.jsonl", "a\u2028b\x85c \ud83d"
+    trial = Trial({"n": 1}, lambda: {"said": said})
+    for reused in (0, 1):
+        records = Records(path)
+        assert [r["said"] for r in measure([trial], records)] == [said]
+        assert records.reused == reused
+
+
+def test_other_data_under_the_same_names_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ids, such as 1, are often those of other files too."""
+    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    ran: list[str] = []
+    for bench in (qa, summary):
+        monkeypatch.setattr(bench, "_run", lambda *_: {"questions": ran.append(text) or []})
+    path, ways = tmp_path / "records.jsonl", [Case(RunSettings())]
+    nobody: Any = None
+    for text in ("first", "second", "first"):
+        item = qa.Item("1", "1", text, (qa.Question("Who?", ("Ann",)),), {})
+        list(measure(qa.trials(nobody, [item], ways, None, 0), Records(path)))
+        story = summary.Story("1", text, "", ("s",))
+        list(measure(summary.trials(nobody, [story], ways, 0), Records(path)))
+    assert ran == ["first", "first", "second", "second"]
+    earlier = json.loads(path.read_text().splitlines()[0])
+    del earlier["content"]  # as earlier versions wrote them
+    path.write_text(json.dumps(earlier))
+    list(measure(qa.trials(nobody, [item], ways, None, 0), Records(path)))
+    assert len(ran) == 4
+
+
+def test_another_seed_is_another_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    (tmp_path / "a.txt").write_text("A text.")
+    seeds = [Case(RunSettings(method="random", seed=seed)) for seed in (0, 1)]
+    story = summary.Story("1", "A text.", "", ("s",))
+    nobody: Any = None
+    for trials in (
+        summary.trials(nobody, [story], seeds, 0),
+        perplexity.trials(nobody, [str(tmp_path / "a.txt")], seeds, None),
+    ):
+        assert len({trial.key for trial in trials}) == 2
+
+
 def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
     """A metric that came later averages over all trials, those of a resumed file too."""
     questions = tuple(qa.Question(f"q{i}", ("red",)) for i in range(2))
@@ -454,6 +500,12 @@ def test_perplexity_is_compared_text_by_text() -> None:
     alone = perplexity.rows([record("first", "a", 0.0), record("other", "a", worse)])
     assert "change" in alone[1]
     assert "change_low" not in alone[1], "one text says nothing of others"
+    alike = [
+        {**record(method, text, more), "text": "chapter.txt", "blocks": blocks}
+        for text, blocks in (("a", [3.0, 5.0]), ("b", [4.0]))
+        for method, more in (("first", 0.0), ("other", worse))
+    ]
+    assert perplexity.rows(alike)[1]["change"] == 0  # texts of two folders, of one name
 
 
 def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:

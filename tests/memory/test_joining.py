@@ -12,7 +12,7 @@ import torch
 from draining import returned
 
 from kvstream.answer.answering import answer, answered
-from kvstream.errors import UsageError
+from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered
 from kvstream.input.sources import open_sources
@@ -107,6 +107,26 @@ def test_what_fits_is_joined_entry_by_entry(session: Session, write_story: Any) 
         assert torch.equal(keys, torch.cat((k1, k2), 1))
         assert torch.equal(values, torch.cat((v1, v2), 1))
         assert torch.equal(origin, torch.cat((o1, o2 + offset), 1))
+
+
+def test_a_short_text_keeps_more_than_its_sinks(session: Session, write_story: Any) -> None:
+    """A share in proportion to the tokens read can be smaller than they are, or nothing."""
+    run: dict[str, Any] = {"method": "streaming", "method_settings": {"sinks": "60"}}
+    paths = [write_story(tokens=n, seed=n, facts=2) for n in (2000, 320)]
+    for order in ((0, 1), (1, 0)):
+        first, second = (read(session, paths[i], **run) for i in order)
+        joined = join(first, second, 320)
+        kept = joined.reader.retained()
+        own = [int((kept < first.trace.read).sum()), int((kept >= first.trace.read).sum())]
+        assert joined.reader.cache.held <= 320
+        assert own[order.index(1)] == 61
+    first, second = (read(session, path, **run) for path in paths)
+    with pytest.raises(BudgetError, match=r"take at least 122 with their sinks; use a larger"):
+        join(first, second, 180)
+    first, second = (read(session, path) for path in (paths[0], write_story(tokens=20, seed=1)))
+    first.trace.read *= 1000
+    joined = join(first, second, 320)
+    assert int((joined.reader.retained() >= first.reader.seen).sum()) == 1
 
 
 def test_a_joined_memory_reads_on(session: Session, stories: list[Path]) -> None:

@@ -69,7 +69,15 @@ def test_it_is_merged_once(tiny: Tiny) -> None:
     (tiny.adapter / "support.json").write_text("{}")
     assert Path(folder(settings())) == first
     assert weights.stat().st_mtime_ns == before
-    assert (first / "support.json").read_text() == "{}"
+    support = first / "support.json"
+    assert support.read_text() == "{}"
+    with support.open() as reading:  # by another process, while a newer one comes
+        (tiny.adapter / "support.json").write_text('{"bias": 1}')
+        folder(settings())
+        assert reading.read() == "{}"
+    before = support.stat().st_mtime_ns
+    folder(settings())
+    assert (support.read_text(), support.stat().st_mtime_ns) == ('{"bias": 1}', before)
 
 
 def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:

@@ -167,6 +167,17 @@ def test_what_was_there_before_stays_where_a_program_was_killed(tmp_path: Path) 
     assert sorted(p.name for p in root.iterdir()) == sorted([folder.name, "digests", "part-new"])
 
 
+def test_what_others_leave_while_it_converts_does_not_matter(tmp_path: Path) -> None:
+    """A folder that was listed may have its name by now; what no digest can be is none."""
+    path, root = gguf_files.write(tmp_path / "m.gguf"), converted_folder()
+    root.mkdir(parents=True)
+    (root / "part-gone").symlink_to(root / "nowhere")
+    folder = converted(path)
+    (known,) = (root / "digests").iterdir()
+    known.write_bytes(b"\xff" * 64)
+    assert converted(path) == folder
+
+
 def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from rich.console import Console
 import kvstream
 from kvstream.events import Notice, StepDone
 from kvstream.reporters import format as f
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import json_line, json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
 from kvstream.reporters.plain import Plain, Teller, step_line, summary
 from kvstream.run.request import Request
@@ -262,6 +262,16 @@ def test_json_has_no_nan_and_no_infinity() -> None:
     assert json.loads(text) == {"a": None, "b": [1.5, [None, {"c": None}]], "d": "ä"}
     assert text.isascii()
     assert json_text({"d": "ä"}, ascii=False) == '{"d": "ä"}'
+
+
+def test_json_is_json_in_any_encoding() -> None:
+    """What a stream replaces because its encoding does not have it may be no JSON."""
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        stream.write(json_line({"d": "ä\U0001f600\x9b\x7f"}, stream))
+        stream.seek(0)
+        assert json.loads(stream.read()) == {"d": "ä\U0001f600\x9b\x7f"}
+    assert json_line({"d": "ä\x9b"}, io.StringIO()) == '{"d": "ä\\u009b"}\n'
 
 
 def test_all_json_that_is_printed_is_made_in_one_place() -> None:

@@ -139,6 +139,23 @@ def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyP
         stores.find("llamacpp:org_repo")
 
 
+def test_a_closed_folder_counts_as_empty(
+    home: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
+    """The home of Ollama's service, and root may open it."""
+
+    def closed(self: Path, pattern: str) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+        yield
+
+    monkeypatch.setattr(Path, "glob", closed)
+    assert list(stores.stored()) == []
+    with pytest.raises(ModelError, match="Ollama has no models in"):
+        stores.find("ollama:one")
+    done = cli("models")
+    assert done.code == 0, done.stderr
+
+
 def test_they_are_listed_from_their_headers(home: Path, file: Path, cli: Any) -> None:
     root = home / ".ollama/models"
     pulled(root, "registry.ollama.ai/library/tiny/1b", file)

@@ -40,7 +40,7 @@ from kvstream.cli.shared.running import (
 from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
-from kvstream.reporters.format import json_text, shortened
+from kvstream.reporters.format import for_terminal, json_line, shortened
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -174,7 +174,7 @@ def compare(
             if options.as_json:
                 _print_json(output, row)
             elif as_csv:
-                output.write(csv_row(row))
+                output.write(for_terminal(csv_row(row)) if output.isatty() else csv_row(row))
                 output.flush()
 
         page = reports.of(reporter)
@@ -325,5 +325,5 @@ def _print_json(output: TextIO | OutputFile, row: Row) -> None:
         record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
     else:
         record = {**row.result.to_json(), "spread": round(row.spread, 4)}
-    output.write(json_text(record, ascii=False) + "\n")
+    output.write(json_line(record, output))
     output.flush()

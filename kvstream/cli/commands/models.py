@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import click
 
 from kvstream.cli.groups import Group
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, json_text, size
+from kvstream.reporters.format import for_terminal, json_line, size
 
 if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
@@ -48,7 +49,7 @@ def command(ctx: click.Context, json: bool) -> None:
     if json:
         for entry in found:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
-            click.echo(json_text(record, ascii=False))
+            click.echo(json_line(record, sys.stdout), nl=False)
         return
     rows = [HEADINGS, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]

@@ -30,7 +30,7 @@ from kvstream.errors import UsageError
 from kvstream.events import DocumentDone, Outcome
 from kvstream.reporters.citations import wrapped
 from kvstream.reporters.collection import Collected, CollectedLines, CollectedLive
-from kvstream.reporters.format import for_terminal, json_text
+from kvstream.reporters.format import for_terminal, json_line
 
 SOME_FAILED = 7
 """Exit code where some documents failed and others have their results."""
@@ -151,8 +151,7 @@ def _outcomes(
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
     """One document: a line of JSON, or its name and what was answered."""
     if as_json:
-        encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-        sys.stdout.write(json_text(outcome.to_json(), ascii=encoding != "utf8") + "\n")
+        sys.stdout.write(json_line(outcome.to_json(), sys.stdout))
     elif outcome.records:
         terminal = sys.stdout.isatty()
         show = for_terminal if terminal else str

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvstream.cli.shared.measuring import say
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import json_line
 
 if TYPE_CHECKING:
     from kvstream.evaluation.records import Records, Trial
@@ -113,7 +113,7 @@ def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: b
     """Rows as JSON, or the tables."""
     if as_json:
         for row in rows:
-            click.echo(json_text(row, ascii=False))
+            click.echo(json_line(row, sys.stdout), nl=False)
         return
     from rich.console import Console
 
