@@ -40,7 +40,7 @@ def load(path: Path | None = None) -> dict[str, Any]:
     """What the file says; nothing if there is none. Raises UsageError if it is no valid TOML."""
     path = path or config_path()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         if os.environ.get(PATH_VARIABLE):
             raise UsageError(f"{PATH_VARIABLE} names {path}, but there is no such file.") from None
@@ -68,7 +68,7 @@ def place(path: Path, *keys: str) -> str:
     """
     import tomllib
 
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8-sig")
     lines, without = text.splitlines(keepends=True), 0
     for number in range(1, min(len(lines), MOST_LINES) + 1):
         try:

@@ -50,7 +50,8 @@ class Collected(Teller):
         elif isinstance(event, DocumentDone):
             for record in event.records:
                 for warning in record.get("warnings", ()):
-                    self.warn(f"{event.name}: {warning}")
+                    named = warning.startswith(f"{event.name}:")
+                    self.warn(warning if named else f"{event.name}: {warning}")
 
     def warn(self, message: str) -> None:
         """Each is of a document and comes once; none is remembered."""

@@ -94,6 +94,11 @@ def test_what_is_right_arrives(cli, fake_session, write, tmp_path) -> None:
     assert ran.stderr == ""
 
 
+def test_a_byte_order_mark_is_no_text(cli, fake_session, write, tmp_path) -> None:
+    write("\ufeffmax-tokens = 0")
+    assert "line 1: max-tokens: " in cli("ask", str(tmp_path), "Q?").stderr
+
+
 def test_a_home_that_nobody_has_is_a_model_that_is_not_there(kvstream, write) -> None:
     write("model = '~nouser'\n")
     ran = kvstream("ask", "README.md", "Q?", "-q")

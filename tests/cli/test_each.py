@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvstream.events import CollectionStarted, DocumentDone, DocumentFailed, DocumentStarted
-from kvstream.reporters.collection import last_lines, panel_lines, table
+from kvstream.reporters.collection import Collected, last_lines, panel_lines, table
 from kvstream.reporters.tally import LISTED, RANKED, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -256,6 +257,17 @@ def test_the_table_ranks_by_support() -> None:
     assert shares[0] == 98
     assert all(len(line) <= 80 for line in lines)
     assert f"({2 * RANKED} more" in lines[-1]
+
+
+def test_a_warning_names_its_document_once() -> None:
+    stream = StringIO()
+    reporter = Collected(stream)
+    for warning in ("a.txt: 1 bytes are not UTF-8.", "Low confidence."):
+        event = done("a.txt", 0.5)
+        reporter.note(DocumentDone("a.txt", ({**event.records[0], "warnings": [warning]},), None))
+    assert stream.getvalue().splitlines() == [
+        "Warning: a.txt: 1 bytes are not UTF-8.", "Warning: a.txt: Low confidence."
+    ]  # fmt: skip
 
 
 def test_no_answer_ranks_behind_every_answer() -> None:
