@@ -55,6 +55,11 @@ class MemoryFile:
         return found
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the readings that made it."""
+        return tuple(self.kind.content.notes["warnings"])
+
+    @property
     def tokens(self) -> int:
         """Tokens that were read."""
         return int(self.kind.content.state["trace"]["read"])

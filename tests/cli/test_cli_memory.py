@@ -337,6 +337,24 @@ def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     assert f"was made by {folder}" in ran.stderr
 
 
+def test_a_cache_that_is_rounded_is_told_once(cli, story, tmp_path) -> None:
+    files = [str(tmp_path / f"{kind}.kvs") for kind in ("bfloat16", "float32")]
+    for kind, name in zip(("bfloat16", "float32"), files, strict=True):
+        ran = cli("remember", str(story), "-o", name, "-q", *FEW, "--kv-dtype", kind)
+        assert ran.code == 0, ran.stderr
+    other = ("--kv-dtype", "bfloat16")
+    more = tmp_path / "more.txt"
+    more.write_text("It rains in the valley.\n" * 9)
+    for command in (
+        ("merge", *files, "-o", str(tmp_path / "both.kvs")),
+        ("ask", "--memory", files[1], QUESTION, "-n", "2", *other),
+        ("remember", str(more), "--memory", files[1], "-o", str(tmp_path / "m.kvs"), *other),
+    ):
+        ran = cli(*command)
+        assert ran.code == 0, ran.stderr
+        assert ran.stderr.count(f"The KV cache in {files[1]} is in float32, and was rounded") == 1
+
+
 def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, kvstream, tmp_path) -> None:
     """In processes of their own, which know the file alone: each document is found again."""
     for name, sentence in (

@@ -17,7 +17,7 @@ from kvstream.cli.options.reading import ReadingOptions, reading_options
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
 from kvstream.cli.shared.output import refuse_clashes
-from kvstream.cli.shared.recalling import of_maker
+from kvstream.cli.shared.recalling import of_maker, tell_of_loading
 from kvstream.cli.shared.running import announce, open_model, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
@@ -91,6 +91,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
             announce(reporter, options)
         model = open_model(options)
         memory = model.merge(kinds, budget)
+        tell_of_loading(reporter, memory, *kinds)
         digest = memory.save(target)
         reporter.close()
         written = target.stat().st_size

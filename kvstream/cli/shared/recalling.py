@@ -133,7 +133,16 @@ def open_memory(
     memory = model.recall(file)
     if not options.quiet:
         reporter.tell(str(file))
+    tell_of_loading(reporter, memory, file)
     return model, memory
+
+
+def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> None:
+    """What loading the files changed: the warnings that none of them has."""
+    earlier = {warning for file in files for warning in file.warnings}
+    for warning in memory.warnings:
+        if warning not in earlier:
+            reporter.show(Notice(warning))
 
 
 def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
