@@ -10,8 +10,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-# One more than two cores: many tests wait for processes that they start.
-JOBS ?= 3
+JOBS ?= 2
 # pip says errors and nothing else: what it warns of is the machine's other indexes.
 QUIET := -qq --disable-pip-version-check
 # One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
