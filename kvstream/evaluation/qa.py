@@ -125,6 +125,7 @@ def trials(
     facts = ModelIdentity.of(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
+        content = digest((item.context, item.questions))
         layout = None if prompts is None else prompts.of(item.questions[0].task, item.record)
         for case in cases if layout is None else [as_longbench(case, item) for case in cases]:
             identity: Record = {
@@ -134,7 +135,6 @@ def trials(
                 **({} if layout is None else {"prompts": digest(layout)}),
             }  # fmt: skip
             run = partial(_run, session, case, item, within, seed, layout)
-            content = digest((item.context, item.questions))
             yield Trial(identity, run, partial(rescored, item), content)
 
 

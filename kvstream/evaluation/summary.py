@@ -77,13 +77,14 @@ def trials(
     """One trial for each story and case; `extract` passages, 0: the model writes."""
     facts = ModelIdentity.of(session)
     for story in stories:
+        content = digest(story)
         for case in cases:
             identity: Record = {
                 "bench": "summary", **facts.identity(), **case.identity(), "id": story.id,
                 "passages": extract, **case.seed(),
             }  # fmt: skip
             run = partial(_run, session, story, case, extract)
-            yield Trial(identity, run, content=digest(story))
+            yield Trial(identity, run, content=content)
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:

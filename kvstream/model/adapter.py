@@ -128,7 +128,7 @@ def merged(folder: Path, quiet: bool = False) -> Path:
         content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
         # Whole, and only if it is another one: other processes may read it now.
         if not there.is_file() or there.read_bytes() != content:
-            write_whole(there, content.decode("utf-8"))
+            write_whole(there, content)
     return made
 
 

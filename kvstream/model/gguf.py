@@ -65,7 +65,7 @@ def converted(path: Path, quiet: bool = False) -> Path:
     with suppress(OSError):  # without it, the next start computes the digest again
         if not known.exists():
             known.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(known, digest)
+            write_whole(known, digest.encode("ascii"))
     return folder
 
 
@@ -105,10 +105,10 @@ def _digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Under another name first, so that nobody reads a part of it."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    part.write_text(text, "utf-8")
+    part.write_bytes(data)
     part.replace(path)
 
 

@@ -75,6 +75,11 @@ def test_it_is_merged_once(tiny: Tiny) -> None:
         (tiny.adapter / "support.json").write_text('{"bias": 1}')
         folder(settings())
         assert reading.read() == "{}"
+    (tiny.adapter / "support.json").write_bytes(b"\xff")  # who reads it says what is wrong
+    folder(settings())
+    assert support.read_bytes() == b"\xff"
+    (tiny.adapter / "support.json").write_text('{"bias": 1}')
+    folder(settings())
     before = support.stat().st_mtime_ns
     folder(settings())
     assert (support.read_text(), support.stat().st_mtime_ns) == ('{"bias": 1}', before)
