@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,19 +168,53 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
     return call
 
 
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What to put before ``-mkvstream`` or a script to start it from a process with PyTorch in it.
+
+    For what is not about the start of the program itself: see ``warm.py``.
+    """
+    from warm import CLIENT
+
+    if not sys.platform.startswith("linux"):
+        yield CLIENT
+        return
+    path = Path(tempfile.mkdtemp()) / "socket"  # its name must be short
+    server = subprocess.Popen([sys.executable, CLIENT[-1], "--serve", str(path)])
+    try:
+        while not path.exists():
+            assert server.poll() is None
+            time.sleep(0.05)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("WARM", str(path))
+            yield CLIENT
+    finally:
+        server.kill()
+        server.wait()
+        shutil.rmtree(path.parent)
+
+
 @pytest.fixture
 def kvstream() -> Callable[..., Ran]:
     """Runs the real program in a process of its own."""
+    return partial(run_program, [sys.executable, "-m", "kvstream"])
 
-    def call(*arguments: str, stdin: bytes = b"", timeout: float = 240, **env: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "kvstream", *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=timeout,
-            env={**os.environ, **env},
-            cwd=ROOT,
-        )
-        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    return call
+@pytest.fixture
+def forked(warm: list[str]) -> Callable[..., Ran]:
+    """The same, without the time that the imports take."""
+    return partial(run_program, [*warm, "-mkvstream"])
+
+
+def run_program(
+    program: list[str], *arguments: str, stdin: bytes = b"", timeout: float = 240, **env: str
+) -> Ran:
+    done = subprocess.run(
+        [*program, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout,
+        env={**os.environ, **env},
+        cwd=ROOT,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -75,12 +75,12 @@ def test_invalid_utf8_is_counted(cli, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"word " * 10_000_000, b"x" * 50_000_000], ids=["words", "x"])
-def test_a_single_line_of_50_megabytes(tmp_path, line) -> None:
+def test_a_single_line_of_50_megabytes(tmp_path, line, warm) -> None:
     """It is read piece by piece; after a while Ctrl-C, which must still answer."""
     path, stats = tmp_path / "line.txt", tmp_path / "stats.ndjson"
     path.write_bytes(line)
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvstream", "ask", str(path), "Q?", "--budget", "1k", "-n", "4",
+        [*warm, "-mkvstream", "ask", str(path), "Q?", "--budget", "1k", "-n", "4",
          "--json", "--stats", str(stats)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

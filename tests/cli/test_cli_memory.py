@@ -355,7 +355,7 @@ def test_a_cache_that_is_rounded_is_told_once(cli, story, tmp_path) -> None:
         assert ran.stderr.count(f"The KV cache in {files[1]} is in float32, and was rounded") == 1
 
 
-def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, kvstream, tmp_path) -> None:
+def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) -> None:
     """In processes of their own, which know the file alone: each document is found again."""
     for name, sentence in (
         ("mill", "The passkey for the old mill is 48213. "),
@@ -371,7 +371,7 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, kvstream, tmp_path
     assert ran.code == 0, ran.stderr
     before = Path(both).read_bytes()
     asked = ("-Q", "What is the passkey for the old mill?", "-Q", "Who hid the letter?")
-    ran = kvstream("ask", "--memory", both, *asked, "--json", "-n", "8")
+    ran = forked("ask", "--memory", both, *asked, "--json", "-n", "8")
     assert ran.code == 0, ran.stderr
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     for name, told in zip(("mill", "harbor"), answers, strict=True):
@@ -380,6 +380,6 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, kvstream, tmp_path
         assert told["peak"]["kv_tokens"] <= told["budget"]["tokens"] == 700
         assert re.search(rf"answered from .*{name}.txt, .* saw \d+ of \d+ entries", ran.stderr)
     assert Path(both).read_bytes() == before
-    ran = kvstream("ask", "--memory", both, "And why?", "--json", "-n", "4")
+    ran = forked("ask", "--memory", both, "And why?", "--json", "-n", "4")
     assert "narrowed" not in json.loads(ran.stdout)
     assert "answered from" not in ran.stderr

@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 from signals import heed_hangup
+from warm import CLIENT
 
 from kvstream.store import writing
 
-PROGRAM = [sys.executable, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
+PROGRAM = [*CLIENT, str(Path(__file__).resolve().parents[1] / "support" / "fake_main.py")]
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.fixture

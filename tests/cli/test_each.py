@@ -217,11 +217,11 @@ class TestAddresses:
         assert told.exit_code == 1
 
 
-def test_ctrl_c_finishes_the_document(letters: Path, tmp_path: Path) -> None:
+def test_ctrl_c_finishes_the_document(letters: Path, tmp_path: Path, warm: list[str]) -> None:
     for number in range(30):
         (letters / f"more{number}.txt").write_text("Nobody hid the letter.\n" * 200)
     into = tmp_path / "answers"
-    command = [sys.executable, "-m", "kvstream", "ask", str(letters), WHO, "--each", *SMALL,
+    command = [*warm, "-mkvstream", "ask", str(letters), WHO, "--each", *SMALL,
                "-o", str(into), "--progress", "plain"]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not (into.exists() and list(into.glob("*.json"))):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,11 +196,13 @@ def records(stdout: IO[str]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_a_log_is_summarized_while_it_grows(tmp_path: Path, end: signal.Signals) -> None:
+def test_a_log_is_summarized_while_it_grows(
+    tmp_path: Path, end: signal.Signals, warm: list[str]
+) -> None:
     log = tmp_path / "server.log"
     log.write_text("".join(f"{i} the server is well and serves\n" for i in range(200)))
     command = [
-        sys.executable, "-m", "kvstream", "summarize", str(log), "--follow", "--every", "1s",
+        *warm, "-mkvstream", "summarize", str(log), "--follow", "--every", "1s",
         "--budget", "400", "--threads", "1", "--json", "--passages", "3",
     ]  # fmt: skip
     process = subprocess.Popen(
@@ -231,14 +232,14 @@ def test_a_log_is_summarized_while_it_grows(tmp_path: Path, end: signal.Signals)
     assert any("disk is full" in c["text"] for c in last["citations"]) or "full" in last["answer"]
 
 
-def test_nobody_reads_any_more(tmp_path: Path) -> None:
+def test_nobody_reads_any_more(tmp_path: Path, warm: list[str]) -> None:
     """A closed pipe ends the following quietly."""
     log = tmp_path / "server.log"
     log.write_text("all is well here and the server serves\n" * 120)
     reader, writer = os.pipe()
     os.close(reader)
     command = [
-        sys.executable, "-m", "kvstream", "summarize", str(log), "--follow", "--every", "200",
+        *warm, "-mkvstream", "summarize", str(log), "--follow", "--every", "200",
         "--budget", "400", "--threads", "1", "-q", "--thin", "off",
     ]  # fmt: skip
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=200)

@@ -57,8 +57,10 @@ def entries(memory: Memory) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tens
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("questions", [(), (QUESTION,)])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "questions"),
+    [*((method, ()) for method in METHODS), ("infinipot", (QUESTION,)), ("h2o", (QUESTION,))],
+)
 def test_a_joined_memory_keeps_the_bound_and_survives_its_file(
     session: Session,
     stories: list[Path],

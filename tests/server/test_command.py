@@ -7,22 +7,24 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from warm import CLIENT
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
 httpx = pytest.importorskip("httpx", reason="needs the extra test")
+
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 @contextmanager
 def program(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The program, and its URL once it listens."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvstream", "serve", "--port", "0", "--budget", "300", *arguments],
+        [*CLIENT, "-mkvstream", "serve", "--port", "0", "--budget", "300", *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,0 +1,164 @@
+"""Starts programs of the tests in copies of one process that has imported PyTorch already.
+
+    python -S -E warm.py SCRIPT|-mMODULE [ARGUMENT]...   # where $WARM names the socket of a server
+    python warm.py --serve SOCKET
+
+Most of the time of a short program is the import of PyTorch and transformers. The server imports
+them once and forks for each request; the copy runs the program with the streams, open files,
+environment, folder and ignored signals of the client. The client hands signals on and ends as its
+program does, so a test starts it, interrupts it and waits for it as for the program itself.
+Without a server, the client becomes the program. kvstream is not imported before the fork.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+
+CLIENT = [sys.executable, "-S", "-E", os.path.abspath(__file__)]
+"""What stands before a script, or ``-mMODULE``, that is to start so."""
+HANDED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+MOST_FILES = 64
+
+
+def main() -> None:
+    if sys.argv[1] == "--serve":
+        run(serve(sys.argv[2]))
+    else:
+        client(sys.argv[1:])
+
+
+def client(arguments: list[str]) -> None:
+    files = [number for number in range(MOST_FILES) if _is_open(number)]
+    if "WARM" not in os.environ:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    numbers = [int(getattr(signal, name)) for name in HANDED_ON]
+    ignored = [n for n in numbers if signal.getsignal(n) == signal.SIG_IGN]
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.connect(os.environ["WARM"])
+    told = json.dumps((arguments, dict(os.environ), os.getcwd(), files, ignored)).encode()
+    socket.send_fds(server, [struct.pack("=I", len(told))], files)
+    server.sendall(told)
+    (program,) = struct.unpack("=i", _all(server, 4))
+    for number in set(numbers) - set(ignored):
+        signal.signal(number, lambda number, _: os.kill(program, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    (status,) = struct.unpack("=i", _all(server, 4))
+    if os.WIFSIGNALED(status):
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+def serve(path: str) -> list[str]:
+    """Returns in each copy, with the command line that it is to run."""
+    import click  # noqa: F401  what follows is imported for the copies
+    import rich.console  # noqa: F401
+    import torch  # noqa: F401
+    import transformers.modeling_utils
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(16)
+    listener.settimeout(2)
+    parent = os.getppid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who watch
+    while True:
+        try:
+            asked, _ = listener.accept()
+        except TimeoutError:
+            if os.getppid() != parent:
+                raise SystemExit from None
+            continue
+        if os.fork():
+            asked.close()
+            continue
+        listener.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        head, received, *_ = socket.recv_fds(asked, 4, MOST_FILES)
+        told = _all(asked, struct.unpack("=I", head)[0])
+        program = os.fork()
+        if program == 0:
+            asked.close()
+            return _become(*json.loads(told), received)
+        for number in received:
+            os.close(number)
+        asked.sendall(struct.pack("=i", program))
+        if asked in select.select([asked, os.pidfd_open(program)], [], [])[0]:
+            os.kill(program, signal.SIGKILL)  # as the client was
+        asked.sendall(struct.pack("=i", os.waitpid(program, 0)[1]))
+        os._exit(0)
+
+
+def _become(
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str,
+    files: list[int],
+    ignored: list[int],
+    received: list[int],
+) -> list[str]:
+    high = [os.dup2(number, MOST_FILES * 4 + place) for place, number in enumerate(received)]
+    os.closerange(0, MOST_FILES * 4)
+    for number, copy in zip(files, high, strict=True):
+        os.dup2(copy, number)
+        os.close(copy)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for name in HANDED_ON:
+        number = getattr(signal, name)
+        standard = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in ignored else standard)
+    for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+        errors = "backslashreplace" if name == "stderr" else "strict"
+        stream = None
+        if number in files:
+            stream = os.fdopen(number, mode, errors=errors, closefd=False)
+        if stream and name == "stderr":
+            stream.reconfigure(line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    return arguments
+
+
+def run(arguments: list[str]) -> None:
+    import runpy
+
+    what = arguments[0]
+    sys.argv = [what, *arguments[1:]]
+    if what.startswith("-m"):
+        sys.path[0] = os.getcwd()
+        runpy.run_module(what[2:], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(what)
+        runpy.run_path(what, run_name="__main__")
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _all(stream: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        piece = stream.recv(size - len(received))
+        if not piece:
+            raise SystemExit("the server of tests/support/warm.py has ended")
+        received += piece
+    return received
+
+
+if __name__ == "__main__":
+    main()
