@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,10 +17,12 @@ from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
 from kvstream.run.request import Request
 from kvstream.session.session import Session, finished
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ROOM = 256
 """Entries for prompt, question and answer beside a text that is held whole."""
+PRECISION = ("dtype", "kv_dtype", "quantize")
+"""Options of the model that change the numbers it computes with, and thus its answers."""
 
 
 @contextmanager
@@ -123,10 +125,12 @@ def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What distinguishes sets of weights in a file of records."""
+    """What distinguishes models in a file of records: the weights, and the numbers they are in."""
 
     name: str
     weights: str
+    precision: Mapping[str, str] = field(default_factory=dict)
+    """The options of `PRECISION` that were given; records of earlier versions have none."""
 
     @classmethod
     def of(cls, session: Session) -> ModelIdentity:
@@ -135,7 +139,9 @@ class ModelIdentity:
         for name, tensor in session.model.model.state_dict().items():
             head = tensor.flatten()[:64].to("cpu", torch.float32)
             digest.update(name.encode() + head.numpy().tobytes())
-        return cls(session.model_name, digest.hexdigest()[:12])
+        asked, default = vars(session.settings), vars(ModelSettings())
+        precision = {name: asked[name] for name in PRECISION if asked[name] != default[name]}
+        return cls(session.model_name, digest.hexdigest()[:12], precision)
 
     def identity(self) -> dict[str, str]:
-        return {"model": self.name, "weights": self.weights}
+        return {"model": self.name, "weights": self.weights, **self.precision}

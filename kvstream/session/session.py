@@ -31,8 +31,16 @@ from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, loa
 class Session:
     """A model, its tokenizer, and what they cost to load."""
 
-    def __init__(self, model: BoundedModel, tokenizer: Tokenizer, load_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: BoundedModel,
+        tokenizer: Tokenizer,
+        load_s: float = 0.0,
+        settings: ModelSettings | None = None,
+    ) -> None:
         self.model, self.tokenizer, self.load_s = model, tokenizer, load_s
+        self.settings = settings or ModelSettings()
+        """How the model was loaded."""
 
     @classmethod
     def open(cls, settings: ModelSettings) -> Session:
@@ -55,7 +63,7 @@ class Session:
                 f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
                 f"has {rows:,} rows; they are of two models: download both again."
             )
-        return cls(model, tokenizer, time.perf_counter() - started)
+        return cls(model, tokenizer, time.perf_counter() - started, settings)
 
     @property
     def model_name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import random
@@ -16,12 +17,14 @@ from rich.console import Console
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
-from kvstream.evaluation.harness import ModelIdentity
+from kvstream.evaluation.harness import PRECISION, ModelIdentity
 from kvstream.evaluation.intervals import wilson
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
+from kvstream.evaluation.retention import trials as retention
+from kvstream.evaluation.suites import ruler, running
 from kvstream.evaluation.sweep import Case, cases, labels, parse_settings
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
 TINY = ("--budget", "512", "--threads", "1")
@@ -206,6 +209,36 @@ def test_another_seed_is_another_trial(monkeypatch: pytest.MonkeyPatch, tmp_path
         perplexity.trials(nobody, [str(tmp_path / "a.txt")], seeds, None),
     ):
         assert len({trial.key for trial in trials}) == 2
+
+
+def test_another_precision_is_another_trial(tmp_path: Path) -> None:
+    """Every command that saves; the default precision has no field, as in earlier versions."""
+    (tmp_path / "a.txt").write_text("A text.")
+    ways, filler, texts = [Case(RunSettings())], Filler.of([]), [str(tmp_path / "a.txt")]
+    item = qa.Item("1", "1", "A text.", (qa.Question("Who?", ("Ann",)),), {})
+    plan = needle.Plan(kind="fact", lengths=(512,), depths=(0.5,), trials=1, needles=1, seed=0)
+    seen: dict[str, list[Trial]] = {}
+    for asked in ({}, {"dtype": "bfloat16"}, {"kv_dtype": "float32"}, {"quantize": "int8"}):
+        session: Any = SimpleNamespace(
+            model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
+            settings=ModelSettings(**asked),
+        )  # fmt: skip
+        for trial in itertools.chain(
+            qa.trials(session, [item], ways, None, 0),
+            summary.trials(session, [summary.Story("1", "A text.", "", ("s",))], ways, 0),
+            perplexity.trials(session, texts, ways, None),
+            retention.trials(session, texts, ways, None, None),
+            needle.trials(session, filler, plan, ways),
+            running.trials(
+                session, filler, "ruler", ruler.TASKS[:1], ways,
+                tokens=512, count=1, seed=0, mode=running.KNOWN,
+            ),
+        ):  # fmt: skip
+            given = {k: v for k, v in trial.identity.items() if k in PRECISION}
+            assert given == asked
+            seen.setdefault(trial.identity["bench"], []).append(trial)
+    assert len(seen) == 6
+    assert all(len({trial.key for trial in trials}) == 4 for trials in seen.values())
 
 
 def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:

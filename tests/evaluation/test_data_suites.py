@@ -24,7 +24,7 @@ from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.suites import LOADERS, SUITES, babilong, qmsum, running, squality
 from kvstream.evaluation.suites.task import Sample, Task
 from kvstream.evaluation.sweep import Case
-from kvstream.settings import RunSettings
+from kvstream.settings import ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
 TINY = ("--budget", "256", "--trials", "1", "--threads", "1", "-q")
@@ -348,8 +348,9 @@ def test_damaged_stories(babi: Path, text: str, problem: str) -> None:
 
 def test_texts_of_their_own_length_are_limited_and_named(written: Callable[..., str]) -> None:
     session = SimpleNamespace(
-        model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict))
-    )
+        model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
+        settings=ModelSettings(),
+    )  # fmt: skip
     tasks = squality.load(written(STORY), squality.TASKS, 0)
     trials = list(
         running.trials(

@@ -20,7 +20,7 @@ from kvstream.evaluation.harness import ask_later
 from kvstream.evaluation.suites import LOADERS, SUITES, nolima, ruler, running
 from kvstream.evaluation.suites.task import Sample, Task, score
 from kvstream.evaluation.sweep import WHOLE, Case
-from kvstream.settings import Budget, RunSettings
+from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
 TASKS = [(s, task) for s, tasks in SUITES.items() if s not in LOADERS for task in tasks]
@@ -184,8 +184,9 @@ def test_an_unknown_task_is_an_error() -> None:
 def test_the_modes_of_a_trial_do_not_mix() -> None:
     """Nor do they change the names of trials that files of --save have."""
     session = SimpleNamespace(
-        model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict))
-    )
+        model_name="m", model=SimpleNamespace(model=SimpleNamespace(state_dict=dict)),
+        settings=ModelSettings(),
+    )  # fmt: skip
     keys = {}
     for mode in (running.KNOWN, running.LATER, running.OTHER):
         (trial,) = running.trials(

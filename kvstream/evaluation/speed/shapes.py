@@ -98,7 +98,8 @@ def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Sessio
     whole = config(name).num_hidden_layers
     label = name if layers in (None, whole) else f"{name}, {layers} of {whole} layers"
     bounded = in_precision(model, replace(settings, name=label), chosen)
-    return Session(bounded, load_tokenizer(POCKET), time.perf_counter() - started)
+    load_s = time.perf_counter() - started
+    return Session(bounded, load_tokenizer(POCKET), load_s, settings)
 
 
 def _refuse_too_large(name: str, shape: Any, device: torch.device, dtype: torch.dtype) -> None:
