@@ -127,6 +127,28 @@ def test_chat_about_a_text(cli, story) -> None:
     assert "evicted" not in ran.stderr, "as -q was given"
 
 
+def test_a_warning_of_the_reading_is_shown_once_in_a_chat(cli, tmp_path) -> None:
+    text, path = tmp_path / "text.txt", str(tmp_path / "text.kvs")
+    text.write_bytes(b"In the caf\xe9 Ada hid the letter.\n")
+    said = f"{QUESTION}\n{QUESTION}\n".encode()
+    asked = cli("chat", str(text), *FEW, stdin=said)
+    assert asked.code == 0, asked.stderr
+    assert asked.stderr.count("is not UTF-8") == 1
+    assert cli("remember", str(text), "-o", path, *FEW).code == 0
+    recalled = cli("chat", "--memory", path, "-n", "6", stdin=said)
+    assert recalled.stderr.count("is not UTF-8") == 1
+
+
+def test_only_files_that_can_be_used_are_counted_as_ranked(cli, memory) -> None:
+    whole = Path(memory)
+    (whole.parent / "broken.kvs").write_bytes(whole.read_bytes()[:500])
+    asked = cli("ask", "--memory", str(whole.parent), QUESTION, "-n", "6")
+    assert asked.code == 0, asked.stderr
+    assert asked.stderr.count("Warning: ") >= 1
+    assert "broken.kvs" in asked.stderr
+    assert "Ranked 1 memory; asked the first 1:" in asked.stderr
+
+
 def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
     saved = tmp_path / "c.kvs"
     ran = cli(

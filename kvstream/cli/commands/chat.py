@@ -119,7 +119,8 @@ def command(
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []
-        told: set[str] = set()
+        # Those of the reading were shown; those of a memory file come with the first answer.
+        told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
         code = 0
         if sys.stdin.isatty() and not options.quiet:
             reporter.tell("Type one question per line. /help shows more; Ctrl-D leaves.")

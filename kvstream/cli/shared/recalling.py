@@ -99,7 +99,9 @@ def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) 
             if best.withheld is not None:
                 code = WITHHELD
             if not options.quiet:
-                reporter.tell(f"Ranked {len(files):,} memories; asked the first {len(found)}:")
+                ranked = len(files) - len(memories.problems)
+                memories_told = "1 memory" if ranked == 1 else f"{ranked:,} memories"
+                reporter.tell(f"Ranked {memories_told}; asked the first {len(found)}:")
                 for each, answer in sorted(found, key=lambda row: -row[0].score):
                     mark = ">" if answer is best else " "
                     reporter.tell(f"{mark} {each.path.name}: {answer.text}")
