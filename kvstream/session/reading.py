@@ -143,9 +143,9 @@ class Reading:
             if self.checkpoint is not None:
                 self._place(trace)
                 self.checkpoint.leave(memory, handed)
-            whole = feed.estimate() or 0  # 0: a pipe
-            trace.interrupted = whole > trace.read
-            memory.warnings.append(stopped_after(trace.read, whole))
+            expected = feed.estimate()  # None: a pipe whose end was not seen
+            trace.interrupted = stop is _never or expected is None or expected > trace.read
+            memory.warnings.append(stopped_after(trace.read, expected or 0))
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))

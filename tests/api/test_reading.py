@@ -70,6 +70,29 @@ def test_an_interrupt_in_the_last_chunk_loses_nothing_and_says_nothing(model) ->
     assert memory.read_tokens == model.read(text=BOOK, budget=400).read_tokens
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_pipe_that_was_interrupted_is_told_in_the_result(model, ends: bool) -> None:
+    """Whether it ends by itself then, as standard input does, or the reading leaves it."""
+
+    class Pipe:
+        ends_on_interrupt = ends
+        left = 20
+
+        def read(self, size: int = -1, /) -> bytes | None:
+            self.left -= 1
+            return b"" if ends and interrupted() else BOOK.encode()
+
+    def interrupted() -> bool:
+        return pipe.left < 0 if ends else any(isinstance(event, StepDone) for event in events)
+
+    pipe, events = Pipe(), []
+    for event in model.stream(pipe, questions=[QUESTION], interrupted=interrupted, **SMALL):
+        events.append(event)
+    told = next(event.result for event in events if isinstance(event, Answered))
+    assert any("was stopped after" in warning for warning in told.warnings)
+    assert told.to_json()["interrupted"] is True
+
+
 def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp_path) -> None:
     memory = model.read(text=BOOK, **SMALL)
     answer = memory.ask(QUESTION).text
