@@ -57,6 +57,28 @@ def test_empty_standard_input(cli) -> None:
     told(cli("summarize"), 3, "Nothing to read")
 
 
+def test_a_text_of_blanks_is_no_text(cli, tmp_path: Path) -> None:
+    """As an empty file: in files and pipes; with --each the other documents are read."""
+    blank, other = tmp_path / "blank.txt", tmp_path / "other.txt"
+    blank.write_text(" \n\n\t \n")
+    other.write_text("Ada hid the letter.\n")
+    few = ("-q", "--budget", "300", "-n", "4")
+    says = "Nothing to read: {} held 6 bytes of spaces and line ends; name "
+    for command in (
+        ("ask", blank, "Q?"), ("summarize", blank), ("remember", blank, "-o", tmp_path / "a.kvs"),
+    ):  # fmt: skip
+        ran = cli(*map(str, command), *few)
+        assert (ran.code, ran.stdout) == (3, "")
+        assert says.format(blank) in ran.stderr
+    ran = cli("ask", "Q?", *few, stdin=blank.read_bytes())
+    assert (ran.code, ran.stdout) == (3, "")
+    assert says.format("standard input") in ran.stderr
+    assert cli("ask", str(blank), str(other), "Q?", *few).code == 0
+    ran = cli("ask", str(tmp_path), "Q?", "--each", "--json", *few)
+    assert "blank.txt: Nothing to read" in ran.stderr
+    assert "other.txt" in ran.stdout
+
+
 def test_a_binary_file(cli, tmp_path) -> None:
     path = tmp_path / "program"
     path.write_bytes(b"\x7fELF\0\0\0" + bytes(range(256)) * 10)
