@@ -81,11 +81,14 @@ def answer(
         warnings.append(broken_apart("question", broken))
         yield Notice(warnings[-1])
     held = memory.reader.retained().numpy()
+    cited = extracted(memory, passages) if extract else []
+    if extract and len(cited) < passages:
+        told = f"Extracted {len(cited)} of at most {passages} passages: memory holds no others."
+        yield Notice(told, note=True)
     yield AnswerStarted(question, number, partial(positions.kept, memory))
     began = time.perf_counter()
     sight: Narrowed | None = None
     if extract:
-        cited = extracted(memory, passages)
         text, written, stopped = rendered(cited, memory.trace.names), 0, "end"
         yield AnswerToken(text, memory.reader.cache.held)
         basis = replace(NOTHING, cited=tuple(cited))

@@ -140,10 +140,13 @@ def test_a_text_of_sinks_alone_has_nothing_to_extract(session: Session, tmp_path
     short = tmp_path / "short.txt"
     short.write_text("Hi.", encoding="utf-8")
     settings = RunSettings(budget=Budget(tokens=512))
-    r = result(
-        run(session, short, settings, questions=(), command="summarize", extract=True, passages=5)
+    events = run(
+        session, short, settings, questions=(), command="summarize", extract=True, passages=5
     )
+    r = result(events)
     assert (r.evicted, r.answer) == (0, "")
+    told = [event.message for event in events if isinstance(event, Notice) and event.note]
+    assert told == ["Extracted 0 of at most 5 passages: memory holds no others."]
 
 
 def test_extracted_passages_are_sentences_of_the_text(session: Session, story: Path) -> None:
