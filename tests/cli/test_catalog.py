@@ -15,7 +15,7 @@ import torch
 from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
-from kvstream.cli.commands.models import _row
+from kvstream.cli.commands.models import _lines, _row
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import precision
 from kvstream.run.request import Request
@@ -204,6 +204,22 @@ def test_wrong_aliases_are_told(config_file: Path, text: str, says: str) -> None
     config_file.write_text(text)
     with pytest.raises(UsageError, match=says):
         config.model_name("small")
+
+
+def test_the_list_fits_the_terminal_and_keeps_names_whole() -> None:
+    name = "ollama:some-publisher/some-model-with-a-long-name-that-is-not-cut:latest-of-all"
+    small = catalog.ModelEntry("pocket", catalog.EMBEDDED, kind="llama", parameters=6_000_000)
+    long = catalog.ModelEntry(
+        name, catalog.CACHED, kind="qwen3_5_text", parameters=1_000_000_000, weight_bytes=2**31,
+        trained=131_072, kv_bytes=2**27, fits=True, problem="its KV cache is of no known kind " * 4,
+    )  # fmt: skip
+    lines = "\n".join(_lines([small, long], 80)).split("\n")
+    assert all(len(line) <= 80 for line in lines)
+    assert name in lines
+    assert "pocket  embedded llama" in lines
+    wide = list(_lines([small, long], 400))
+    assert len(wide) == 3
+    assert wide[2].startswith(f"{name}  hub cache qwen3_5_text")
 
 
 def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:

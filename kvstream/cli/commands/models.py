@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -51,16 +53,37 @@ def command(ctx: click.Context, json: bool) -> None:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_line(record, sys.stdout), nl=False)
         return
+    for line in _lines(found, shutil.get_terminal_size().columns):
+        click.echo(for_terminal(line))
+    click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
+
+
+def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
+    """A table; if it is wider than `width`, a model has a line for its name, which stays whole,
+    and others for its numbers and its problem."""
     rows = [HEADINGS, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     problems = ["", *(entry.problem or "" for entry in found)]
-    for row, problem in zip(rows, problems, strict=True):
-        cells = [
-            cell.ljust(width) if i in LEFT else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo(for_terminal("  ".join([*cells, problem]).rstrip()))
-    click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
+    table = []
+    for row in rows:
+        table.append([
+            cell.ljust(most) if i in LEFT else cell.rjust(most)
+            for i, (cell, most) in enumerate(zip(row, widths, strict=True))
+        ])  # fmt: skip
+    lines = ["  ".join([*row, why]).rstrip() for row, why in zip(table, problems, strict=True)]
+    if max(map(len, lines)) <= width:
+        yield from lines
+        return
+    for (name, where, *_), (_, _, *cells), why in zip(rows, table, problems, strict=True):
+        together = f"{name}  {where}".rstrip()
+        if together:
+            yield from [together] if len(together) <= width else [name, f"  {where}"]
+        yield "  " + "  ".join(cells).rstrip()
+        if why:
+            yield fill(
+                why, width, initial_indent="  ", subsequent_indent="  ",
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
 
 
 def _row(entry: ModelEntry) -> tuple[str, ...]:
