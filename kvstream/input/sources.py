@@ -470,8 +470,7 @@ class SourceSet:
                     between = False
                 yield block
                 if block.text:
-                    self._last, ended = block.text[-1], index
-                    empty = empty and block.text.isspace()
+                    self._last, ended, empty = block.text[-1], index, False
             source.length = self._position - self._bases[-1]
         if empty:
             raise self.nothing()
@@ -492,16 +491,14 @@ class SourceSet:
         return pages
 
     def nothing(self) -> SourceError:
-        """The error for sources without any text, or with nothing but blanks."""
+        """The error for sources without any text."""
         names = ", ".join(_shown(name) for name in self.names[:3])
         more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
         why = "".join(f" {line}" for line in self._about_damage())
         remedy = "name another file"
         if "-" in self.names:
             remedy = "name a file, or check the command before the pipe"
-        read = self._position - sum(record.bytes for record in self._earlier)
-        held = f"{read:,} bytes of spaces and line ends" if read else "0 bytes of text"
-        return SourceError(f"Nothing to read: {names}{more} held {held}; {remedy}.{why}")
+        return SourceError(f"Nothing to read: {names}{more} held 0 bytes of text; {remedy}.{why}")
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: BlockDecoder | OtherDecoder | None = None

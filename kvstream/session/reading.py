@@ -70,6 +70,10 @@ class Reading:
     """Called after every step, when memory was cut back."""
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
     """What is asked whenever `Request.every` says so."""
+    may_be_blank: bool = False
+    """Nothing but spaces and line ends is no error: it is a part of a text."""
+    _blank: bool = False
+    """Whether the text so far has nothing but spaces and line ends."""
     _lines: LineCounts | None = None
     """Of logs that were read before."""
 
@@ -137,6 +141,9 @@ class Reading:
         feed.stream.close()
         if trace.read == earlier:
             raise NoTextError("There is no text in what was given; nothing to read.")
+        if self._blank:
+            names = ", ".join("standard input" if n == "-" else n for n in self.sources.names[:3])
+            raise NoTextError(f"Nothing to read: {names} held only spaces and line ends.")
         # A pipe that ended because of the interrupt may have had more to bring.
         stopped = interrupted() and (stop is _never or not feed.ended)
         if stopped:
@@ -168,7 +175,8 @@ class Reading:
         passages, words, show = self.passages, self.words, None
         if passages is None:
             passages, words = Passages(), WordForms()
-            show = both(passages.feed, words.feed)
+            self._blank = not self.may_be_blank
+            show = both(self._look, both(passages.feed, words.feed))
             if self.show is not None:
                 show = both(show, self.show)
         trace = Trace(self.sources.names, self.sources.bases, passages=passages, words=words)
@@ -217,6 +225,9 @@ class Reading:
         if every is None:
             return None
         return lambda: every.room(feed.read_tokens) or sys.maxsize
+
+    def _look(self, block: TextBlock) -> None:
+        self._blank = self._blank and (not block.text or block.text.isspace())
 
     def _place(self, trace: Trace) -> None:
         """What is known of the sources so far."""

@@ -68,6 +68,7 @@ def read_part(
         session.settle(request),
         request,
         session.load_s,
+        may_be_blank=True,
     ).events()
     return memory
 
