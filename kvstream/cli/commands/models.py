@@ -53,7 +53,9 @@ def command(ctx: click.Context, json: bool) -> None:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_line(record, sys.stdout), nl=False)
         return
-    for line in _lines(found, shutil.get_terminal_size().columns):
+    # A pipe gets a line for each model, for `grep` and the like.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for line in _lines(found, width):
         click.echo(for_terminal(line))
     click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
 
