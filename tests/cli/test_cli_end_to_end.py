@@ -96,7 +96,13 @@ def test_invalid_utf8_is_counted(cli, tmp_path) -> None:
     assert "40 bytes are not UTF-8" in ran.stderr
 
 
-@pytest.mark.parametrize("line", [b"word " * 10_000_000, b"x" * 50_000_000], ids=["words", "x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"word " * 10_000_000, id="words", marks=pytest.mark.long),
+        pytest.param(b"x" * 50_000_000, id="x"),
+    ],
+)
 def test_a_single_line_of_50_megabytes(tmp_path, line, warm) -> None:
     """It is read piece by piece; after a while Ctrl-C, which must still answer."""
     path, stats = tmp_path / "line.txt", tmp_path / "stats.ndjson"

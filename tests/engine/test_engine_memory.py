@@ -19,7 +19,11 @@ large blocks back at once, what is left is kvstream's own need, to within half a
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    ("allocator", "margin"), [AS_IT_COMES, GIVING_BACK], ids=["as it comes", "giving back"]
+    ("allocator", "margin"),
+    [
+        pytest.param(*AS_IT_COMES, id="as it comes", marks=pytest.mark.long),
+        pytest.param(*GIVING_BACK, id="giving back"),
+    ],
 )
 def test_the_process_grows_by_the_budget_and_little_more(
     allocator: dict[str, str], margin: float

@@ -123,7 +123,9 @@ def kill_again_and_again(
     assert alive, "no kill came after a checkpoint"
 
 
-@pytest.mark.parametrize(("pipe", "method"), [(False, "infinipot"), (True, "h2o")])
+@pytest.mark.parametrize(
+    ("pipe", "method"), [pytest.param(False, "infinipot", marks=pytest.mark.long), (True, "h2o")]
+)
 def test_ten_kills(session: Session, story: Path, tmp_path: Path, pipe: bool, method: str) -> None:
     kill_again_and_again(session, story, tmp_path, kills=5, pipe=pipe, method=method)
 

@@ -210,7 +210,7 @@ def test_pocket_holds_on_to_planted_facts_that_nobody_has_asked_for_yet(pocket: 
     assert shares["foresight"] > shares["keydiff"]
 
 
-@pytest.mark.parametrize("by_layer", [False, True])
+@pytest.mark.parametrize("by_layer", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_training_learns_what_questions_look_at(
     pocket: Session, data: Path, monkeypatch: pytest.MonkeyPatch, by_layer: bool
 ) -> None:

@@ -172,7 +172,7 @@ def test_a_session_and_its_memory_file(
     assert answers[0].citations == answers[1].citations
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3.5"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("qwen3.5", marks=pytest.mark.long)])
 def test_the_systems_that_speed_is_measured_against(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

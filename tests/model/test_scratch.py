@@ -48,7 +48,13 @@ def read(model: BoundedModel, method: Method, budget: int = 512, length: int = 8
     return reader
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(torch.float32, id="float32", marks=pytest.mark.long),
+        pytest.param(torch.bfloat16, id="bfloat16"),
+    ],
+)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_scratch_is_counted_and_bounded(
     name: str, settings: dict[str, str], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

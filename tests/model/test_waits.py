@@ -143,7 +143,7 @@ def waits(name: str, settings: dict[str, str], growth: str, layers: int) -> Coun
     return +counted.found
 
 
-@pytest.mark.parametrize("growth", ["fixed", "adaptive"])
+@pytest.mark.parametrize("growth", [pytest.param("fixed", marks=pytest.mark.long), "adaptive"])
 @pytest.mark.parametrize(("name", "settings"), VARIANTS)
 def test_waits_do_not_grow_with_the_layers(
     name: str, settings: dict[str, str], growth: str, monkeypatch: pytest.MonkeyPatch
