@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -245,12 +246,12 @@ def test_the_program_in_a_process_of_its_own(kvstream, story) -> None:
     assert ran.stderr.splitlines()[-1].startswith("read ")
 
 
-def test_a_reader_that_goes_away(tmp_path) -> None:
+def test_a_reader_that_goes_away(tmp_path, warm) -> None:
     text = tmp_path / "fact.txt"
     text.write_text(FACT)
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        f'"{sys.executable}" -m kvstream ask "{text}" "Q?" -q -n 4 | true',
+        f'{shlex.join(warm)} -mkvstream ask "{text}" "Q?" -q -n 4 | true',
         shell=True, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert done.stderr == ""

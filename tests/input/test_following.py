@@ -195,7 +195,9 @@ def records(stdout: IO[str]) -> Iterator[Any]:
         yield json.loads(line)
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_a_log_is_summarized_while_it_grows(
     tmp_path: Path, end: signal.Signals, warm: list[str]
 ) -> None:

@@ -391,7 +391,7 @@ def test_the_gates_of_pocket_are_a_small_share_of_it(form: str) -> None:
     assert mine < 0.01 * sum(p.numel() for p in model.model.parameters())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["learned", pytest.param("paper", marks=pytest.mark.long)])
 def test_the_gates_of_pocket_lower_the_loss_behind_its_sinks_and_window(
     form: str, data: Path
 ) -> None:
