@@ -169,7 +169,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def warm() -> Iterator[list[str]]:
     """What to put before ``-mkvstream`` or a script to start it from a process with PyTorch in it.
 
     For what is not about the start of the program itself: see ``warm.py``.

@@ -59,7 +59,11 @@ def entries(memory: Memory) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 @pytest.mark.parametrize(
     ("method", "questions"),
-    [*((method, ()) for method in METHODS), ("infinipot", (QUESTION,)), ("h2o", (QUESTION,))],
+    [
+        *((method, ()) for method in METHODS),
+        *((method, (QUESTION,)) for method in METHODS[:2]),
+        *(pytest.param(method, (QUESTION,), marks=pytest.mark.long) for method in METHODS[2:]),
+    ],
 )
 def test_a_joined_memory_keeps_the_bound_and_survives_its_file(
     session: Session,
