@@ -98,3 +98,18 @@ class RereadableSource(Source, Protocol):
 
         `ended_line`: whether they ended with a newline.
         """
+
+
+def nothing_in(names: Sequence[str], held: str) -> str:
+    """What to tell of sources that hold no text, but `held`."""
+    shown = ", ".join(shown_name(name) for name in names[:3])
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    remedy = "name another file"
+    if "-" in names:
+        remedy = "name a file, or check the command before the pipe"
+    return f"Nothing to read: {shown}{more} held {held}; {remedy}."
+
+
+def shown_name(name: str) -> str:
+    """The name of a source for a message."""
+    return "standard input" if name == "-" else name

@@ -38,7 +38,7 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
-from kvstream.input.source import SourceRecord
+from kvstream.input.source import SourceRecord, nothing_in, shown_name
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
@@ -344,8 +344,8 @@ class SourceSet:
         for source in self._sources:
             if source.path is None and not isinstance(source.stream, bytes):
                 raise SourceError(
-                    f"The sources are read a second time, and {_shown(source.name)} can be read "
-                    "only once; write it to a file first, and name the file."
+                    f"The sources are read a second time, and {shown_name(source.name)} can be "
+                    "read only once; write it to a file first, and name the file."
                 )
         return self._again
 
@@ -492,13 +492,8 @@ class SourceSet:
 
     def nothing(self) -> SourceError:
         """The error for sources without any text."""
-        names = ", ".join(_shown(name) for name in self.names[:3])
-        more = f" and {len(self.names) - 3:,} more" if len(self.names) > 3 else ""
         why = "".join(f" {line}" for line in self._about_damage())
-        remedy = "name another file"
-        if "-" in self.names:
-            remedy = "name a file, or check the command before the pipe"
-        return SourceError(f"Nothing to read: {names}{more} held 0 bytes of text; {remedy}.{why}")
+        return SourceError(nothing_in(self.names, "0 bytes of text") + why)
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: BlockDecoder | OtherDecoder | None = None
@@ -524,7 +519,7 @@ class SourceSet:
         if decoder.first_replaced is not None:
             place = decoder.first_replaced - self._bases[index]
             self._warnings.append(
-                f"{_shown(source.name)}: {decoder.replaced:,} bytes are not "
+                f"{shown_name(source.name)}: {decoder.replaced:,} bytes are not "
                 f"{decoder.encoding.upper()} and were replaced, the first at byte {place:,}."
             )
 
@@ -544,7 +539,7 @@ class SourceSet:
         encoding = "utf-8" if self._text or source.plain else encoding_of(beginning)
         if encoding == "utf-8":
             return BlockDecoder(index, self._position)
-        self._encodings.append((_shown(source.name), encoding))
+        self._encodings.append((shown_name(source.name), encoding))
         return OtherDecoder(index, self._position, encoding)
 
     def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
@@ -560,7 +555,7 @@ class SourceSet:
                     raise
                 self._damaged.append((source.folder, error))
             return
-        name = _shown(source.name)
+        name = shown_name(source.name)
         try:
             with closing(PeekedStream(self._open(source))) as head:
                 self._head = head
@@ -686,7 +681,3 @@ class _Borrowed(io.RawIOBase):
 def quoted(name: str) -> str:
     """A name for an error message, in quotes where its end would not be seen."""
     return repr(name) if any(c.isspace() for c in name) else name
-
-
-def _shown(name: str) -> str:
-    return "standard input" if name == "-" else name

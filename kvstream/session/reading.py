@@ -13,7 +13,7 @@ from kvstream.engine.reader import Reader, StepReport
 from kvstream.errors import SourceError
 from kvstream.events import Event, Notice, Started, StepDone
 from kvstream.input.blocks import TextBlock
-from kvstream.input.source import LineCounts, Source
+from kvstream.input.source import LineCounts, Source, nothing_in
 from kvstream.logs.thinning import PER_ENTRY, ThinnedSource
 from kvstream.memory.base import Memory, Trace
 from kvstream.memory.checkpoint import Checkpoint, Handed
@@ -142,8 +142,7 @@ class Reading:
         if trace.read == earlier:
             raise NoTextError("There is no text in what was given; nothing to read.")
         if self._blank:
-            names = ", ".join("standard input" if n == "-" else n for n in self.sources.names[:3])
-            raise NoTextError(f"Nothing to read: {names} held only spaces and line ends.")
+            raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
         # A pipe that ended because of the interrupt may have had more to bring.
         stopped = interrupted() and (stop is _never or not feed.ended)
         if stopped:

@@ -64,7 +64,7 @@ def test_a_text_of_blanks_is_no_text(cli, tmp_path: Path) -> None:
     blank.write_text(" \n\n\t \n")
     other.write_text("Ada hid the letter.\n")
     few = ("-q", "--budget", "300", "-n", "4")
-    says = "Nothing to read: {} held only spaces and line ends."
+    says = "Nothing to read: {} held only spaces and line ends; name "
     for command in (
         ("ask", blank, "Q?"), ("summarize", blank), ("remember", blank, "-o", tmp_path / "a.kvs"),
     ):  # fmt: skip
