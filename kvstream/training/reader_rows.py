@@ -8,12 +8,11 @@ where it stands in use, and the document is computed once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from kvstream.evaluation.synthetic.corpus import Corpus, QuestionAnswer
+from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext, QuestionAnswer
 from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import DocumentPart
@@ -99,11 +98,14 @@ class ReaderRows(RowMaker):
         self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
         self.stop = _end_of_turn(tokenizer)
         self._tail = self.wordings[0][1]
+        self._passages_left: list[HumanContext] = []
 
-    @cached_property
-    def _counts(self) -> list[int]:
-        """Questions of each passage: its weight when one is drawn."""
-        return [len(p.questions) for p in self.documents.corpus.passages]
+    def _next_passage(self) -> HumanContext:
+        """Each passage once, in a random order, before any comes again."""
+        if not self._passages_left:
+            passages = self.documents.corpus.passages
+            self._passages_left = self.rng.sample(passages, len(passages))
+        return self._passages_left.pop()
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, continuing=True)
@@ -139,7 +141,7 @@ class ReaderRows(RowMaker):
         refused: list[QuestionAnswer] = []
         size = 0
         while size < 0.8 * length:
-            passage = rng.choices(self.documents.corpus.passages, self._counts)[0]
+            passage = self._next_passage()
             text = self.encode("\n\n" * bool(document) + passage.text.strip())
             answers = [qa for qa in passage.questions if qa[1] != REFUSAL]
             refusals = [qa for qa in passage.questions if qa[1] == REFUSAL]

@@ -29,6 +29,23 @@ def test_a_question_sees_the_document_and_itself_alone() -> None:
     assert [int(ids[i]) for i in where] == [11, 20, 21, 14, 22]
 
 
+def test_rows_are_filled_to_a_few_sizes_and_nothing_sees_the_rest() -> None:
+    from kvstream.training.reader import SIZES, compiled_size, padded
+
+    assert [compiled_size(n) for n in (1, SIZES[0], SIZES[0] + 1, SIZES[-1] + 1)] == [
+        SIZES[0], SIZES[0], SIZES[1], 2 * SIZES[-1],
+    ]  # fmt: skip
+    ids, positions, segments, where, targets = padded(ROW, 20)
+    plain = ROW.tensors()
+    assert {len(ids), len(positions), len(segments)} == {20}
+    for filled, own in zip((ids, positions, segments), plain, strict=False):
+        assert torch.equal(filled[:12], own)
+    assert torch.equal(where, plain[3])
+    assert torch.equal(targets, plain[4])
+    assert not visible(segments)[:12, 12:].any()
+    assert visible(segments).any(1).all(), "a row of a softmax has something to see"
+
+
 def test_the_loss_is_that_of_each_question_alone() -> None:
     peft = pytest.importorskip("peft", reason="needs the extra training")
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -45,6 +62,8 @@ def test_the_loss_is_that_of_each_question_alone() -> None:
     together = loss_of(model, ROW, "cpu")
     alone = [loss_of(model, Row(ROW.document, [asked]), "cpu") for asked in ROW.asked]
     torch.testing.assert_close(together, torch.cat(alone), rtol=0.02, atol=0.02)
+    filled = loss_of(model, ROW, "cpu", compiled=True)
+    torch.testing.assert_close(together, filled, rtol=0.02, atol=0.02)
     together.sum().backward()
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
 
