@@ -94,6 +94,11 @@ def _values(finding: Finding, room: int) -> str:
     return text
 
 
+def _count(number: int, what: str) -> str:
+    """``1 line``, ``2,000 lines``."""
+    return f"{number:,} {what}{'s'[: number != 1]}"
+
+
 def head(log: LogSummary) -> str:
     """The span of time and the number of lines."""
     when = Clock(log)
@@ -108,25 +113,27 @@ def head(log: LogSummary) -> str:
         when(total.high, total.last_line, full=True),
     )
     span = "" if log.by_line or total.low is None else f", {first} to {last}"
-    text = f"{log.lines:,} lines{span}; {len(log.tree):,} templates" + (
+    text = f"{_count(log.lines, 'line')}{span}; {_count(len(log.tree), 'template')}" + (
         f"; {levels}" if levels else ""
     )
     notes = []
     if log.continued:
-        notes.append(f"{log.continued:,} lines continue others")
+        notes.append(
+            f"{_count(log.continued, 'line')} continue{'s'[: log.continued == 1]} another line"
+        )
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
         place = _place(log.jumps[0], log) if len(log.sources) > 1 else f"line {log.jumps[0]:,}"
         notes.append(f"the clock goes back {times} {place}")
     if log.left:
         notes.append(
-            f"{log.left:,} templates with {log.tree.forgotten:,} lines were dropped, "
-            "the least recent ones"
+            f"{_count(log.left, 'template')} with {_count(log.tree.forgotten, 'line')} dropped, "
+            "the least recent first"
         )
     if log.splitter.shortened:
         notes.append(
-            f"{log.splitter.shortened:,} lines are longer than {LONGEST_LINE:,} characters; "
-            "only their beginning counts"
+            f"{_count(log.splitter.shortened, 'line')} of more than {LONGEST_LINE:,} characters: "
+            "only the beginning counts"
         )
     return text + (f"\n{'; '.join(notes)}" if notes else "")
 
@@ -193,7 +200,7 @@ def _left_out(made: Report, templates: int, rows: int) -> str:
     lines = made.lines - made.lines_told
     more = MORE if rows < MORE else 2 * rows
     return (
-        f"{templates:,} more template{'s'[: templates > 1]} with {lines:,} line{'s'[: lines > 1]}"
+        f"{_count(templates, 'more template')} with {_count(lines, 'line')}"
         f"{f' ({levels})' if levels else ''}: --passages {more} shows more."
     )
 

@@ -28,7 +28,7 @@ from kvstream.settings import RunSettings
 
 HEAD, QUESTION, BUDGET, LENGTH = 6, 5, 224, 560
 METHODS = [name for name, method in available().items() if method.evicts]
-SOME = ("infinipot", "h2o", "random")
+SOME = ("infinipot", "h2o")
 KINDS = ("gpt-neox", "gemma3", "qwen3.5", "falcon-h1", "gemma4")
 TEXT, ASKED = tokens(LENGTH), tokens(QUESTION, seed=2)
 
@@ -191,7 +191,11 @@ def test_attention_to_memory_is_what_the_step_itself_measures() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [*((name, "llama") for name in METHODS), *itertools.product(SOME, KINDS)],
+    [
+        *((name, "llama") for name in METHODS),
+        *itertools.product(SOME, KINDS),
+        *(pytest.param("random", kind, marks=pytest.mark.long) for kind in KINDS),
+    ],
 )
 def test_watching_changes_nothing(name: str, kind: str) -> None:
     """Every method that evicts, and every kind of layer, has all numbers."""
