@@ -20,7 +20,8 @@ from kvstream.session.session import Session
 FIRST_BIN = 1024
 """Tokens of the first bin of positions; each of the next ends at twice the one before."""
 BLOCK = 1024
-"""Tokens whose mean counts as one observation for the interval."""
+"""Tokens whose mean is one observation for the interval; the last one of a text has fewer, and
+counts for less."""
 
 
 def bins(tokens: int) -> list[tuple[int, int]]:
@@ -70,7 +71,8 @@ def rows(records: Sequence[Record]) -> list[Record]:
 def _row(group: list[Record]) -> Record:
     tokens = sum(r["tokens"] for r in group)
     loss = math.fsum(r["loss"] for r in group)
-    _, low, high = mean_interval([b for r in group for b in r["blocks"]])
+    blocks = [pair for r in group for pair in zip(r["blocks"], _sizes(r), strict=True)]
+    _, low, high = mean_interval([b for b, _ in blocks], weights=[size for _, size in blocks])
     by_start: dict[int, list[float]] = {}
     for part in (part for r in group for part in r["by_position"]):
         sums = by_start.setdefault(part["from"], [0, 0.0, 0])
@@ -93,6 +95,11 @@ def _row(group: list[Record]) -> Record:
     }
 
 
+def _sizes(record: Record) -> list[int]:
+    """Tokens of each block of a text."""
+    return [min(BLOCK, record["tokens"] - i) for i in range(0, record["tokens"], BLOCK)]
+
+
 def _against(group: list[Record], first: list[Record]) -> Record:
     """How much higher the perplexity is than the first case's, as a share, on the same tokens.
 
@@ -101,15 +108,16 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     """
     # By place: every case reads the same texts in the same order, and names can be alike.
     pairs = [
-        (number, a - b)
+        (number, a - b, size)
         for number, (r, other) in enumerate(zip(group, first, strict=False))
-        for a, b in zip(r["blocks"], other["blocks"], strict=True)
+        for a, b, size in zip(r["blocks"], other["blocks"], _sizes(r), strict=True)
     ]
     if group is first or not pairs:
         return {}
-    found = mean_interval([d for _, d in pairs], [number for number, _ in pairs])
+    texts, differences, sizes = zip(*pairs, strict=True)
+    found = mean_interval(differences, texts, sizes)
     names: tuple[str, ...] = ("change", "change_low", "change_high")
-    if len({number for number, _ in pairs}) < 2:
+    if len(set(texts)) < 2:
         names = names[:1]  # one text says nothing of others
     return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
 

@@ -14,6 +14,7 @@ from kvstream.errors import KvstreamError
 Record = dict[str, Any]
 CASE_KEYS = (
     "model", "method", "settings", "budget", "schedule", "chunk", "keep", "start", "chunk_size",
+    "budget_bytes",
 )  # fmt: skip
 """Fields of a record that distinguish the cases."""
 
@@ -61,6 +62,8 @@ class Records:
         self.reused = 0
         """Trials that did not have to be run."""
         self._cut_short = False
+        self._of_earlier: dict[str, str] = {}
+        """Whose data a record without a digest was taken to be of."""
         if path is None:
             return
         try:
@@ -80,8 +83,16 @@ class Records:
                 continue  # a line that a stopped run left unfinished, or not one of ours
 
     def find(self, trial: Trial) -> Record | None:
-        """The record of a trial; one without a digest of its data is of an earlier version."""
-        return self.known.get(trial.key + trial.content) or self.known.get(trial.key)
+        """The record of a trial.
+
+        One without a digest of its data is of an earlier version: it is the first's of trials that
+        differ in their data alone.
+        """
+        own = self.known.get(trial.key + trial.content)
+        if own is not None or trial.key not in self.known:
+            return own
+        first = self._of_earlier.setdefault(trial.key, trial.content)
+        return self.known[trial.key] if first == trial.content else None
 
     def add(self, key: str, record: Record) -> None:
         """Append a record; it is on disk when this returns."""

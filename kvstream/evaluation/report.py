@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvstream.evaluation.records import Record
+from kvstream.reporters import format as f
 
 LABEL = 14
 """Characters of a label that stay side by side, however narrow the terminal is."""
@@ -31,6 +32,8 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
     budgets = {r.get("budget") for r in rows}
     if len(budgets) > 1 and row.get("budget"):
         parts.append(count(row["budget"]))
+    if len({r.get("budget_bytes") for r in rows}) > 1 and row.get("budget_bytes"):
+        parts.append(f.size(row["budget_bytes"]))
     for key in ("schedule", "chunk", "keep", "start", "chunk_size", "reread"):
         if len({r.get(key) for r in rows}) > 1 and row.get(key) is not None:
             parts.append(f"{key} {row[key]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.evaluation.harness import ModelIdentity
-from kvstream.evaluation.records import Record, Trial
+from kvstream.evaluation.records import Record, Trial, digest
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
 from kvstream.session.session import Session
@@ -47,11 +48,12 @@ def text_trials(
         return run(Text(path, chunk.ids.tolist(), chunk.end), case)
 
     for path in paths:
-        size = Path(path).stat().st_size
+        data = Path(path).read_bytes()
+        size, content = len(data), digest(hashlib.sha256(data).hexdigest())
         for case in cases:
             identity: Record = {
                 "bench": bench, **facts.identity(), **case.identity(),
                 "text": Path(path).name, "size": size, "limit": limit, **more,
                 **case.seed(),
             }  # fmt: skip
-            yield Trial(identity, partial(measured, path, case))
+            yield Trial(identity, partial(measured, path, case), content=content)

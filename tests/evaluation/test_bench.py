@@ -18,12 +18,13 @@ from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
 from kvstream.evaluation.harness import PRECISION, ModelIdentity
-from kvstream.evaluation.intervals import wilson
+from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.retention import trials as retention
 from kvstream.evaluation.suites import ruler, running
 from kvstream.evaluation.sweep import Case, cases, labels, parse_settings
+from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
 
@@ -534,11 +535,82 @@ def test_perplexity_is_compared_text_by_text() -> None:
     assert "change" in alone[1]
     assert "change_low" not in alone[1], "one text says nothing of others"
     alike = [
-        {**record(method, text, more), "text": "chapter.txt", "blocks": blocks}
+        {
+            **record(method, text, more),
+            "text": "chapter.txt",
+            "blocks": blocks,
+            "tokens": len(blocks) * perplexity.BLOCK,
+        }
         for text, blocks in (("a", [3.0, 5.0]), ("b", [4.0]))
         for method, more in (("first", 0.0), ("other", worse))
     ]
     assert perplexity.rows(alike)[1]["change"] == 0  # texts of two folders, of one name
+
+
+def test_a_short_last_block_counts_for_its_tokens() -> None:
+    """The change is that of the perplexities, also where the end of a text says the opposite."""
+
+    def record(method: str, blocks: list[float], tail: int) -> dict[str, Any]:
+        tokens = (len(blocks) - 1) * perplexity.BLOCK + tail
+        loss = sum(blocks[:-1]) * perplexity.BLOCK + blocks[-1] * tail
+        return {
+            "method": method, "text": "a", "blocks": blocks, "tokens": tokens, "bytes": tokens,
+            "loss": loss, "by_position": [{"from": 0, "to": tokens, "loss": loss}],
+        }  # fmt: skip
+
+    first, other = perplexity.rows(
+        [record("first", [3.0, 3.2, 2.0], 10), record("other", [2.9, 3.1, 4.0], 10)]
+    )
+    assert other["change"] == pytest.approx(other["perplexity"] / first["perplexity"] - 1, abs=1e-4)
+    assert other["change"] < 0
+    for row in (first, other):
+        assert row["low"] < row["perplexity"] < row["high"]
+
+
+def test_a_weight_counts_like_as_many_values() -> None:
+    weighed = mean_interval([1.0, 4.0, 2.0], ["a", "b", "c"], [3, 1, 2])
+    several = mean_interval([1.0, 1.0, 1.0, 4.0, 2.0, 2.0], ["a", "a", "a", "b", "c", "c"])
+    assert weighed == pytest.approx(several)
+
+
+def test_records_of_texts_with_one_name_and_size_stay_apart(
+    session: Session, tmp_path: Path
+) -> None:
+    texts = []
+    for folder, words in (("one", "The mill is old. "), ("two", "A ship is late. ")):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "chapter.txt"
+        path.write_text((words * 40)[:500], encoding="utf-8")
+        texts.append(str(path))
+    assert len({Path(t).stat().st_size for t in texts}) == 1
+    base = RunSettings(Budget(tokens=320), "streaming")
+    ways = cases(base, methods=["streaming"], budgets=[base.budget])
+
+    def found(paths: list[str]) -> list[float]:
+        records = Records(tmp_path / "saved.jsonl")
+        return [r["loss"] for r in measure(perplexity.trials(session, paths, ways, 64), records)]
+
+    fresh = found(texts)
+    assert fresh[0] != fresh[1]
+    assert found(texts[::-1]) == fresh[::-1]
+    lines = (tmp_path / "saved.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) == 2
+    old = {k: v for k, v in json.loads(lines[0]).items() if k != "content"}
+    (tmp_path / "saved.jsonl").write_text(json.dumps({**old, "loss": 1.5}) + "\n", "utf-8")
+    assert found(texts) == [1.5, fresh[1]], "a record of an earlier version is of one text alone"
+
+
+def test_budgets_in_bytes_are_rows_of_their_own(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("The mill is old. " * 60, encoding="utf-8")
+    budgets = [Budget(bytes=1 << 20), Budget(bytes=2 << 20)]
+    ways = cases(RunSettings(method="streaming"), methods=["streaming"], budgets=budgets)
+    records = list(measure(perplexity.trials(session, [str(path)], ways, None), Records()))
+    rows = perplexity.rows(records)
+    assert [r["texts"] for r in rows] == [1, 1]
+    assert [report.case_label(r, rows) for r in rows] == [
+        "streaming, 1.0 MiB", "streaming, 2.0 MiB",
+    ]  # fmt: skip
 
 
 def test_perplexity_command(cli: Any, tmp_path: Path, tokenizer: Any) -> None:
