@@ -163,9 +163,10 @@ def _experts(file: GGUF) -> dict[str, Any]:
 
 def _rope(file: GGUF, path: Path) -> dict[str, Any]:
     """Rotary frequencies that are scaled. Raises ModelError for a scaling that is not known."""
-    kind = file.of_model("rope.scaling.type", "none")
     base = float(file.of_model("rope.freq_base", 10000.0))
-    factor = file.of_model("rope.scaling.factor") or 0.0
+    # As llama.cpp reads it: a factor alone is linear scaling, and it had another name once.
+    factor = file.of_model("rope.scaling.factor", file.of_model("rope.scale_linear")) or 0.0
+    kind = file.of_model("rope.scaling.type", "linear" if factor not in (0, 1) else "none")
     original = file.of_model("rope.scaling.original_context_length")
     scaled: dict[str, Any] = {}
     if file.architecture.startswith(("qwen35", "lfm2", "gpt-oss", "gemma4")):
@@ -190,11 +191,18 @@ def _rope(file: GGUF, path: Path) -> dict[str, Any]:
             "rope_type": "yarn",
             "factor": float(factor),
             "original_max_position_embeddings": length,
+            **{
+                name: float(value)
+                for name in ("beta_fast", "beta_slow")
+                if (value := file.of_model(f"rope.scaling.yarn_{name}")) is not None
+            },
         }
     elif kind not in ("none", "linear", "yarn", "longrope"):
         raise ModelError(
             f"{path} scales its rotary positions by {kind!r}, which kvstream does not know; {HUB}."
         )
+    if scaled.get("rope_type") != "longrope":
+        _refuse_factors(file, path)
     if file.architecture == "gemma3":
         near = float(file.of_model("rope.freq_base_swa", 10000.0))
         full = scaled or {"rope_type": "default"}
@@ -210,6 +218,26 @@ def _rope(file: GGUF, path: Path) -> dict[str, Any]:
     if scaled["rope_type"] == "longrope":
         more["original_max_position_embeddings"] = scaled["original_max_position_embeddings"]
     return {"rope_parameters": {**scaled, "rope_theta": base}, **more}
+
+
+ORDINARY = {
+    "attn_factor": (0.0, 1.0),
+    "yarn_ext_factor": (-1.0, 1.0),
+    "yarn_attn_factor": (1.0,),
+    "yarn_log_multiplier": (0.0,),
+}
+"""Values of a scaling's other fields that change nothing."""
+
+
+def _refuse_factors(file: GGUF, path: Path) -> None:
+    """Raises ModelError for a field of the scaling that changes what the model computes."""
+    for name, ordinary in ORDINARY.items():
+        value = file.of_model(f"rope.scaling.{name}")
+        if value is not None and float(value) not in ordinary:
+            raise ModelError(
+                f"{path} scales its rotary positions with {name} {float(value):g}, which kvstream "
+                f"does not know; {HUB}."
+            )
 
 
 def _by_frequency(file: GGUF, path: Path, base: float) -> dict[str, Any]:

@@ -75,6 +75,20 @@ SCALED = {
             "llama.rope.scaling.original_context_length": 512,
         },
     ),
+    "a factor alone": ({"rope_type": "linear", "factor": 2.0}, {"llama.rope.scaling.factor": 2.0}),
+    "its old name": ({"rope_type": "linear", "factor": 2.0}, {"llama.rope.scale_linear": 2.0}),
+    "yarn with its ramp": (
+        {**YARN, "beta_fast": 16.0, "beta_slow": 2.0},
+        {
+            "llama.rope.scaling.type": "yarn",
+            "llama.rope.scaling.factor": 4.0,
+            "llama.rope.scaling.original_context_length": 512,
+            "llama.rope.scaling.yarn_beta_fast": 16.0,
+            "llama.rope.scaling.yarn_beta_slow": 2.0,
+            "llama.rope.scaling.yarn_ext_factor": 1.0,
+            "llama.rope.scaling.attn_factor": 1.0,
+        },
+    ),
 }
 
 
@@ -265,6 +279,9 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     ),
     "with a scale that is not read": (
         {"keys": {"llama.attention.scale": 0.3}}, None, "sets attention.scale",
+    ),
+    "with scaled attention": (
+        {"keys": {"llama.rope.scaling.attn_factor": 1.2}}, None, "with attn_factor 1.2",
     ),
     "with an odd scaling": ({"keys": {"llama.rope.scaling.type": "su"}}, None, "by 'su'"),
 }  # fmt: skip
