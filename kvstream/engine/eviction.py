@@ -111,7 +111,16 @@ class Evictor:
         self.cache.rebase()
 
     def select(self, step: Step, keep: int) -> Tensor:
-        """What the method selects [G, K, keep]. Raises KvstreamError for another shape."""
+        """What the method selects [G, K, keep].
+
+        Raises KvstreamError for another shape, and where the attention that the method selects by
+        was lost: entries left in the middle of an answer that saw a part of memory.
+        """
+        if self.method.evidence().window_attention and step.window_attention is None:
+            raise KvstreamError(
+                f"{self.method.name} selects by attention that is no longer known: a long answer "
+                "took entries of this memory. Read the sources again, or ask for a shorter answer."
+            )
         chosen = self.method.select(step, keep)
         expected = (*step.origin.shape[:-1], keep)
         if chosen.shape != expected:

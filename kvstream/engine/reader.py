@@ -184,9 +184,12 @@ class Reader:
         it had to be compressed, what is left of it.
         """
         self.begin()
-        yield from self.decoder.answer(
-            question, choose, stop, max_tokens, may_compress=may_compress
-        )
+        try:
+            yield from self.decoder.answer(
+                question, choose, stop, max_tokens, may_compress=may_compress
+            )
+        finally:  # what is left of a memory that had to be compressed
+            self.schedule.held = tuple(s.held - len(self.head) for s in self.compressible)
 
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
         """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""

@@ -112,6 +112,8 @@ class LayerStore(CacheLayerMixin):
         """What `state` was before an answer changes it; entries that leave, leave here too."""
         self.window_attention: Tensor | None = None
         self.accumulated_attention: Tensor | None = None
+        self.waiting: tuple[Tensor | None, Tensor | None] = None, None
+        """What was measured of the entries before some were parked, in their order of then."""
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -130,19 +132,18 @@ class LayerStore(CacheLayerMixin):
             )
         self.keys[:, self.used : end] = key_states[0]
         self.values[:, self.used : end] = value_states[0]
-        if self.spec.kv_dtype == torch.float16 and self.spec.converts:
-            self._refuse_infinite(end)
+        if self.spec.converts:
+            self._refuse_infinite(self.keys[:, self.used : end], self.values[:, self.used : end])
         self.used = end
         return key_states, value_states
 
-    def _refuse_infinite(self, end: int) -> None:
-        """Raises ModelError where new entries, up to `end`, are beyond what float16 can store."""
-        for new in (self.keys[:, self.used : end], self.values[:, self.used : end]):
-            if bool(new.isinf().any()):
-                raise ModelError(
-                    f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
-                    "float16 can store; use --kv-dtype bfloat16."
-                )
+    def _refuse_infinite(self, *stored: Tensor) -> None:
+        """Raises ModelError where what is stored is beyond what float16 can hold."""
+        if self.spec.kv_dtype == torch.float16 and any(bool(t.isinf().any()) for t in stored):
+            raise ModelError(
+                f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
+                "float16 can store; use --kv-dtype bfloat16."
+            )
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.used + query_length, 0
@@ -211,6 +212,7 @@ class LayerStore(CacheLayerMixin):
         if self.rotated and self.spec.rotary is not None:
             turned = self.keys[:, self.unrotated : self.used]
             self.spec.rotary.unrotate(turned, base, turned)
+            self._refuse_infinite(turned)  # what fits as the model rotated it can be too large
         self.unrotated = self.used
 
     def keep(self, first: int, indices: Tensor) -> None:
@@ -244,6 +246,7 @@ class LayerStore(CacheLayerMixin):
         heads, m = indices.shape
         hidden = torch.ones(heads, self.used - first, dtype=torch.bool, device=indices.device)
         others = hidden.scatter_(-1, indices, False).nonzero()[:, 1].view(heads, -1)
+        self.waiting = self.window_attention, self.accumulated_attention
         self.parked = others.shape[1]
         self.used = self.unrotated = first + m
         places = slice(first, self.used), slice(self.capacity - self.parked, self.capacity)
@@ -258,6 +261,11 @@ class LayerStore(CacheLayerMixin):
         self._move(there[order], (slice(first, end),))
         self.used = self.unrotated = end
         self.parked = 0
+        # Where entries left in the middle of an answer, what was measured of them is of no use.
+        self.window_attention, self.accumulated_attention = (
+            t if t is not None and t.shape[-1] == end else None for t in self.waiting
+        )
+        self.waiting = None, None
 
     def _move(self, entries: Tensor, places: Sequence[slice]) -> None:
         """Write `entries` [K, n] of each head to `places`; a copy of one head at a time."""
@@ -471,7 +479,7 @@ class BoundedCache(Cache):
         held = [
             t
             for s in self.stores
-            for t in (s.window_attention, s.accumulated_attention, *s.aside.values())
+            for t in (s.window_attention, s.accumulated_attention, *s.waiting, *s.aside.values())
         ]
         held += self._scratch.values()
         return sum(t.nbytes for t in held if t is not None)

@@ -19,11 +19,11 @@ BEGINS = (0, 166, 333)
 JOINABLE = sorted(n for n, m in METHODS.items() if m.evicts and not m().head_tensors())
 
 
-def read(method: str, family: str = "llama") -> Reader:
+def read(method: str, family: str = "llama", *, catalyst: bool = True) -> Reader:
     reader = Reader(
         smallest(family), METHODS[method](), RunSettings(),
-        BudgetSplit(BUDGET, PROMPT_TOKENS, 5, 5, 20), tokens(PROMPT_TOKENS, 1), [tokens(5, 2)],
-        estimate=LENGTH,
+        BudgetSplit(BUDGET, PROMPT_TOKENS, 5 * catalyst, 5, 20), tokens(PROMPT_TOKENS, 1),
+        [tokens(5, 2)] * catalyst, estimate=LENGTH, extract=not catalyst,
     )  # fmt: skip
     text = tokens(LENGTH, seed=3)
     while reader.seen < LENGTH:
@@ -39,6 +39,38 @@ def entries(reader: Reader) -> list[torch.Tensor]:
         for s in reader.cache.stores
         for t in (s.keys, s.values, s.origin, *s.state.values())
     ]
+
+
+MEASURED = sorted(n for n in JOINABLE if METHODS[n]().evidence().window_attention)
+"""Methods that select by what the last pass measured."""
+
+
+@pytest.mark.parametrize("method", MEASURED)
+def test_what_was_measured_of_entries_comes_back_too(method: str) -> None:
+    reader = read(method, catalyst=False)
+    before = reader.rank(), cache_state(reader)
+    with reader.in_sight(BEGINS, [1, 0, 2], 1):
+        said(reader, 12)
+    after = reader.rank(), cache_state(reader)
+    for a, b in zip(before[0], after[0], strict=True):
+        assert torch.equal(a, b)
+    assert set(before[1][1]) == set(after[1][1]), "a saved memory has all that it had"
+    with reader.in_sight(BEGINS, [1, 0, 2], 3):  # this answer takes entries of memory
+        said(reader, 120, may_compress=True)
+    with pytest.raises(KvstreamError, match="a long answer took entries"):
+        reader.rank()
+
+
+@pytest.mark.parametrize("method", JOINABLE)
+def test_the_schedule_knows_what_a_long_answer_left(method: str) -> None:
+    reader = read(method)
+    said(reader, 120, may_compress=True)
+    held = tuple(s.used - PROMPT_TOKENS for s in reader.compressible)
+    assert max(held) < LENGTH
+    assert reader.schedule.held == held
+    with reader.in_sight(BEGINS, [1, 0, 2], 1):
+        said(reader, 80, may_compress=True)
+    assert reader.schedule.held == tuple(s.used - PROMPT_TOKENS for s in reader.compressible)
 
 
 def said(reader: Reader, count: int, *, may_compress: bool = False) -> list[int]:

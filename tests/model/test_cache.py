@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import bounded, tokens
 
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, ModelError
 from kvstream.methods.base import EntryTensor, HeadTensor
 from kvstream.model import hook
 from kvstream.model.attention import AttentionRequest
@@ -172,6 +172,18 @@ def test_cutting_back_restores_what_was_there() -> None:
     cache.cut(ends)
     assert [(s.used, s.unrotated) for s in cache.stores] == [(20, 20)] * 3
     assert cache.base == 20
+
+
+def test_a_key_too_large_without_its_rotation_is_refused() -> None:
+    """60,000 in both dimensions of a pair is 84,853 in one of them after a turn by 45 degrees."""
+    rotary = bounded("llama").new_cache(8).stores[0].spec.rotary
+    assert rotary is not None
+    half = spec(key_dim=16, value_dim=16, dtype=torch.float16, rotary=rotary)
+    store = LayerStore(half, 32, [], [])
+    large = torch.full((1, 2, 20, 16), 60_000.0, dtype=torch.float16)
+    store.update(large, large)
+    with pytest.raises(ModelError, match="beyond 65,504"):
+        store.settle(0)
 
 
 def test_a_store_has_the_size_it_was_made_with() -> None:
