@@ -108,6 +108,10 @@ class Checkpoint:
         unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
         run = {"thin": fresh["run"]["thin"], **saved["run"]}
         then = {**saved, "model": {**unsaid, **saved["model"]}, "run": run}
+        if saved["method"].get("trained") is None and "trained" in saved["method"]:
+            # Nor had scorers a fingerprint, as a gate has; with neither, both are None.
+            own = None if memory.reader.evictor.compressive_memory else fresh["method"]["trained"]
+            then["method"] = {**saved["method"], "trained": own}
         for name in SAME:
             if fresh[name] != then.get(name):
                 raise UsageError(

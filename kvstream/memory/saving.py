@@ -298,10 +298,12 @@ def recall(
         )  # fmt: skip
         reader = plan.reader(model, run, state["reader"]["planned"])
         made, here = state["method"].get("trained"), _trained(reader)
-        if made != here:
+        # Earlier versions took no fingerprint of scorers.
+        if made != here and not (made is None and reader.evictor.compressive_memory is None):
+            what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
             raise ModelError(
-                f"{kind.path} was made by {run.method} with another gate (fingerprint {made}) than "
-                f"the present one ({here}); restore that gate, or read the sources again."
+                f"{kind.path} was made by {run.method} with {what} (fingerprint {made}) than "
+                f"the present ({here}); restore what made it, or read the sources again."
             )
         trace = _trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
@@ -338,7 +340,8 @@ def _check_sizes(
 def _trained(reader: Reader) -> str | None:
     """The fingerprint of what its method has learned for the model."""
     memory = reader.evictor.compressive_memory
-    return None if memory is None else fingerprint(memory.trained)
+    learned = reader.evictor.learned if memory is None else memory.trained
+    return None if learned is None else fingerprint(learned)
 
 
 def restored(kind: Kind, memory: Memory) -> None:

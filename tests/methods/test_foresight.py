@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,24 @@ def test_rows_that_stand_for_no_token_part_what_they_lie_between() -> None:
     real = torch.tensor([1.0, 1, 1, 1, 0, 1, 1, 1, 1])
     apart = torch.cat((scorer(keys[:, :4]), scorer(keys[:, 5:])))
     torch.testing.assert_close(scorer(keys, real)[real.bool()], apart)
+
+
+def test_a_memory_is_read_with_the_scorers_that_made_it(
+    pocket: Session, write_story: Any, cli: Any, tmp_path: Path
+) -> None:
+    story, memory = write_story(tokens=900, seed=3, facts=2), tmp_path / "m.kvs"
+    scorers, file = load_scorers(pocket.model.facts), tmp_path / "scorers.safetensors"
+    save_scorers(scorers, file)
+    use = ("--method", "foresight", "--set", f"foresight.scorers={file}", "--budget", "400")
+    ran = cli("remember", str(story), "-o", str(memory), *use)
+    assert ran.code == 0, ran.stderr
+    ask = ("ask", "--memory", str(memory), "Who?", "--max-tokens", "3")
+    assert cli(*ask).code == 0
+    next(scorers.parameters()).data.add_(0.1)
+    save_scorers(scorers, file)
+    refused = cli(*ask)
+    assert refused.code != 0
+    assert "other scorers" in refused.stderr
 
 
 def test_all_heads_keep_the_same_tokens_with_the_scores_they_came_with() -> None:
