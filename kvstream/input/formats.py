@@ -113,12 +113,48 @@ def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], by
     elif kind == "xz":
         reader = lzma.LZMAFile(stream)  # noqa: SIM115 -- ends with its stream
     elif kind == "zstd":
-        reader = _zstd(name).stream_reader(head, read_across_frames=True)
+        return Unzstd(head, _zstd(name)).read
     else:
         head.may_pause = True
         return head.read
     read: Callable[[int], bytes] = getattr(reader, "read1", reader.read)
     return read
+
+
+class Unzstd:
+    """Unpacks zstd frames one after the other, and knows whether the last one is complete.
+
+    The library's own reader does not: it takes a stream that is cut short for one that ends.
+    """
+
+    PIECE = 64
+    """Packed bytes at once. A block of 128 KiB takes four bytes at least, so they unpack to a few
+    MiB at most."""
+
+    def __init__(self, head: PeekedStream, library: Any) -> None:
+        self._head, self._library = head, library
+        self._frame = library.decompressobj()
+        self._open = False
+        """The last frame is not complete."""
+        self._packed = self._ready = b""
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; b"" at the end. Raises EOFError where the last frame is cut."""
+        while not self._ready:
+            if not self._packed:
+                self._packed = self._head.read(SNIFF) or b""
+            if not self._packed:
+                if self._open:
+                    raise EOFError
+                return b""
+            piece, self._packed = self._packed[: self.PIECE], self._packed[self.PIECE :]
+            self._ready = self._frame.decompress(piece)
+            self._open = not self._frame.eof
+            if self._frame.eof:
+                self._packed = self._frame.unused_data + self._packed
+                self._frame = self._library.decompressobj()
+        out, self._ready = self._ready[:size], self._ready[size:]
+        return out
 
 
 def damage_errors() -> tuple[type[BaseException], ...]:

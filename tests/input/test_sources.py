@@ -99,6 +99,29 @@ def test_zstd(tmp_path: Path) -> None:
     assert text_of(open_sources([str(path)])) == "hello " * 1000
 
 
+def test_zstd_frames_one_after_the_other(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    skipped = b"\x52\x2a\x4d\x18\x03\0\0\0xyz"  # a frame of something else
+    path, large = tmp_path / "a", b"0" * 3_000_000
+    frames = [zstandard.compress(b"one\n"), skipped, zstandard.compress(large), skipped]
+    path.write_bytes(b"".join(frames))
+    assert text_of(open_sources([str(path)])) == "one\n" + large.decode()
+
+
+@pytest.mark.parametrize("missing", [1, 3, 1000])
+def test_a_zstd_file_that_is_cut_short_is_told(missing: int, tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    text = " ".join(map(str, np.random.default_rng(0).integers(0, 10**6, 50_000)))
+    first, path = zstandard.compress(b"one\n"), tmp_path / "a.zst"
+    path.write_bytes(first + zstandard.compress(text.encode())[:-missing])
+    sources = open_sources([str(path)])
+    assert f"one\n{text}".startswith(text_of(sources))
+    assert "ends in the middle of its zstd data" in sources.warnings[0]
+    with pytest.raises(SourceError, match="damaged"):
+        path.write_bytes(first + b"nothing that zstd packs")
+        text_of(open_sources([str(path)]))
+
+
 def test_zstd_without_the_library_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
