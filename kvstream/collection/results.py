@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,9 @@ def check_folder(folder: Path) -> None:
     """Make the folder of the results. Raises KvstreamError where nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        whole(folder / "probe", lambda path: path.touch()).unlink()
+        handle, probe = tempfile.mkstemp(prefix=".probe.", suffix=PART, dir=folder)
+        os.close(handle)
+        os.unlink(probe)
     except FileExistsError:
         raise KvstreamError(f"{folder} is a file; name a folder with -o for --each.") from None
     except OSError as error:

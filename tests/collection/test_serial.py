@@ -190,6 +190,10 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(KvstreamError, match="is a file"):
         results.check_folder(tmp_path / "file")
+    (tmp_path / "probe").write_text("mine")
+    results.check_folder(tmp_path)
+    assert (tmp_path / "probe").read_text() == "mine"
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "probe"}
 
 
 def test_what_is_half_written_goes_when_it_is_whole(tmp_path: Path) -> None:
