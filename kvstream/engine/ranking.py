@@ -9,6 +9,9 @@ from kvstream.engine.prefill import Prefill
 from kvstream.errors import BudgetError
 from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 
+LEAST = 64
+"""Tokens that are ranked at least: a share of a few sentences would be a word or two."""
+
 
 def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
     """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
@@ -30,14 +33,15 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     if catalyst:
         with cache.passing():
             model.forward(catalyst, cache, prefill.request(0, True))
-    first = evictor.first_candidate
+    # The first tokens stay by rule from the first eviction on; before it they count as others do.
+    first = evictor.prompt if evictor.sinks is None else evictor.first_candidate
     chosen = []
     drawn = evictor.generator.get_state()
     groups = evictor.groups({s: s.used for s in evictor.layers})
     parts = [(group, slice(first, group[0].used)) for group in groups]
     for group, part, step in evictor.views(parts, 0, None):
         candidates = part.stop - first
-        keep = max(1, int(share * candidates))
+        keep = max(min(candidates, LEAST), int(share * candidates))
         if evictor.method.evicts and keep < candidates:
             kept = evictor.select(step, keep).to(step.origin.device)
             chosen.append(step.origin.gather(-1, kept).flatten().cpu())

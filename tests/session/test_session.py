@@ -136,17 +136,24 @@ def test_a_long_answer_stays_in_the_budget(session: Session, story: Path) -> Non
     assert r.generated > 0
 
 
-def test_a_text_of_sinks_alone_has_nothing_to_extract(session: Session, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lines",
+    [["Hi."], ["Bob owns a red boat."], ["The cat sat.", "Bob owns a boat.", "Ann has a dog."]],
+)
+def test_all_of_a_short_text_is_extracted(
+    lines: list[str], session: Session, tmp_path: Path
+) -> None:
     short = tmp_path / "short.txt"
-    short.write_text("Hi.", encoding="utf-8")
+    short.write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = RunSettings(budget=Budget(tokens=512))
     events = run(
         session, short, settings, questions=(), command="summarize", extract=True, passages=5
     )
     r = result(events)
-    assert (r.evicted, r.answer) == (0, "")
+    assert r.evicted == 0
+    assert r.answer.splitlines() == [f"{n}: {line}" for n, line in enumerate(lines, 1)]
     told = [event.message for event in events if isinstance(event, Notice) and event.note]
-    assert told == ["Extracted 0 of at most 5 passages: memory holds no others."]
+    assert told == [f"Extracted {len(lines)} of at most 5 passages: memory holds no others."]
 
 
 def test_extracted_passages_are_sentences_of_the_text(session: Session, story: Path) -> None:
