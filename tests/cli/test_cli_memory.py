@@ -326,6 +326,15 @@ def test_no_memory_of_a_folder_is_written_over_by_what_reads_it(
         assert (tmp_path / name).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "options", [("--method", "window"), ("--budget", "64k"), ("--preset", "paper")]
+)
+def test_what_files_fix_is_refused_for_a_folder(cli, memory: str, options) -> None:
+    ran = cli("ask", "--memory", str(Path(memory).parent), "Who?", *options)
+    assert ran.code == 2, ran.stderr
+    assert f"{options[0]} is fixed in a memory file" in ran.stderr
+
+
 def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     """`ask`, `merge` and the others load it where it is, unless another one is named."""
     from transformers import LlamaConfig, LlamaForCausalLM

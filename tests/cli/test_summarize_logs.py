@@ -238,6 +238,54 @@ def test_following_ends_with_the_time_since_which_nothing_came(log) -> None:
     assert re.fullmatch(r"Stopped following\. No new lines since \d\d:\d\d:\d\d\.\n", err)
 
 
+def test_an_empty_log_is_followed(tmp_path) -> None:
+    log = tmp_path / "new.log"
+    log.touch()
+    with following(str(log), "--every", "1s") as ran:
+        try:
+            time.sleep(1)
+            with log.open("a") as file:
+                file.write("2024-05-01 12:01:00 FATAL shop: burned down\n")
+            assert ran.stdout is not None
+            assert ran.stdout.readline().startswith("1 line, ")
+        finally:
+            ran.terminate()
+            ran.communicate(timeout=30)
+    assert ran.returncode in (0, 143)
+
+
+def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
+    command = [sys.executable, "-m", "kvstream", "summarize", "--every", "1s"]
+    lines = "".join(f"2024-05-01 12:01:0{i} ERROR shop: on fire\n" for i in range(2))
+    with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-2, text=True) as ran:
+        try:
+            assert ran.stdin is not None
+            assert ran.stdout is not None
+            ran.stdin.write(lines)
+            ran.stdin.flush()
+            seen = ran.stdout.readline()
+            assert seen.startswith("2 lines, "), seen
+        finally:
+            ran.terminate()
+            ran.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--as", "log", "--budget", "1k"),
+        ("--as", "log", "--stats", "s.json"),
+        ("--as", "log", "--shards", "2"),
+        ("--each", "--width", "50"),
+    ],
+)
+def test_what_a_page_has_no_use_for_is_refused(options, log, cli) -> None:
+    done = cli("summarize", log, *options)
+    assert done.code == 2
+    assert f"{options[-2]} has " in done.stderr
+    assert done.stdout == ""
+
+
 def test_quiet_following_says_nothing(log) -> None:
     with following(log, "-q", "--every", "1s") as ran:
         try:

@@ -73,6 +73,10 @@ def command(
             "summarize uses one method, but --method names several; name one.", ctx
         )
     options = summarizing(options)
+    if kind == "log":
+        logs.refuse_reading(ctx)
+    if width is not None and each is not None:
+        raise click.UsageError("--width has an effect only on the page of a log.", ctx)
     if each is not None:
         from kvstream.cli.shared.each import read_each
 
@@ -82,7 +86,7 @@ def command(
             )
         return read_each(ctx, "summarize", sources, (), options, each)
     paths = sources_or_usage(ctx, sources)
-    if shards is None and logs.is_log(ctx, paths, kind, text=options.text):
+    if shards is None and logs.is_log(ctx, paths, kind, text=options.text, follow=follow):
         return logs.summarize(
             paths,
             options,

@@ -51,6 +51,8 @@ NARROWEST = 40
 """Columns that a page has at least."""
 ENOUGH = 4
 """Lines of a slow pipe by which it is recognized."""
+IDLE_SECONDS = 1.0
+"""A pipe that gives nothing for so long is recognized by fewer lines, if a log has such lines."""
 _OF_MODEL = frozenset(
     (
         "method",
@@ -87,7 +89,20 @@ def open_sources(paths: Sequence[str | Source], *, text: bool = False) -> Any:
     return open_sources(list(paths), plain=text)
 
 
-def is_log(ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool) -> bool:
+def refuse_reading(ctx: click.Context) -> None:
+    """Options of a reading by a model, with --as log. Raises UsageError."""
+    for name in sorted((*_OF_MODEL, "shards")):
+        if typed(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} has no effect with --as log, which uses no memory; leave {option} out.",
+                ctx,
+            )
+
+
+def is_log(
+    ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool, follow: bool = False
+) -> bool:
     """Whether the sources are to be summarized as logs."""
     if kind != "auto":
         return kind == "log"
@@ -95,6 +110,8 @@ def is_log(ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool) -
         return False
     if typed(ctx, "model") and ctx.params.get("model") == POCKET:
         return False
+    if follow and all(map(_is_empty, paths)):
+        return True  # what will come is not known, and most files that grow are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
     if first == "-":
         return looks_like_log(_head_of_stdin(text=text).splitlines())
@@ -320,13 +337,19 @@ def _head(sources: Any) -> str:
 
 def _head_of_stdin(*, text: bool) -> str:
     """The first characters of standard input, which stays as it was for whoever reads it next."""
-    source = InterruptibleInput(lambda: False)
-    data = b""
+    data, last = b"", time.monotonic()
+
+    def clear() -> bool:
+        """Whether an idle pipe has given enough to see that it is a log."""
+        idle = time.monotonic() > last + IDLE_SECONDS
+        return idle and looks_like_log(data.decode("utf-8", "replace").splitlines())
+
+    source = InterruptibleInput(lambda: False, due=clear)
     while len(data) < HEAD and data.count(b"\n") < ENOUGH:
         piece = source.read(HEAD - len(data))
         if not piece:
             break
-        data += piece
+        data, last = data + piece, time.monotonic()
     from kvstream.api.sources import Source
 
     InterruptibleInput.returned = sys.stdin, data

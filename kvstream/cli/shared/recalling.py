@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from kvstream.cli.shared.running import (
     prepared,
     settled,
 )
-from kvstream.errors import UsageError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Notice
 from kvstream.reporters import Reporter
 from kvstream.reporters.answer import AnswerWriter
@@ -49,7 +49,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     refuse_reading(ctx)
     early.check(options)
     if path.is_dir():
-        return ask_folder(path, questions, options)
+        return ask_folder(ctx, path, questions, options)
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
@@ -69,7 +69,9 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     return code
 
 
-def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) -> int:
+def ask_folder(
+    ctx: click.Context, folder: Path, questions: Sequence[str], options: ReadingOptions
+) -> int:
     """Answer from the memory files of a folder that a question is about; returns the exit code."""
     from kvstream.api.memories import memory_files, models_of
 
@@ -78,6 +80,7 @@ def ask_folder(folder: Path, questions: Sequence[str], options: ReadingOptions) 
     files = memory_files(folder)
     for file in files:
         check_files(options, memory=file)
+    _refuse_fixed(ctx, files)
     found_models = models_of(files)
     if found_models is not None:
         options = _of_models(*found_models, folder, options)
@@ -202,6 +205,24 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOption
             raise UsageError(
                 f"{file.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
                 f"leave {option} out, or read the sources again."
+            )
+
+
+def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
+    """What memory files fix cannot be typed for all files of a folder. Raises UsageError."""
+    from kvstream.api.files import inspect
+
+    fixed: set[str] = set()
+    for path in files:
+        with suppress(KvstreamError):  # a broken file is told of when it is ranked
+            fixed = {"preset", *inspect(path).options}
+            break  # all have options of the same names
+    for name in sorted(fixed):
+        if typed(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is fixed in a memory file when it is made; leave {option} out, or read "
+                "the sources again."
             )
 
 
