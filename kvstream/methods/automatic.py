@@ -20,15 +20,15 @@ Chooses infinipot, foresight or keydiff (the default).
 
 infinipot keeps what a question or the instruction of a summary attends to, so kvstream uses it
 if it knows one of them before it reads. If questions come later, foresight keeps what a small
-network expects questions to ask for; the package has this network for pocket. For other models,
+network expects questions to ask for; the package has this network for pocket alone. Otherwise
 keydiff keeps the keys least similar to the others. --set for one of these methods chooses that
 method, and --preset chooses infinipot.
 
   what kvstream knows before it reads        method      settings
   a question, or that it summarizes          infinipot   its defaults
   no question (remember without -Q, chat):
-    the model is pocket                      foresight   its defaults
-    another model                            keydiff     pool=15"""
+    pocket alone reads                       foresight   its defaults
+    another model, or two models             keydiff     pool=15"""
 
 
 def chosen(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -19,6 +20,19 @@ from kvstream.model.fingerprint import fingerprint
 from kvstream.model.recurrent import StateSpec
 
 HEAD_BLOCK = 256
+
+
+def holding(model: nn.Module, cache: Any) -> dict[str, Any]:
+    """The argument that hands `cache` to a model's forward pass.
+
+    transformers calls it ``cache`` from 5.24 on; models with code of their own have the old name.
+    """
+    return {_cache_name(type(model).forward): cache}
+
+
+@lru_cache
+def _cache_name(forward: Callable[..., Any]) -> str:
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 @dataclass
@@ -140,7 +154,7 @@ class BoundedModel:
         run = self.model.base_model if self.head_is_plain else self.model
         with hook.running(cache):
             out = run(
-                input_ids=inputs, position_ids=positions, past_key_values=cache, use_cache=True
+                input_ids=inputs, position_ids=positions, use_cache=True, **holding(run, cache)
             )
         cache.note_peak()
         return (out.last_hidden_state if self.head_is_plain else out.logits)[0]

@@ -22,7 +22,7 @@ from transformers.cache_utils import (
 
 from kvstream.errors import UnsupportedModelError
 from kvstream.model import hook
-from kvstream.model.bounded import BoundedModel, runs_on
+from kvstream.model.bounded import BoundedModel, holding, runs_on
 from kvstream.model.cache import LayerSpec
 from kvstream.model.recurrent import StateSpec, spec_of
 from kvstream.model.rotary import Rotary, RotaryRecorder
@@ -251,7 +251,7 @@ def _record(
     try:
         with torch.inference_mode(), hook.running(None) as met:
             out = model(
-                input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
+                input_ids=ids, position_ids=positions, use_cache=True, **holding(model, cache)
             )
     except UnsupportedModelError:
         raise

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, DummyLayer
 from kvstream.methods.tools.gates import Gate
 from kvstream.model import hook
 from kvstream.model.attention import Shape, reference
-from kvstream.model.bounded import BoundedModel
+from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import BoundedCache, in_place
 from kvstream.model.recurrent import StateStore
 
@@ -136,8 +136,8 @@ def peek(
     stand_in = _Peek(cache, mix)
     with _peeking_at(model, stand_in):
         out = model.model(
-            input_ids=inputs, position_ids=positions, past_key_values=stand_in, use_cache=True,
-            logits_to_keep=rows,
+            input_ids=inputs, position_ids=positions, use_cache=True, logits_to_keep=rows,
+            **holding(model.model, stand_in),
         )  # fmt: skip
     logits: Tensor = out.logits[0]
     return logits

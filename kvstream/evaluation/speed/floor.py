@@ -21,7 +21,7 @@ from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.timing import Stopwatch, answer
 from kvstream.model import hook
 from kvstream.model.attention import Shape, attend
-from kvstream.model.bounded import BoundedModel
+from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import in_place
 from kvstream.model.recurrent import StateStore
 
@@ -142,7 +142,8 @@ def read_floor(
         first = layers[0].used
         positions = torch.arange(first, first + part.shape[1], device=model.device)[None]
         run = model.model.base_model if model.head_is_plain else model.model
-        out = run(input_ids=part, position_ids=positions, past_key_values=cache, use_cache=True)
+        passed = holding(run, cache)
+        out = run(input_ids=part, position_ids=positions, use_cache=True, **passed)
         return (out.last_hidden_state if model.head_is_plain else out.logits)[0]
 
     def logits(more: Sequence[int]) -> Tensor:

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.floor import FLOOR, SDPA, attention, beside_states, held_bytes
 from kvstream.evaluation.speed.timing import Stopwatch, answer
-from kvstream.model.bounded import BoundedModel
+from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import LayerSpec
 
 SINKS = 4
@@ -34,7 +34,8 @@ def read_plain(
     cache = DynamicCache(config=model.model.config)
 
     def logits(part: Tensor) -> Tensor:
-        out = model.model(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        passed = holding(model.model, cache)
+        out = model.model(input_ids=part, use_cache=True, logits_to_keep=1, **passed)
         return out.logits[0, -1]
 
     text = torch.tensor([list(ids)], device=model.device)
@@ -125,8 +126,8 @@ def read_token_by_token(
         out = model.model(
             input_ids=torch.tensor([[token]], device=model.device),
             position_ids=place,
-            past_key_values=cache,
             use_cache=True,
+            **holding(model.model, cache),
         )
         return out.logits[0, -1]
 
