@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
@@ -74,6 +75,7 @@ class Server(uvicorn.Server):
         """The first signal ends in good order, the second at once."""
         if self.should_exit:
             log.info("Ending at once.")
+            logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
             self.force_exit = True
             self.service.worker.stop()
         else:
@@ -97,6 +99,13 @@ class Server(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Requests that end because the server ends at once are no errors of it."""
+    cancelled = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    # That of the start and the end of the server is logged as the text of its traceback.
+    return not cancelled and asyncio.CancelledError.__name__ not in record.getMessage()
 
 
 def listen(settings: ServerSettings) -> socket.socket:
