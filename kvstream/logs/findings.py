@@ -551,8 +551,8 @@ def _silence(
     series: Series, log: LogSummary, order: list[int]
 ) -> tuple[int, int | None, float] | None:
     """The longest silence that is improbable: its beginning, its end, lines that were expected."""
-    if series.count < 20 or len(order) < 8:
-        return None
+    if series.count < 20 or len(order) < 8 or not series.buckets:
+        return None  # or its lines came before any time
     places = [i for i, b in enumerate(order) if b in series.buckets]
     span = places[-1] - places[0] + 1
     if span < 4 or len(places) < 0.6 * span:

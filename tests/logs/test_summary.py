@@ -93,6 +93,13 @@ def test_a_service_that_goes_silent_is_told() -> None:
     assert any(n.startswith("silent since") for n in notes)
 
 
+def test_many_lines_before_the_first_time_are_no_silence() -> None:
+    lines = [f"loading plugin p{i} from cache" for i in range(25)]
+    log = read([*lines, *(at(i, f"INFO app: request {i} served") for i in range(100))])
+    assert "loading plugin <*> from cache" in page(log)
+    assert not [n for f in report(log).findings for n in f.notes if "silent" in n]
+
+
 def months(rng: random.Random, days: int = 60) -> list[tuple[float, str]]:
     """Quiet weeks of two services, in which one takes longer on a single day."""
     lines = []
