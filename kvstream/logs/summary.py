@@ -72,6 +72,8 @@ def _add(means: dict[int, list[float]], more: Iterable[tuple[int, list[float]]])
 
 def _reader(message: str, words: tuple[str, ...], values: list[str]) -> ValueReader | None:
     """A reader of such lines, if it reads the values of this one."""
+    if WILDCARD in message:  # it would be taken for the mark of a value
+        return None
     reader = ValueReader(message, words)
     return reader if reader.read(message) == values else None
 

@@ -254,6 +254,14 @@ def test_frequent_values_are_named() -> None:
     assert "state = 6 (~7" in page(log), "not all lines were looked at"
 
 
+@pytest.mark.parametrize("rule", ["rule <*>", "rule=<*>", "<*> 7", "<*><*>", "a<*>b"])
+def test_the_mark_of_a_value_may_stand_in_the_log(rule: str) -> None:
+    log = read([at(i, f"INFO acl: {rule} took {i % 5 + 1} ms") for i in range(400)])
+    assert (log.lines, log.levels["info"]) == (400, 400)
+    assert "acl:" in page(log)
+    assert balanced(log)
+
+
 def test_shares_of_all_lines_are_no_estimates() -> None:
     for count, text in ((16, "(25%)"), (40, "(~28%)")):
         log = read([at(i, f"WARN a: state {i % 4}") for i in range(count)])
