@@ -91,6 +91,8 @@ _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
 _ACCESS = _PATTERNS[1]
 _GLOG = _PATTERNS[8]
+_LEAP_YEAR = 1972
+"""A year that has a 29th of February."""
 _SECONDS = 4096
 """Beginnings of lines whose time is kept."""
 _LENGTHS = 4
@@ -190,14 +192,14 @@ class LineParser:
 
     Times are seconds since 1970. A zone that the line names is taken into account; without one
     the clock is that of the log. A stamp without a year gets one so that the log runs on from
-    December into January.
+    December into January, and that its first February has 29 days.
     """
 
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
         self._begun: dict[str, tuple[float, str, re.Pattern[str]]] = {}
         self._lengths: list[int] = []
-        self._year = 1970
+        self._first_year = self._year = _LEAP_YEAR
         self._month = 0
         self.dated = True
         """Whether the stamps name a year."""
@@ -280,23 +282,29 @@ class LineParser:
         parts = match.groupdict()
         if parts.get("h") is None:  # an epoch
             return float(parts["stamp"])
-        year = int(parts.get("y") or 0)
+        year = _year_of(parts.get("y"))
         named = parts.get("mo") or "1"
         month = _MONTHS.get(named) or int(named)
         day = int(parts.get("d") or 1)
         hour, minute, second = int(parts["h"]), int(parts["mi"]), int(parts["s"])
-        if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 62):
+        days = calendar.monthrange(year or _LEAP_YEAR, month)[1]
+        if not (1 <= day <= days and hour < 24 and minute < 60 and second < 62):
             raise ValueError(parts["stamp"])
-        if not year:
+        if year is None:
             self.dated = False
-            if self._month - month >= 10:
-                self._year += 1
-            elif month - self._month >= 10 and self._year > 1970 and self._month:
-                self._year -= 1  # lines of two sources around a new year
-            self._month, year = month, self._year
-        elif year < 100:
-            year += 2000
+            year = self._likely_year(month)
         return float(calendar.timegm((year, month, day, hour, minute, second)))
+
+    def _likely_year(self, month: int) -> int:
+        """The year of a stamp without one. A February 29 in a year that has none is a March 1."""
+        if not self._month:
+            self._first_year = self._year = _LEAP_YEAR if month <= 2 else _LEAP_YEAR - 1
+        elif self._month - month >= 10:
+            self._year += 1
+        elif month - self._month >= 10 and self._year > self._first_year:
+            self._year -= 1  # lines of two sources around a new year
+        self._month = month
+        return self._year
 
     def _time_of(self, value: Any) -> float | None:
         """Seconds of a value under a key of times; None for what is no time, such as infinity."""
@@ -346,6 +354,18 @@ class LineParser:
             return None, line
         record = {k: v.strip('"') for k, v in _PAIR.findall(line[:4000])}
         return self._record(record)
+
+
+def _year_of(digits: str | None) -> int | None:
+    """The year of a stamp, None without one."""
+    if not digits:
+        return None
+    year = int(digits)
+    if len(digits) == 2:
+        return 2000 + year
+    if year <= 1:  # so Go and .NET write a time that was never set
+        raise ValueError(digits)
+    return year
 
 
 def _seconds_of(number: float) -> float | None:

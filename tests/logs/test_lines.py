@@ -61,7 +61,69 @@ def test_a_time_without_a_year_runs_on_over_new_year() -> None:
     assert not parser.dated
 
 
-@pytest.mark.parametrize("line", ["2024-13-45 12:00:00 x", "99:99:99 x", "{broken json", "{}", "="])
+def utc(line: str, parser: LineParser | None = None) -> str:
+    seconds = (parser or LineParser()).parse(line)[0]
+    assert seconds is not None
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+@pytest.mark.parametrize(
+    "before", [[], ["Jan 31"], ["Feb  1"], ["Dec 31"], ["Mar  1", "Dec  9", "Jan  2"]]
+)
+def test_february_has_29_days_in_a_log_without_years(before: list[str]) -> None:
+    parser = LineParser()
+    days = [*before, "Feb 28", "Feb 29", "Mar  1"]
+    found = [utc(f"{day} 12:00:00 host cron[1]: a", parser) for day in days]
+    assert [day[5:10] for day in found[-3:]] == ["02-28", "02-29", "03-01"]
+    assert found == sorted(found)
+
+
+def test_two_sources_around_a_new_year_keep_their_years() -> None:
+    parser = LineParser()
+    stamps = ["Dec 31 23:59:58", "Jan  1 00:00:01", "Dec 31 23:59:59", "Jan  1 00:00:02"]
+    times = [parser.parse(f"{stamp} host cron[1]: a")[0] or 0 for stamp in stamps]
+    assert [t - times[0] for t in times] == [0, 3, 1, 4]
+
+
+def test_a_second_february_without_a_29th_day_keeps_its_lines_in_order() -> None:
+    parser = LineParser()
+    for month in "Feb", "Jun", "Dec", "Jan":
+        parser.parse(f"{month} 28 12:00:00 host cron[1]: a")
+    assert utc("Feb 29 12:00:00 host cron[1]: b", parser) == "1973-03-01 12:00:00"
+
+
+@pytest.mark.parametrize(
+    ("line", "date"),
+    [
+        ("00/06/09 12:00:00 INFO a: x", "2000-06-09"),
+        ("99/06/09 12:00:00 INFO a: x", "2099-06-09"),
+        ("2024-02-29 12:00:00 x", "2024-02-29"),
+    ],
+)
+def test_dates(line: str, date: str) -> None:
+    assert utc(line) == f"{date} 12:00:00"
+
+
+def test_years_of_four_digits_are_as_they_are_written() -> None:
+    assert LineParser().parse("0099-06-09 12:00:00 x")[0] == calendar.timegm((99, 6, 9, 12, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2024-13-45 12:00:00 x",
+        "2023-02-29 12:00:00 x",
+        "2024-06-31 12:00:00 x",
+        "Jun 31 12:00:00 host cron[1]: x",
+        "0000-01-01 00:00:00 x",
+        "0001-01-01T00:00:00Z x",
+        '{"time": "0001-01-01T00:00:00Z"}',
+        "99:99:99 x",
+        "{broken json",
+        "{}",
+        "=",
+    ],
+)
 def test_what_is_no_time_is_none(line: str) -> None:
     assert LineParser().parse(line)[0] is None
 
