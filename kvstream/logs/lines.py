@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_LINE = 65_536
@@ -329,15 +329,15 @@ class LineParser:
     def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
         """The time of a record with keys, and its level, name and message."""
         time = next((self._time_of(low[k]) for k in _JSON_TIME if k in low), None)
-        text = next((str(low[k]) for k in _JSON_TEXT if k in low), None)
-        key = next((k for k in _JSON_LEVEL if k in low), "")
+        text = _first_of(low, _JSON_TEXT)
+        key = next((k for k in _JSON_LEVEL if low.get(k) is not None), "")
         level = low.get(key, "")
         if isinstance(level, str) and _WHOLE.fullmatch(level):  # journald's are strings
             level = int(level)
         if isinstance(level, int) and not isinstance(level, bool):
             # GELF, the only format with a short_message, has the numbers of syslog, too.
             level = _number_level(level, syslog=key in _OF_SYSLOG or "short_message" in low)
-        name = next((str(low[k]) for k in _JSON_NAME if k in low), "")
+        name = _first_of(low, _JSON_NAME)
         used = {*_JSON_TIME, *_JSON_LEVEL, *_JSON_TEXT}
         if text is None:
             text = " ".join(f"{k}={v}" for k, v in low.items() if k not in used)
@@ -346,7 +346,7 @@ class LineParser:
         )
         return (
             time,
-            f"{str(level).upper()} {name + ': ' if name else ''}{text} {trace}".rstrip(),
+            f"{_written(level).upper()} {name + ': ' if name else ''}{text} {trace}".rstrip(),
         )
 
     def _logfmt(self, line: str) -> tuple[float | None, str]:
@@ -354,6 +354,23 @@ class LineParser:
             return None, line
         record = {k: v.strip('"') for k, v in _PAIR.findall(line[:4000])}
         return self._record(record)
+
+
+def _first_of(record: dict[str, Any], keys: Sequence[str]) -> str | None:
+    """The text of the first of these keys that has one: empty if all are null, None if none is
+    there.
+    """
+    values = [record[key] for key in keys if key in record]
+    return _written(next((v for v in values if v is not None), None)) if values else None
+
+
+def _written(value: Any) -> str:
+    """A value as text. journald writes a text that may not be printable as a list of its bytes."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and value and all(type(n) is int and 0 <= n < 256 for n in value):
+        return bytes(value).decode("utf-8", "replace")
+    return str(value)
 
 
 def _year_of(digits: str | None) -> int | None:

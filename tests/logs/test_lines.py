@@ -209,6 +209,32 @@ def test_what_journalctl_writes_as_json() -> None:
     assert (seconds, rest) == (NOON, "ERROR cron: it broke")
 
 
+def test_a_message_of_bytes_and_what_is_null_in_a_record() -> None:
+    record = {
+        "__REALTIME_TIMESTAMP": str(NOON) + "000000", "PRIORITY": "3",
+        "MESSAGE": [*"\x1b[1mgrün".encode(), 255], "SYSLOG_IDENTIFIER": list(b"cron"),
+    }  # fmt: skip
+    seconds, rest = LineParser().parse(json.dumps(record))
+    assert (seconds, rest) == (NOON, "ERROR cron: \x1b[1mgrün\ufffd")
+    null = dict.fromkeys(("PRIORITY", "MESSAGE", "SYSLOG_IDENTIFIER"))
+    assert LineParser().parse(json.dumps(record | null)) == (NOON, "")
+
+
+@pytest.mark.parametrize(
+    ("record", "rest"),
+    [
+        ({"level": None, "severity": "error", "msg": None, "event": "x"}, "ERROR x"),
+        ({"level": 0, "name": None, "app": "a", "msg": [1, 256]}, "INFO a: [1, 256]"),
+        ({"msg": []}, " []"),
+        ({"msg": [True]}, " [True]"),
+        ({"msg": 0, "level": "info"}, "INFO 0"),
+        ({"level": "warn", "a": 1}, "WARN a=1"),
+    ],
+)
+def test_values_of_a_record_are_written_as_text(record: dict[str, object], rest: str) -> None:
+    assert LineParser().parse(json.dumps(record))[1] == rest
+
+
 def test_levels_of_gelf_are_those_of_syslog() -> None:
     line = json.dumps({"timestamp": NOON, "level": 0, "short_message": "x"})
     assert level_of(LineParser().parse(line)[1]) == "fatal"
