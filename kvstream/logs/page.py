@@ -33,6 +33,10 @@ TELLING = 0.1
 """Share of the lines from which the most frequent value of a variable is named."""
 LONGEST_VALUE = 24
 """Characters of a value that are shown."""
+LONGEST_NAME = 40
+"""Characters of the name of a source that are shown, at most a third of the page."""
+LEAST_ROOM = 8
+"""Characters for the message in a row that has its place in the same line."""
 BETWEEN = "  · "
 _INDENT = " " * 11
 _IDENTIFIERS = re.compile(r"(?:\[(?:-|[^\]:]*(?:<\*>|[0-9a-f]{8})[^\]:]*)\] ?)+(?=\S)")
@@ -99,7 +103,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s'[: number != 1]}"
 
 
-def head(log: LogSummary) -> str:
+def head(log: LogSummary, width: int = WIDTH) -> str:
     """The span of time and the number of lines."""
     when = Clock(log)
     total = log.total
@@ -123,7 +127,9 @@ def head(log: LogSummary) -> str:
         )
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
-        place = _place(log.jumps[0], log) if len(log.sources) > 1 else f"line {log.jumps[0]:,}"
+        place = (
+            _place(log.jumps[0], log, width) if len(log.sources) > 1 else f"line {log.jumps[0]:,}"
+        )
         notes.append(f"the clock goes back {times} {place}")
     if log.left:
         notes.append(
@@ -149,7 +155,7 @@ def page(
     """The page: at most ``rows`` findings, each in two lines, or three where it is not brief."""
     when = Clock(log)
     made = report(log, rows, news=news)
-    lines = [line for part in head(log).split("\n") for line in wrap(part, width)]
+    lines = [line for part in head(log, width).split("\n") for line in wrap(part, width)]
     if len(made.begun) > 1:
         lines += _in_order(made.begun, log, when, width, BRIEF_ORDER if brief else None)
     section = ""
@@ -205,9 +211,17 @@ def _left_out(made: Report, templates: int, rows: int) -> str:
     )
 
 
-def _place(line: int, log: LogSummary) -> str:
+def _place(line: int, log: LogSummary, width: int) -> str:
+    """The number of a line, and its source where there are several."""
     name, number = log.where(line)
-    return f"{name}:{number}" if len(log.sources) > 1 else f"L{number}"
+    return f"{_named(name, width)}:{number}" if len(log.sources) > 1 else f"L{number}"
+
+
+def _named(name: str, width: int) -> str:
+    """The name of a source on a page so wide, without control characters: the end of a long one."""
+    name = "".join(c if c.isprintable() else "?" for c in name)  # a space would end the place
+    longest = min(LONGEST_NAME, width // 3)
+    return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
 
 def _in_order(
@@ -220,7 +234,7 @@ def _in_order(
     for finding in found:
         by = _short(next(iter(finding.components), ""))
         at = when(finding.low, finding.first_line)
-        parts.setdefault((at, by), f"{at} {_place(finding.first_line, log)} {by}".strip())
+        parts.setdefault((at, by), f"{at} {_place(finding.first_line, log, width)} {by}".strip())
     told = list(parts.values())
     lines = wrap(f"first seen, in order of time: {'; '.join(told)}", width)
     while most is not None and len(lines) > most and len(told) > 1:
@@ -233,7 +247,7 @@ def _row(
     finding: Finding, log: LogSummary, when: Clock, width: int, *, brief: bool = False
 ) -> list[str]:
     """The lines of a finding: one, if it is a single line of the log on a brief, narrow page."""
-    place = _place(finding.first_line, log)
+    place = _place(finding.first_line, log, width)
     named = finding.level in SEVERE and finding.level != "suspect"
     level = f" {finding.level.upper()}" if named else ""
     by = ", ".join(map(_short, list(finding.components)[:2]))
@@ -244,7 +258,8 @@ def _row(
     bulk = finding.section == SECTIONS[3]
     if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
         row = f"{finding.count:>7,}{level}  {when.span(finding)}  {place}  "
-        return [row + _shown(shape, max(width - len(row), 1))]
+        if width - len(row) >= LEAST_ROOM:
+            return [row + _shown(shape, width - len(row))]
     if width >= NARROW:
         row = f"{finding.count:>9,}{level}  {when.span(finding)}  {place}  "
         indent, lines = _INDENT, [row + _shown(shape, width - len(row))]

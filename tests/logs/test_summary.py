@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kvstream.logs.findings import ROWS, report
 from kvstream.logs.page import FEWEST, page, page_of_screen, record
 from kvstream.logs.summary import MOST_BUCKETS, MOST_COMPONENTS, LogSummary
+from kvstream.logs.telling import checked
 
 
 def read(lines: list[str], **settings) -> LogSummary:
@@ -407,6 +408,49 @@ def test_a_jump_of_the_clock_is_in_its_source(jumps: int) -> None:
     log.feed("".join(at(-3600 * i, "INFO a: x") + "\n" for i in range(1, jumps + 1)))
     times = "once," if jumps == 1 else "3 times, first"
     assert f"the clock goes back {times} at other.log:1" in page(log)
+
+
+def read_both(first: str, second: str) -> LogSummary:
+    """A warning of one source, and an error of another one, hours before it."""
+    log = LogSummary()
+    for name, hour, text in (first, 9, "WARN a: disk is full"), (second, 2, "ERROR b: shut down"):
+        log.begin(name)
+        log.feed(at(3600 * hour, text) + "\n")
+    log.close()
+    return log
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("width", [80, 119, 120, 160])
+def test_rows_with_long_paths_fit_and_have_their_messages(width: int, brief: bool) -> None:
+    folder = "/srv/deployments/" + "another-folder/" * 12
+    text = page(read_both(f"{folder}disk.log", f"{folder}net.log"), width=width, brief=brief)
+    assert max(map(len, text.split("\n"))) <= width
+    rows = text[text.index("\nErrors and warnings") :]
+    for end in "folder/disk.log:1", "folder/net.log:1", "a: disk is full", "b: shut down":
+        assert end in rows
+    assert all(len(name) <= 40 for name in re.findall(r"(\S+):1\b", text))
+
+
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_a_place_that_leaves_no_room_has_its_own_line(width: int) -> None:
+    text = page(read_both("logs/" * 20 + "disk.log", "net.log"), width=width, brief=True)
+    assert max(map(len, text.split("\n"))) <= width
+    assert "/disk.log:1" in text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_names_of_sources_are_harmless_on_a_terminal(width: int) -> None:
+    text = page(read_both("a.log", "b\x1b[31m\udcff\nRED.log"), width=width)
+    assert "goes back once, at b?[31m??RED.log:1" in text
+    assert text.count("b?[31m??RED.log:1") > 1
+    assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_rows_with_shortened_and_odd_names_can_be_cited() -> None:
+    text = page(read_both("logs/" * 20 + "disk.log", "b\x1b[31mRED.log"))
+    for said in "The disk of a is full (line 1).", "It shut down (mRED.log:1).":
+        assert checked(said, text) == (said, [])
 
 
 @pytest.mark.parametrize("width", [40, 79, 80, 119, 120, 160])
