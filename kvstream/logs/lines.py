@@ -503,7 +503,7 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest = ""
-        self._cut = 0
+        self._cut = False
         self.shortened = 0
         """Lines longer than LONGEST_LINE."""
 
@@ -511,19 +511,22 @@ class LineSplitter:
         """The lines that are complete by now, without their ends."""
         *lines, last = text.split("\n")
         if lines:
-            lines[0] = self._rest + lines[0]
-            self.shortened += bool(self._cut)
-            self._rest, self._cut = last, 0
-        else:
-            self._rest += last
-        if len(self._rest) > LONGEST_LINE:
-            self._cut += len(self._rest) - LONGEST_LINE
-            self._rest = self._rest[:LONGEST_LINE]
+            lines[0] = self._begun(lines[0])
+            self.shortened += self._cut + sum(len(line) > LONGEST_LINE for line in lines[1:])
+            self._rest, self._cut = "", False
+        self._rest = self._begun(last)
+        lines = [line[:LONGEST_LINE] for line in lines]
         return [line[:-1] if line[-1:] == "\r" else line for line in lines]
+
+    def _begun(self, more: str) -> str:
+        """The beginning of the line that goes on with this text; notes whether it is cut."""
+        room = LONGEST_LINE - len(self._rest)
+        self._cut = self._cut or len(more) > room
+        return self._rest + more[:room]
 
     def close(self) -> list[str]:
         """The last line, where no newline ended it."""
         last, self._rest = self._rest, ""
-        self.shortened += bool(self._cut)
-        self._cut = 0
+        self.shortened += self._cut
+        self._cut = False
         return [last] if last else []

@@ -334,6 +334,16 @@ def test_a_long_line_is_held_in_part_and_counted() -> None:
     assert splitter.shortened == 1
 
 
+@pytest.mark.parametrize("size", [1000, 65_535, 65_536, 65_537, 100_000, 10**6])
+def test_only_the_beginning_of_a_long_line_counts(size: int) -> None:
+    whole = "x" * LONGEST_LINE
+    text = f"{whole}\n{whole}{'y' * 100_000}end\n{whole}z\r\nnext\r\n{whole}last"
+    splitter = LineSplitter()
+    found = [x for i in range(0, len(text), size) for x in splitter.feed(text[i : i + size])]
+    assert found + splitter.close() == [whole, whole, whole, "next", whole]
+    assert splitter.shortened == 3
+
+
 def test_code_is_no_log() -> None:
     root = Path(__file__).parents[2]
     files = [*(root / "kvstream").rglob("*.py"), *(root / "docs").rglob("*.md")]
