@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 log = logging.getLogger("kvstream.server")
+ENDED = asyncio.CancelledError
+"""What is raised in a request that the end of the server stops."""
 EXTRA_SECONDS = 60.0
 """After `grace` a chunk that is being read may take so long."""
 
@@ -103,9 +105,10 @@ class Server(uvicorn.Server):
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
     """Requests that end because the server ends at once are no errors of it."""
-    cancelled = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    error = record.exc_info and record.exc_info[1]
     # That of the start and the end of the server is logged as the text of its traceback.
-    return not cancelled and asyncio.CancelledError.__name__ not in record.getMessage()
+    text = record.getMessage()
+    return not isinstance(error, ENDED) and ENDED.__name__ not in text
 
 
 def listen(settings: ServerSettings) -> socket.socket:

@@ -134,6 +134,7 @@ BRITISH = re.compile(
 )
 OF_OTHERS = {
     "recognised", "recognised_interval",  # keys of --json
+    "CancelledError",  # of asyncio
     "optimiser",  # a key of the checkpoints of a training
     "preemptive_behaviour",  # of charset_normalizer
 }  # fmt: skip
