@@ -3,7 +3,8 @@
     python -m kvstream.training.reader_pack build/reader --out kvstream/store/reader
 
 The run is the ``--out`` of `kvstream.training.reader`. ``kvstream ask ... -m FOLDER`` uses the
-packed adapter from any folder; ``-m reader`` that of the package.
+packed adapter from any folder; ``-m reader`` that of the package. With ``--onto FOLDER`` the run's
+model had the adapter of FOLDER merged, and what is packed is the sum of both, at the run's rank.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from kvstream.errors import ModelError
+from kvstream.model.gguf import FORMAT
 from kvstream.store.offered import OFFERS
 from kvstream.store.reader import ADAPTER, CARD
 
@@ -28,10 +31,11 @@ _PREFIX = "base_model.model."
 _SIDES = {"lora_A.weight": "A", "lora_B.weight": "B"}
 
 
-def pack(run: Path, out: Path, base: str = "smollm2") -> dict[str, Any]:
+def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) -> dict[str, Any]:
     """Write ``adapter.safetensors`` and ``card.json`` to `out`; returns the card.
 
-    Raises ModelError where the run was on another base, has no adapter, or the file is too large.
+    `onto` is the folder of the packed adapter that was merged into the model of the run. Raises
+    ModelError where the run was on another base, has no adapter, or the file is too large.
     """
     offer = OFFERS[base]
     folder = run / "adapter"
@@ -41,18 +45,27 @@ def pack(run: Path, out: Path, base: str = "smollm2") -> dict[str, Any]:
     except OSError as error:
         raise ModelError(f"{run} holds no adapter yet ({error}); train one first.") from error
     trained_on = Path(said["base_model_name_or_path"]).name
-    if not trained_on.startswith(offer.sha256[:32]):
+    expected = f"{offer.sha256[:32]}-{FORMAT}"
+    if onto is not None:
+        merged = hashlib.sha256((onto / ADAPTER).read_bytes()).hexdigest()
+        expected += f"-{merged[:16]}"
+    if trained_on != expected:
         raise ModelError(
-            f"The adapter of {run} was trained on {trained_on}, and {base} converts to "
-            f"{offer.sha256[:32]}-...; name its base with --base."
+            f"The adapter of {run} was trained on {trained_on}, and not on {expected}; name its "
+            "base with --base, and the adapter that was merged into it with --onto."
         )
-    weights = {}
+    found = {}
     for name, weight in sorted(stored.items()):
         layer, _, side = name.removeprefix(_PREFIX).partition(".lora_")
+        found[f"{layer}.{_SIDES['lora_' + side]}"] = weight
+    if onto is not None:
+        found = summed(load_file(onto / ADAPTER), found)
+    weights = {}
+    for name, weight in found.items():
         half = weight.to(torch.float16).contiguous()
         if not bool(torch.isfinite(half).all()):
             raise ModelError(f"{name} has numbers beyond float16; train with a smaller --rate.")
-        weights[f"{layer}.{_SIDES['lora_' + side]}"] = half
+        weights[name] = half
     out.mkdir(parents=True, exist_ok=True)
     file = out / ADAPTER
     save_file(weights, file)
@@ -75,6 +88,26 @@ def pack(run: Path, out: Path, base: str = "smollm2") -> dict[str, Any]:
     return card
 
 
+def summed(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The sum of two adapters of one scale, at the rank of `other`.
+
+    Of each layer's sum it is the best approximation of that rank: the largest singular values.
+    """
+    out = {}
+    for layer in sorted({name.rpartition(".")[0] for name in other}):
+        a, b = f"{layer}.A", f"{layer}.B"
+        rows = torch.cat((one[a], other[a])).float()
+        columns = torch.cat((one[b], other[b]), 1).float()
+        left, inner = torch.linalg.qr(columns)
+        right, across = torch.linalg.qr(rows.T)
+        u, sizes, v = torch.linalg.svd(inner @ across.T)
+        rank = len(other[a])
+        root = sizes[:rank].sqrt()
+        out[a] = root[:, None] * (v[:rank] @ right.T)
+        out[b] = (left @ u[:, :rank]) * root
+    return out
+
+
 def _training(run: Path) -> Any:
     """The run's own card; of a run that goes on, its latest line of the log."""
     finished, log = run / "card.json", run / "log.jsonl"
@@ -89,10 +122,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvstream.training.reader_pack")
     parser.add_argument("run", type=Path, help="the --out of the training")
     parser.add_argument("--out", type=Path, required=True, help="such as kvstream/store/reader")
+    parser.add_argument("--onto", type=Path, help="the adapter merged into the run's model")
     parser.add_argument("--base", default="smollm2", choices=sorted(OFFERS))
     options = parser.parse_args(arguments)
     try:
-        card = pack(options.run, options.out, options.base)
+        card = pack(options.run, options.out, options.base, options.onto)
     except ModelError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code

@@ -107,6 +107,27 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     theirs = adapted.merge_and_unload().state_dict()
     for name, weight in ours.items():
         torch.testing.assert_close(weight.float(), theirs[name], rtol=2e-3, atol=2e-3)
+    other = AutoModelForCausalLM.from_pretrained(merged(packed), dtype=torch.float32)
+    again = peft.get_peft_model(other, lora)
+    again.save_pretrained(tmp_path / "second" / "adapter")
+    with pytest.raises(ModelError, match="--onto"):
+        reader_pack.pack(tmp_path / "second", tmp_path / "sum")
+    reader_pack.pack(tmp_path / "second", tmp_path / "sum", onto=packed)
+    both = load_file(merged(tmp_path / "sum") / "model.safetensors")
+    for name, weight in ours.items():  # the second one has not learned anything yet
+        torch.testing.assert_close(weight, both[name], rtol=2e-3, atol=2e-3)
+
+
+def test_a_sum_of_adapters_is_the_best_of_its_rank() -> None:
+    from kvstream.training.reader_pack import summed
+
+    torch.manual_seed(0)
+    one, other = ({"x.A": torch.randn(3, 9), "x.B": torch.randn(7, 3)} for _ in range(2))
+    exact = one["x.B"] @ one["x.A"] + other["x.B"] @ other["x.A"]
+    found = summed(one, other)
+    u, sizes, v = torch.linalg.svd(exact, full_matrices=False)
+    best = u[:, :3] * sizes[:3] @ v[:3]
+    torch.testing.assert_close(found["x.B"] @ found["x.A"], best, rtol=1e-4, atol=1e-4)
 
 
 def card(tiny: Tiny, part: str, **changes: Any) -> None:
