@@ -518,12 +518,12 @@ def test_a_request_that_takes_too_long_is_ended(start) -> None:
 
 def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> None:
     """As if nobody had stopped it: the same answer."""
-    text = f"{FACT}{FILLER * 120}\n\n{QUESTION}"
+    text = f"{FACT}{FILLER * 500}\n\n{QUESTION}"
     expected = start(cache=0).ask(text).json()
     one: Running = start(cache_dir=tmp_path / "cache", grace=0.1)
     _, found = later(one, text)
     one.wait(lambda: one.health()["requests"]["active"] == 1)
-    time.sleep(0.2)
+    time.sleep(0.5)
     one.server.end()
     one.wait(lambda: bool(found))
     assert error(found[0], 503)["code"] == "shutting_down"
