@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.evaluation.harness import ModelIdentity
-from kvstream.evaluation.records import Record, Trial, digest
+from kvstream.evaluation.records import Record, Trial
 from kvstream.evaluation.sweep import Case
 from kvstream.input.sources import open_sources
 from kvstream.session.session import Session
@@ -48,8 +48,9 @@ def text_trials(
         return run(Text(path, chunk.ids.tolist(), chunk.end), case)
 
     for path in paths:
-        data = Path(path).read_bytes()
-        size, content = len(data), digest(hashlib.sha256(data).hexdigest())
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+            size = file.tell()
         for case in cases:
             identity: Record = {
                 "bench": bench, **facts.identity(), **case.identity(),

@@ -192,7 +192,7 @@ class LineParser:
 
     Times are seconds since 1970. A zone that the line names is taken into account; without one
     the clock is that of the log. A stamp without a year gets one so that the log runs on from
-    December into January, and that its first February has 29 days.
+    December into January. Its first February has 29 days.
     """
 
     def __init__(self) -> None:

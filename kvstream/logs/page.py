@@ -45,7 +45,7 @@ _NARROW_INDENT = " " * 8
 
 def _shown(text: str, width: int) -> str:
     """A text without control characters, at most so wide: its middle is left out."""
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = _printable(text)
     if len(text) <= width:
         return text
     end = max(width // 3, 1)
@@ -96,6 +96,11 @@ def _values(finding: Finding, room: int) -> str:
         if len(more) <= room:
             text = more
     return text
+
+
+def _printable(text: str, instead: str = " ") -> str:
+    """The text with `instead` for each character that a terminal may act on."""
+    return "".join(c if c.isprintable() else instead for c in text)
 
 
 def _count(number: int, what: str) -> str:
@@ -219,7 +224,7 @@ def _place(line: int, log: LogSummary, width: int) -> str:
 
 def _named(name: str, width: int) -> str:
     """The name of a source on a page so wide, without control characters: the end of a long one."""
-    name = "".join(c if c.isprintable() else "?" for c in name)  # a space would end the place
+    name = _printable(name, "?")  # a space would end the place
     longest = min(LONGEST_NAME, width // 3)
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
@@ -277,7 +282,7 @@ def _row(
         if not bulk and finding.count > 1 and (values := _values(finding, width)):
             told.append(values)
         second = "; ".join([f"{place}  {when.span(finding)}", *told])
-        cut = wrap("".join(c if c.isprintable() else " " for c in second), width - len(indent))
+        cut = wrap(_printable(second), width - len(indent))
         lines += [indent + line for line in cut[:1]]
         if len(cut) > 1:
             lines.append(indent + _shown(" ".join(cut[1:]), width - len(indent)))

@@ -22,6 +22,7 @@ from kvstream.memory.base import Memory
 from kvstream.memory.saving import (
     Kind,
     Position,
+    as_here,
     check_model,
     look,
     memory_state,
@@ -107,11 +108,8 @@ class Checkpoint:
         # Of files of 0.1: they have one number type, no rounded fingerprint, and no --thin.
         unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
         run = {"thin": fresh["run"]["thin"], **saved["run"]}
-        then = {**saved, "model": {**unsaid, **saved["model"]}, "run": run}
-        if saved["method"].get("trained") is None and "trained" in saved["method"]:
-            # Nor had scorers a fingerprint, as a gate has; with neither, both are None.
-            own = None if memory.reader.evictor.compressive_memory else fresh["method"]["trained"]
-            then["method"] = {**saved["method"], "trained": own}
+        method = as_here(saved["method"], memory.reader)
+        then = {**saved, "model": {**unsaid, **saved["model"]}, "run": run, "method": method}
         for name in SAME:
             if fresh[name] != then.get(name):
                 raise UsageError(

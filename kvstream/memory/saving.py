@@ -297,9 +297,8 @@ def recall(
             extract=state["measure_always"],
         )  # fmt: skip
         reader = plan.reader(model, run, state["reader"]["planned"])
-        made, here = state["method"].get("trained"), _trained(reader)
-        # Earlier versions took no fingerprint of scorers.
-        if made != here and not (made is None and reader.evictor.compressive_memory is None):
+        made, here = as_here(state["method"], reader).get("trained"), _trained(reader)
+        if made != here:
             what = "other scorers" if reader.evictor.compressive_memory is None else "another gate"
             raise ModelError(
                 f"{kind.path} was made by {run.method} with {what} (fingerprint {made}) than "
@@ -342,6 +341,14 @@ def _trained(reader: Reader) -> str | None:
     memory = reader.evictor.compressive_memory
     learned = reader.evictor.learned if memory is None else memory.trained
     return None if learned is None else fingerprint(learned)
+
+
+def as_here(method: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
+    """The method of a file, with the present scorers where an earlier version named none."""
+    unsaid = "trained" in method and method["trained"] is None
+    if unsaid and reader.evictor.compressive_memory is None:
+        return {**method, "trained": _trained(reader)}
+    return method
 
 
 def restored(kind: Kind, memory: Memory) -> None:

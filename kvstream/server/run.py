@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 log = logging.getLogger("kvstream.server")
-ENDED = asyncio.CancelledError
-"""What is raised in a request that the end of the server stops."""
 EXTRA_SECONDS = 60.0
 """After `grace` a chunk that is being read may take so long."""
 
@@ -77,7 +75,7 @@ class Server(uvicorn.Server):
         """The first signal ends in good order, the second at once."""
         if self.should_exit:
             log.info("Ending at once.")
-            logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+            logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
             self.force_exit = True
             self.service.worker.stop()
         else:
@@ -103,12 +101,12 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Requests that end because the server ends at once are no errors of it."""
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    """Whether a record is no request that ends because the server ends at once."""
+    ended = asyncio.CancelledError
     error = record.exc_info and record.exc_info[1]
-    # That of the start and the end of the server is logged as the text of its traceback.
-    text = record.getMessage()
-    return not isinstance(error, ENDED) and ENDED.__name__ not in text
+    # uvicorn logs one of them as the text of its traceback.
+    return not isinstance(error, ended) and ended.__name__ not in record.getMessage()
 
 
 def listen(settings: ServerSettings) -> socket.socket:

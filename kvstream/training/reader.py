@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -104,21 +105,15 @@ def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
         raise ValueError(f"the adapter has weights that the model lacks: {sorted(packed)[:3]}")
 
 
-def padded(row: Row, size: int) -> tuple[Tensor, ...]:
-    """The row's tensors with ids, positions and segments [size]; padding is a segment of its own.
+def padded(tensors: Sequence[Tensor], size: int) -> tuple[Tensor, ...]:
+    """The tensors of a row with ids, positions and segments [size]; padding has its own segment.
 
-    Nothing sees the padding, which itself sees the document, and no answer is in it.
+    Nothing sees the padding. It sees the document, and no answer is in it.
     """
-    ids, positions, segments, where, targets = row.tensors()
-    more = size - len(ids)
-    own = int(segments.max()) + 1
-    return (
-        F.pad(ids, (0, more)),
-        F.pad(positions, (0, more)),
-        F.pad(segments, (0, more), value=own),
-        where,
-        targets,
-    )
+    ids, positions, segments, where, targets = tensors
+    more, own = (0, size - len(ids)), int(segments.max()) + 1
+    filled = F.pad(ids, more), F.pad(positions, more), F.pad(segments, more, value=own)
+    return *filled, where, targets
 
 
 def compiled_size(length: int) -> int:
@@ -128,8 +123,9 @@ def compiled_size(length: int) -> int:
 
 def loss_of(model: Any, row: Row, device: str, compiled: bool = False) -> Tensor:
     """Cross-entropy [n] in nats of the answers' tokens."""
-    length = len(row.tensors()[0])
-    tensors = padded(row, compiled_size(length) if compiled else length)
+    tensors: tuple[Tensor, ...] = row.tensors()
+    if compiled:
+        tensors = padded(tensors, compiled_size(len(tensors[0])))
     ids, positions, segments, where, targets = (t.to(device) for t in tensors)
     seen = visible(segments.cpu()).to(device)
     mask = torch.zeros(seen.shape, dtype=torch.bfloat16, device=device)

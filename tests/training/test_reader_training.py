@@ -35,7 +35,7 @@ def test_rows_are_filled_to_a_few_sizes_and_nothing_sees_the_rest() -> None:
     assert [compiled_size(n) for n in (1, SIZES[0], SIZES[0] + 1, SIZES[-1] + 1)] == [
         SIZES[0], SIZES[0], SIZES[1], 2 * SIZES[-1],
     ]  # fmt: skip
-    ids, positions, segments, where, targets = padded(ROW, 20)
+    ids, positions, segments, where, targets = padded(ROW.tensors(), 20)
     plain = ROW.tensors()
     assert {len(ids), len(positions), len(segments)} == {20}
     for filled, own in zip((ids, positions, segments), plain, strict=False):

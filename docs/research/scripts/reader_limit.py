@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 from pathlib import Path
 from typing import Any
 
-from support import Refusing
+import numpy as np
+from support import Refusing, area
 
 from kvstream.evaluation import metrics
 from kvstream.evaluation.harness import ask
@@ -83,13 +83,6 @@ def row(records: list[dict[str, Any]], limit: float) -> dict[str, Any]:
     return found
 
 
-def area(records: list[dict[str, Any]]) -> float:
-    """How often an adversarial question is likelier to be refused than one with an answer."""
-    yes = [r["odds"] for r in records if r["f1"] is None]
-    no = [r["odds"] for r in records if r["f1"] is not None]
-    return statistics.fmean((a > b) + 0.5 * (a == b) for a in yes for b in no)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -104,7 +97,9 @@ def main() -> None:
     records = collected(asked)
     for limit in asked.limits.split(","):
         print(json.dumps(row(records, float(limit))))
-    print(f"area under the ROC curve: {area(records):.2f}")
+    odds = np.array([r["odds"] for r in records])
+    adversarial = np.array([r["f1"] is None for r in records])
+    print(f"area under the ROC curve: {area(odds, adversarial):.2f}")
 
 
 if __name__ == "__main__":

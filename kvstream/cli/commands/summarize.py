@@ -75,18 +75,13 @@ def command(
     options = summarizing(options)
     if kind == "log":
         logs.refuse_reading(ctx)
-    if width is not None and each is not None:
-        raise click.UsageError("--width has an effect only on the page of a log.", ctx)
-    if each is not None:
-        from kvstream.cli.shared.each import read_each
-
-        if kind == "log":
-            raise click.UsageError(
-                "--each reads every file with the model; leave it out to summarize a log.", ctx
-            )
-        return read_each(ctx, "summarize", sources, (), options, each)
-    paths = sources_or_usage(ctx, sources)
-    if shards is None and logs.is_log(ctx, paths, kind, text=options.text, follow=follow):
+    if each is not None and kind == "log":
+        raise click.UsageError(
+            "--each reads every file with the model; leave it out to summarize a log.", ctx
+        )
+    paths = () if each is not None else sources_or_usage(ctx, sources)
+    by_model = each is not None or shards is not None
+    if not by_model and logs.is_log(ctx, paths, kind, text=options.text, follow=follow):
         return logs.summarize(
             paths,
             options,
@@ -97,4 +92,8 @@ def command(
         )
     if width is not None:
         raise click.UsageError("--width has an effect only on the page of a log.", ctx)
+    if each is not None:
+        from kvstream.cli.shared.each import read_each
+
+        return read_each(ctx, "summarize", sources, (), options, each)
     return read(paths, (), options, every=every, follow=follow, shards=shards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -51,6 +51,11 @@ def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 def typed(ctx: click.Context, name: str) -> bool:
     """Whether an option was given on the command line."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def first_typed(ctx: click.Context, names: Iterable[str]) -> str | None:
+    """The first of these options that was given on the command line, as it is typed."""
+    return next((f"--{name.replace('_', '-')}" for name in names if typed(ctx, name)), None)
 
 
 def given_options() -> set[str]:

@@ -30,7 +30,7 @@ from kvstream.api.logs import (
     page_of_screen,
     record,
 )
-from kvstream.cli.options.option import option, typed
+from kvstream.cli.options.option import first_typed, option, typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
@@ -91,13 +91,10 @@ def open_sources(paths: Sequence[str | Source], *, text: bool = False) -> Any:
 
 def refuse_reading(ctx: click.Context) -> None:
     """Options of a reading by a model, with --as log. Raises UsageError."""
-    for name in sorted((*_OF_MODEL, "shards")):
-        if typed(ctx, name):
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(
-                f"{option} has no effect with --as log, which uses no memory; leave {option} out.",
-                ctx,
-            )
+    if option := first_typed(ctx, sorted((*_OF_MODEL, "shards"))):
+        raise click.UsageError(
+            f"{option} has no effect with --as log, which uses no memory; leave {option} out.", ctx
+        )
 
 
 def is_log(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from kvstream.api.options import AUTO
-from kvstream.cli.options.option import typed
+from kvstream.cli.options.option import first_typed, typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early
@@ -113,13 +112,11 @@ def ask_folder(
 
 def refuse_reading(ctx: click.Context) -> None:
     """Options of sources, where a memory file is asked without any. Raises UsageError."""
-    for name in ("text", "max_unpacked"):
-        if typed(ctx, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{option} is for reading sources, but a memory file answers without them; leave "
-                f"{option} out."
-            )
+    if option := first_typed(ctx, ("text", "max_unpacked")):
+        raise UsageError(
+            f"{option} is for reading sources, but a memory file answers without them; leave "
+            f"{option} out."
+        )
 
 
 def open_memory(
@@ -194,13 +191,10 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOption
     request = request_of(learned=learned, command="remember", **options.of_method())
     given = options_of(request)
 
-    def is_typed(name: str) -> bool:
-        return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
     for name, then in file.options.items():
         now = given[name]
-        by_preset = is_typed("preset") and name in ("set", "schedule", "chunk", "start")
-        if (is_typed(name) or by_preset) and then != now:
+        by_preset = typed(ctx, "preset") and name in ("set", "schedule", "chunk", "start")
+        if (typed(ctx, name) or by_preset) and then != now:
             option = "--preset" if by_preset else f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{file.path} was made with {option} {_shown(then)}, and {_shown(now)} was given; "
@@ -217,13 +211,11 @@ def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
         with suppress(KvstreamError):  # a broken file is told of when it is ranked
             fixed = {"preset", *inspect(path).options}
             break  # all have options of the same names
-    for name in sorted(fixed):
-        if typed(ctx, name):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{option} is fixed in a memory file when it is made; leave {option} out, or read "
-                "the sources again."
-            )
+    if option := first_typed(ctx, sorted(fixed)):
+        raise UsageError(
+            f"{option} is fixed in a memory file when it is made; leave {option} out, or read the "
+            "sources again."
+        )
 
 
 def _shown(value: Any) -> str:
