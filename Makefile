@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 # pip says errors and nothing else: what it warns of is the machine's other indexes.
 QUIET := -qq --disable-pip-version-check
+# As many facts for every version of the reference: their number decides which facts they are.
+PLANT := --facts 60 --seed 7
 # One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
 # One that the reference itself answers.
@@ -27,7 +29,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 # The Python language reference, which every Python carries, with made-up facts planted in it.
 try: $(VENV)/.installed build/reference.txt
 	@$(BIN)/kvstream models get reader || echo "Going on with pocket, which is in the package."
-	@$(BIN)/kvstream sample --into build/reference.txt --seed 7 \
+	@$(BIN)/kvstream sample --into build/reference.txt $(PLANT) \
 		-o build/planted.txt --questions build/questions.jsonl
 	@$(BIN)/python -c "import json; facts = map(json.loads, open('build/questions.jsonl')); \
 		fact = next(f for f in facts if f['question'] == '$(ASK)'); \

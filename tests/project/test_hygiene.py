@@ -12,6 +12,7 @@ import pytest
 from help_pages import commands, pages
 
 from kvstream import __version__
+from kvstream.evaluation.synthetic import document
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -184,3 +185,15 @@ def test_text_files_end_with_one_newline_and_have_no_trailing_spaces() -> None:
             text = path.read_text(encoding="utf-8")
             assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), path
             assert not re.search(r"[ \t]+$", text, re.MULTILINE), path
+
+
+def test_the_question_of_make_try_is_planted_in_every_reference() -> None:
+    """Pythons have references of different lengths, and the facts depend on their number."""
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    planted = re.search(r"^PLANT := --facts (\d+) --seed (\d+)$", made, re.MULTILINE)
+    asked = re.search(r"^ASK := (.+)$", made, re.MULTILINE)
+    assert planted is not None
+    assert asked is not None
+    assert "$(PLANT)" in made
+    facts = document.questions(facts=int(planted[1]), seed=int(planted[2]))
+    assert asked[1] in {fact["question"] for fact in facts}
