@@ -50,6 +50,8 @@ class ReaderRecipe:
     """Row lengths with their shares of the rows."""
     paragraphs: float = 0.0
     """Share of rows that are whole passages with all that people asked about them."""
+    excerpts: float = 0.0
+    """Share of rows that are excerpts from several places, with similar keys among them."""
     start: str = ""
     """Folder of the packed adapter that a new run starts from; a fresh one without it."""
     seed: int = 0
@@ -159,7 +161,8 @@ class Training:
             self._take_up()
         seed = recipe.seed + 7919 * int(self.totals["steps"])
         self.rng = random.Random(seed)
-        self.rows = ReaderRows(Corpus(data), seed, load_tokenizer(str(folder)), recipe.paragraphs)
+        tokenizer = load_tokenizer(str(folder))
+        self.rows = ReaderRows(Corpus(data), seed, tokenizer, recipe.paragraphs, recipe.excerpts)
         self.lengths = [tuple(map(int, part.split(":"))) for part in recipe.lengths.split(",")]
 
     def _take_up(self) -> None:

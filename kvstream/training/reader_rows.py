@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvstream.evaluation.synthetic.corpus import Corpus, HumanContext, QuestionAnswer
+from kvstream.evaluation.synthetic import keys
+from kvstream.evaluation.synthetic.corpus import (
+    Corpus,
+    HumanContext,
+    QuestionAnswer,
+    split_sentences,
+)
 from kvstream.run.prompt import REFUSAL
 from kvstream.tokenization.tokenizer import Tokenizer
 from kvstream.training.documents import DocumentPart
@@ -37,6 +43,9 @@ WORDINGS = (
 )
 """What stands before the document, and behind it. The first is the one in use; the others keep the
 model from depending on one wording."""
+
+EXCERPT = 240
+"""Bytes of an excerpt, as in `kvstream.answer.reread.excerpts`."""
 
 READER = Mixture(refusals=0.03, human=0.35, gaps=0.35, asked=0.6)
 
@@ -88,23 +97,34 @@ class ReaderRows(RowMaker):
         seed: of every choice.
         tokenizer: of the model.
         paragraphs: share of rows that are whole passages with all that people asked about them.
+        excerpts: share of rows that are excerpts from several places, as a second look shows them.
     """
 
     def __init__(
-        self, corpus: Corpus, seed: int, tokenizer: Tokenizer, paragraphs: float = 0.0
+        self,
+        corpus: Corpus,
+        seed: int,
+        tokenizer: Tokenizer,
+        paragraphs: float = 0.0,
+        excerpts: float = 0.0,
     ) -> None:
         super().__init__(corpus, seed, READER)
-        self.tokenizer, self.paragraphs = tokenizer, paragraphs
+        self.tokenizer, self.paragraphs, self.excerpts = tokenizer, paragraphs, excerpts
         self.wordings = [_rendered(tokenizer, before, behind) for before, behind in WORDINGS]
         self.stop = _end_of_turn(tokenizer)
         self._tail = self.wordings[0][1]
         self._passages_left: list[HumanContext] = []
 
     def _next_passage(self) -> HumanContext:
-        """Each passage once, in a random order, before any comes again."""
+        """Each passage in a random order before any comes again, and twice if a question misleads.
+
+        Those are few, and the hardest to learn from.
+        """
         if not self._passages_left:
             passages = self.documents.corpus.passages
-            self._passages_left = self.rng.sample(passages, len(passages))
+            misleading = [p for p in passages if any(a == REFUSAL for _, a in p.questions)]
+            self._passages_left = [*passages, *misleading]
+            self.rng.shuffle(self._passages_left)
         return self._passages_left.pop()
 
     def encode(self, text: str) -> list[int]:
@@ -122,10 +142,20 @@ class ReaderRows(RowMaker):
     def reading(self, length: int) -> Row:
         """A row of about ``length`` tokens, documents and questions together."""
         while True:
-            whole = self.rng.random() < self.paragraphs
-            made = self._paragraphs(length) if whole else self._made(length)
+            draw = self.rng.random()
+            if draw < self.paragraphs:
+                made = self._paragraphs(length)
+            elif draw < self.paragraphs + self.excerpts:
+                made = self._excerpts()
+            else:
+                made = self._made(length)
             if made is not None:
                 return made
+
+    def _head(self) -> list[int]:
+        """The ids in front of a document; its questions then get the wording that belongs to it."""
+        head, self._tail = self.wordings[self.rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
+        return head
 
     def _paragraphs(self, length: int) -> Row | None:
         """Whole passages with all their questions: at most as many refusals as answers.
@@ -134,8 +164,7 @@ class ReaderRows(RowMaker):
         model learns about reading the passage.  Such rows have three to four times as many
         questions per token as the others.
         """
-        rng = self.rng
-        head, self._tail = self.wordings[rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
+        rng, head = self.rng, self._head()
         document: list[int] = []
         answered: list[QuestionAnswer] = []
         refused: list[QuestionAnswer] = []
@@ -155,9 +184,64 @@ class ReaderRows(RowMaker):
         rng.shuffle(asked)
         return Row([*head, *document], [self._asked(qa) for qa in asked])
 
+    def _excerpts(self) -> Row | None:
+        """Excerpts from several places: keys with similar names in prose, and parts of passages.
+
+        The excerpts that a search finds have the words of the question in common, so the one with
+        the answer stands among others that look like it.
+        """
+        rng, head = self.rng, self._head()
+        count = rng.choice([3, 4, 4, 5])
+        ring = keys.keyring(rng, 1 + rng.choice([0, 0, 2, 3, count]))
+        pieces: list[str] = []
+        asked: list[QuestionAnswer] = []
+        for key in ring[1:]:
+            pieces.append(self._around(key.text))
+            asked.append(rng.choice(key.questions))
+        if len(ring) > 1 and rng.random() < 0.15:
+            asked.append((rng.choice(ring[0].questions)[0], REFUSAL))
+        passage = self._next_passage()
+        while len(pieces) < count:
+            text, about = self._excerpt_of(passage)
+            pieces.append(text)
+            asked += about
+            near = [p for p in self.documents.corpus.by_document[passage.doc_id] if p != passage]
+            passage = rng.choice(near) if near and rng.random() < 0.5 else self._next_passage()
+        if not asked:
+            return None
+        asked = rng.sample(asked, min(len(asked), 8))
+        order = rng.sample(pieces, len(pieces))
+        document = self.encode(rng.choice(["\n\n", "\n"]).join(order))
+        return Row([*head, *document], [self._asked(qa) for qa in asked])
+
+    def _around(self, sentence: str) -> str:
+        """The sentence in as much prose as an excerpt has."""
+        rng = self.rng
+        prose = split_sentences(self.documents.corpus.prose(rng, EXCERPT).strip())
+        where = rng.randrange(len(prose) + 1)
+        gap = rng.choice([" ", "\n\n"])
+        return gap.join(filter(None, ("".join(prose[:where]), sentence, "".join(prose[where:]))))
+
+    def _excerpt_of(self, passage: HumanContext) -> tuple[str, list[QuestionAnswer]]:
+        """Sentences around an answer, with what they answer and what people asked to mislead."""
+        rng = self.rng
+        sentences = split_sentences(passage.text.strip())
+        answer = rng.choice(passage.questions)[1]
+        holding = [i for i, sentence in enumerate(sentences) if answer in sentence]
+        first = max(0, rng.choice(holding or [0]) - rng.choice([0, 0, 1]))
+        text = ""
+        for sentence in sentences[first:]:
+            text += sentence
+            if len(text.encode()) >= EXCERPT:
+                break
+        answered = [qa for qa in passage.questions if qa[1] != REFUSAL and qa[1] in text]
+        refused = [qa for qa in passage.questions if qa[1] == REFUSAL]
+        asked = rng.sample(answered, min(len(answered), 4))
+        return text.strip(), asked + rng.sample(refused, min(len(refused), len(asked), 2))
+
     def _made(self, length: int) -> Row | None:
         rng = self.rng
-        head, self._tail = self.wordings[rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
+        head = self._head()
         evicted = rng.random() < self.mixture.gaps
         asked_size = int(length * rng.uniform(0.45, 0.75))
         budget = length - asked_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import gguf_files
@@ -119,6 +120,40 @@ def test_a_row_of_whole_passages_asks_as_many_refusals_as_answers_at_most(tmp_pa
     assert tokenizer.decode(row.document).count(text) >= 1
     assert {"Ada", "Ben"} <= set(answers)
     assert 0 < answers.count(REFUSAL) <= len(answers) / 2
+
+
+class _Book(_Passages):
+    """One passage, and prose around it."""
+
+    def __init__(self, passage: HumanContext) -> None:
+        super().__init__(passage)
+        self.by_document = {passage.doc_id: [passage]}
+
+    def prose(self, rng: random.Random, characters: int) -> str:
+        return ("Nothing was said. " * characters)[:characters]
+
+
+def test_a_row_of_excerpts_holds_every_answer_that_is_not_refused(tmp_path: Path) -> None:
+    """Keys with similar names stand side by side, and most of a long passage is cut off."""
+    from kvstream.model.gguf import converted
+    from kvstream.tokenization.loading import load_tokenizer
+
+    folder = converted(gguf_files.write(tmp_path / "base.gguf"), quiet=True)
+    tokenizer = load_tokenizer(str(folder))
+    text = "Ada hid the letter. " + "Ben slept all day long. " * 30 + "Eve burned the map."
+    asked = [("Who hid it?", "Ada"), ("Who burned the map?", "Eve"), ("Who ate?", REFUSAL)]
+    book = _Book(HumanContext(text, "d", "squad", asked))
+    rows = ReaderRows(book, 0, tokenizer, excerpts=1.0)  # type: ignore[arg-type]
+    answers: list[str] = []
+    for _ in range(40):
+        row = rows.reading(400)
+        document = tokenizer.decode(row.document)
+        said = [tokenizer.decode(answer[:-1]) for _, answer in row.asked]
+        assert all(answer == REFUSAL or answer in document for answer in said)
+        answers += said
+    assert {"Ada", "Eve", REFUSAL} <= set(answers)
+    assert sum(answer.isdigit() for answer in answers) > 40
+    assert answers.count(REFUSAL) < len(answers) / 2
 
 
 QUESTIONS = ("Who hid the letter?", "  When did they leave? ", "Was it 1,024 or “more”?")
