@@ -35,7 +35,8 @@ def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) 
     """Write ``adapter.safetensors`` and ``card.json`` to `out`; returns the card.
 
     `onto` is the folder of the packed adapter that was merged into the model of the run. Raises
-    ModelError where the run was on another base, has no adapter, or the file is too large.
+    ModelError where the run was on another base, has no adapter, started from one without a card,
+    or the file is too large.
     """
     offer = OFFERS[base]
     folder = run / "adapter"
@@ -82,7 +83,7 @@ def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) 
             "rank": said["r"],
             "alpha": said["lora_alpha"],
         },
-        "training": _training(run),
+        "training": {"runs": _runs(run)},
     }
     (out / CARD).write_text(json.dumps(card, indent=2) + "\n", "utf-8")
     return card
@@ -108,13 +109,24 @@ def summed(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor
     return out
 
 
-def _training(run: Path) -> Any:
-    """The run's own card; of a run that goes on, its latest line of the log."""
+def _runs(run: Path) -> list[Any]:
+    """The runs of the adapter that this one started from, and its own card.
+
+    Of a run that goes on, the latest line of its log stands for the card.
+    """
     finished, log = run / "card.json", run / "log.jsonl"
-    if finished.is_file():
-        return json.loads(finished.read_text("utf-8"))
-    lines = log.read_text("utf-8").splitlines() if log.is_file() else []
-    return {"unfinished": json.loads(lines[-1])} if lines else {}
+    if not finished.is_file():
+        lines = log.read_text("utf-8").splitlines() if log.is_file() else []
+        return [{"unfinished": json.loads(lines[-1])}] if lines else []
+    own = json.loads(finished.read_text("utf-8"))
+    if not own["recipe"]["start"]:
+        return [own]
+    start = Path(own["recipe"]["start"]) / CARD
+    try:
+        before = json.loads(start.read_text("utf-8"))["training"]["runs"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{start} does not say how {run} began ({error!r}).") from error
+    return [*before, own]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvstream.answer.reread.excerpts import LENGTH as EXCERPT
 from kvstream.evaluation.synthetic import keys
 from kvstream.evaluation.synthetic.corpus import (
     Corpus,
@@ -43,9 +44,6 @@ WORDINGS = (
 )
 """What stands before the document, and behind it. The first is the one in use; the others keep the
 model from depending on one wording."""
-
-EXCERPT = 240
-"""Bytes of an excerpt, as in `kvstream.answer.reread.excerpts`."""
 
 READER = Mixture(refusals=0.03, human=0.35, gaps=0.35, asked=0.6)
 
@@ -116,9 +114,10 @@ class ReaderRows(RowMaker):
         self._passages_left: list[HumanContext] = []
 
     def _next_passage(self) -> HumanContext:
-        """Each passage in a random order before any comes again, and twice if a question misleads.
+        """All passages in a random order, then all again.
 
-        Those are few, and the hardest to learn from.
+        A passage with an unanswerable question comes twice each time: these are few, and the
+        hardest to learn from.
         """
         if not self._passages_left:
             passages = self.documents.corpus.passages
@@ -200,13 +199,13 @@ class ReaderRows(RowMaker):
             asked.append(rng.choice(key.questions))
         if len(ring) > 1 and rng.random() < 0.15:
             asked.append((rng.choice(ring[0].questions)[0], REFUSAL))
-        passage = self._next_passage()
+        passage: HumanContext | None = None
         while len(pieces) < count:
+            near = self._others_of_its_document(passage) if passage else []
+            passage = rng.choice(near) if near and rng.random() < 0.5 else self._next_passage()
             text, about = self._excerpt_of(passage)
             pieces.append(text)
             asked += about
-            near = [p for p in self.documents.corpus.by_document[passage.doc_id] if p != passage]
-            passage = rng.choice(near) if near and rng.random() < 0.5 else self._next_passage()
         if not asked:
             return None
         asked = rng.sample(asked, min(len(asked), 8))
@@ -214,8 +213,11 @@ class ReaderRows(RowMaker):
         document = self.encode(rng.choice(["\n\n", "\n"]).join(order))
         return Row([*head, *document], [self._asked(qa) for qa in asked])
 
+    def _others_of_its_document(self, passage: HumanContext) -> list[HumanContext]:
+        return [p for p in self.documents.corpus.by_document[passage.doc_id] if p is not passage]
+
     def _around(self, sentence: str) -> str:
-        """The sentence in as much prose as an excerpt has."""
+        """The sentence in prose of the length of an excerpt."""
         rng = self.rng
         prose = split_sentences(self.documents.corpus.prose(rng, EXCERPT).strip())
         where = rng.randrange(len(prose) + 1)
@@ -223,7 +225,7 @@ class ReaderRows(RowMaker):
         return gap.join(filter(None, ("".join(prose[:where]), sentence, "".join(prose[where:]))))
 
     def _excerpt_of(self, passage: HumanContext) -> tuple[str, list[QuestionAnswer]]:
-        """Sentences around an answer, with what they answer and what people asked to mislead."""
+        """Sentences around an answer, and questions: answered by them, and not by the passage."""
         rng = self.rng
         sentences = split_sentences(passage.text.strip())
         answer = rng.choice(passage.questions)[1]

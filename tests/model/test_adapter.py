@@ -101,7 +101,10 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.1)
     adapted.save_pretrained(run / "adapter")
+    cards = [{"recipe": {"start": start}, "totals": {}} for start in ("", str(packed))]
+    (run / "card.json").write_text(json.dumps(cards[0]))
     card = reader_pack.pack(run, packed)
+    assert card["training"]["runs"] == cards[:1]
     assert card["base"]["sha256"] == offered.OFFERS["smollm2"].sha256
     ours = load_file(merged(packed) / "model.safetensors")
     theirs = adapted.merge_and_unload().state_dict()
@@ -112,7 +115,9 @@ def test_as_peft_merges(tiny: Tiny, tmp_path: Path) -> None:
     again.save_pretrained(tmp_path / "second" / "adapter")
     with pytest.raises(ModelError, match="--onto"):
         reader_pack.pack(tmp_path / "second", tmp_path / "sum")
-    reader_pack.pack(tmp_path / "second", tmp_path / "sum", onto=packed)
+    (tmp_path / "second" / "card.json").write_text(json.dumps(cards[1]))
+    second = reader_pack.pack(tmp_path / "second", tmp_path / "sum", onto=packed)
+    assert second["training"]["runs"] == cards
     both = load_file(merged(tmp_path / "sum") / "model.safetensors")
     for name, weight in ours.items():  # the second one has not learned anything yet
         torch.testing.assert_close(weight, both[name], rtol=2e-3, atol=2e-3)
