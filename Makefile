@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 # pip says errors and nothing else: what it warns of is the machine's other indexes.
 QUIET := -qq --disable-pip-version-check
-# As many facts for every version of the reference: their number decides which facts they are.
+# The same number for every Python's reference: which facts are planted depends on it.
 PLANT := --facts 60 --seed 7
 # One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
 ASK := What is the passkey that opens the second bunker?
