@@ -132,10 +132,14 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
         )
     if log.jumped:
         times = "once, at" if log.jumped == 1 else f"{log.jumped:,} times, first at"
-        place = (
-            _place(log.jumps[0], log, width) if len(log.sources) > 1 else f"line {log.jumps[0]:,}"
-        )
+        line = log.first_jump
+        place = _place(line, log, width) if len(log.sources) > 1 else f"line {line:,}"
         notes.append(f"the clock goes back {times} {place}")
+    if log.overlapped:
+        name = _named(log.where(log.first_overlap)[0], width)
+        more = log.overlapped - 1
+        others = f", as do{'es' * (more == 1)} {_count(more, 'other')}" if more else ""
+        notes.append(f"{name} begins before the end of the source before it{others}")
     if log.left:
         notes.append(
             f"{_count(log.left, 'template')} with {_count(log.tree.forgotten, 'line')} dropped, "
@@ -224,7 +228,7 @@ def _place(line: int, log: LogSummary, width: int) -> str:
 
 def _named(name: str, width: int) -> str:
     """The name of a source on a page so wide, without control characters: the end of a long one."""
-    name = _printable(name, "?")  # a space would end the place
+    name = _printable(name, "?")  # two spaces would end the place
     longest = min(LONGEST_NAME, width // 3)
     return name if len(name) <= longest else f"...{name[3 - longest :]}"
 
@@ -322,6 +326,7 @@ def record(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> dict[str
         **_time(log.total.low, "first_time"),
         **_time(log.total.high, "last_time"),
         "clock_jumps": log.jumped,
+        "overlapping_sources": log.overlapped,
         "bucket": {"width": log.width, "unit": "lines" if log.by_line else "s"},
         "levels": {level: count for level, count in log.levels.items() if level and count},
         "templates": len(log.tree),

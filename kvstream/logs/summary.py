@@ -379,9 +379,14 @@ class LogSummary:
         """Lines of templates that have left, by level."""
         self.components: OrderedDict[str, Component] = OrderedDict()
         """The one whose last line is the oldest comes first."""
-        self.jumps: list[int] = []
-        """Lines at which the clock goes back, the first ones."""
         self.jumped = 0
+        """How often the clock goes back within a source."""
+        self.first_jump = 0
+        """The first line at which it does."""
+        self.overlapped = 0
+        """Sources that begin before the end of the one before."""
+        self.first_overlap = 0
+        """The first line with a time in the first of them."""
         self.width = 1.0
         """Seconds (lines, in a log without times) of a bucket."""
         self.by_line = False
@@ -392,6 +397,8 @@ class LogSummary:
         self._parser = LineParser()
         self._time: float | None = None
         self._shape: Shape | None = None
+        self._begins = False
+        """Whether no line of this source has had a time so far."""
 
     @property
     def dated(self) -> bool:
@@ -416,6 +423,7 @@ class LogSummary:
         self._lines(self.splitter.close())
         self.sources.append((name, self.lines))
         self._shape = None
+        self._begins = True
 
     def feed(self, text: str) -> None:
         """Take in text."""
@@ -438,6 +446,17 @@ class LogSummary:
         for shape in self.shapes:
             shape.reported, shape.since_line, shape.since_time = shape.count, 0, None
 
+    def _go_back(self, time: float, number: int) -> None:
+        """Note where the clock goes back, or a source begins before the end of the one before."""
+        if self._time is None or time >= self._time - JUMP:
+            return
+        if self._begins:
+            self.overlapped += 1
+            self.first_overlap = self.first_overlap or number
+        else:
+            self.jumped += 1
+            self.first_jump = self.first_jump or number
+
     def _lines(self, lines: list[str]) -> None:
         for line in lines:
             self._line(line)
@@ -454,10 +473,9 @@ class LogSummary:
                 self._continue(self._shape, line)
                 return
             time = self._time
-        elif self._time is not None and time < self._time - JUMP:
-            self.jumped += 1
-            if len(self.jumps) < 3:
-                self.jumps.append(number)
+        else:
+            self._go_back(time, number)
+            self._begins = False
         self._time = time
         if self.by_line or (time is None and number > UNTIMED):
             self.by_line, time = True, None

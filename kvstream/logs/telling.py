@@ -16,7 +16,9 @@ ROWS_READ = 6
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(L])")
 _ROW = re.compile(r" {0,8}[\d,]+ |\[line \d")
 _INDENTED = " "
-_PLACE = re.compile(r"(?:(?:^|\s\s)(?:L|[^\s:]+:)|^\[line )(\d+)(?=\s\s|$|\])", re.MULTILINE)
+_PLACE = re.compile(
+    r"(?:(?:^|\s\s)(?:L|[^\s:]+(?: [^\s:]+)*:)|^\[line )(\d+)(?=\s\s|$|\])", re.MULTILINE
+)
 _CITED = re.compile(
     r"\bL\d[\d,]*|\b[Ll]ines? \d[\d,]*(?:(?:, | and |, and )\d+)*|[A-Za-z][\w./-]*:\d+\b"
 )

@@ -56,6 +56,12 @@ def test_a_sentence_without_a_row_that_has_its_numbers_and_names_is_removed(sent
     )
 
 
+def test_a_row_of_a_file_with_spaces_in_its_name_can_be_cited() -> None:
+    page = PAGE.replace("server.log:77", "my old server.log:77")
+    sentence = "The disk was at 99% (my old server.log:77)."
+    assert checked(sentence, page) == (sentence, [])
+
+
 def test_a_paragraph_that_names_no_line_is_removed() -> None:
     assert checked("The disk is full.", PAGE) == ("", ["The disk is full."])
 

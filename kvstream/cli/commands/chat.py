@@ -47,6 +47,7 @@ WITHOUT = {
     "reread": "a chat answers from memory alone. Use kvstream ask --reread.",
     "checkpoint": "read with kvstream remember --checkpoint, then chat --memory FILE.",
     "checkpoint_every": "read with kvstream remember --checkpoint, then chat --memory FILE.",
+    "dry_run": "kvstream remember --dry-run shows the same reading.",
 }
 
 HELPS = {
@@ -83,11 +84,6 @@ def command(
     if "-" in sources or (memory is None and not sources):
         raise click.UsageError(
             "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
-        )
-    if options.dry_run:
-        raise click.UsageError(
-            "--dry-run has no effect in chat; kvstream remember --dry-run shows the same reading.",
-            ctx,
         )
     if memory is not None:
         if memory.is_dir():
