@@ -170,7 +170,8 @@ class Result:
     reread: dict[str, Any] | None = None
     """The second pass: what was read again, and what the first pass had answered."""
     skim: dict[str, Any] | None = None
-    """Two models: which one read all of the text, what was kept of it, what the other one read."""
+    """The small model that read all of the text (None: a word search), what was kept of the text,
+    and what the other model read."""
     support: dict[str, float] | None = None
     """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
     model is calibrated, the ``probability`` that it is right."""

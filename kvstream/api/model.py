@@ -12,6 +12,7 @@ from kvstream.api.memory import Memory
 from kvstream.api.options import (
     BM25,
     SKIMS,
+    WORD_SEARCH,
     AnswerOptions,
     MemoryOptions,
     ModelOptions,
@@ -20,6 +21,7 @@ from kvstream.api.options import (
     method_settings,
     model_settings,
     refuse_beside_skimming,
+    refuse_later_questions,
     request_of,
     run_settings,
     skim_settings,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from kvstream.api.memories import Memories
     from kvstream.input.sources import SourceSet
     from kvstream.memory.base import Memory as HeldMemory
+    from kvstream.session.searching import Searching
     from kvstream.session.session import Session as Session
     from kvstream.session.skimming import Skimming
 
@@ -81,7 +84,9 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
         if each is not None:
             refuse_misspelt(each, (EMBEDDED, *OFFERS))
     settings, skim = model_settings(os.fspath(name), options), skim_settings(options)
-    return Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
+    model = Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
+    model.searches = options.get("skim") == WORD_SEARCH
+    return model
 
 
 class Model:
@@ -106,6 +111,8 @@ class Model:
         """The session below, for what measures it."""
         self.skimming = skimming
         """That of both models, where a second one skims."""
+        self.searches = False
+        """Whether a word search finds what the model reads of a text that does not fit."""
         self.settings = settings or ModelSettings(name=session.model_name)
         """How it was loaded."""
 
@@ -171,6 +178,7 @@ class Model:
             if isinstance(found, Skimmed):
                 return Memory(self.skimming.skimmer, found.memory, skim=(self.skimming, found))
             return Memory(self.session, found)
+        self._searches(request, options)  # a word search needs its questions first
         engine = yield from self.session.read(sources, request)
         return Memory(self.session, engine, checkpoint=checkpoint)
 
@@ -230,6 +238,8 @@ class Model:
         if self._skims(request, options):
             assert self.skimming is not None
             return self.skimming.ask(sources, request)
+        if self._searches(request, options):
+            return self._searching.ask(sources, request)
         return self.session.ask(sources, request)
 
     def compare(
@@ -283,6 +293,8 @@ class Model:
         if self._skims(request, options):
             assert self.skimming is not None
             return self.skimming.plan(sources, request)
+        if self._searches(request, options):
+            return self._searching.plan(sources, request)
         return self.session.plan(sources, request)
 
     def recall(
@@ -320,7 +332,7 @@ class Model:
         """The events of a reading in parts, here or on workers; returns the joined memory."""
         from kvstream.session.sharding import read_shards
 
-        if self.skimming is not None:
+        if self.skimming is not None or self.searches:
             raise UsageError("shards= is for one model; load it without skim=.")
         if options.get("follow"):
             raise UsageError("shards= needs a text with a known end; leave out follow=.")
@@ -348,6 +360,21 @@ class Model:
             return False
         refuse_beside_skimming(options)
         return True
+
+    def _searches(self, request: Request, options: Any) -> bool:
+        """Whether a word search reads for the model. Raises UsageError."""
+        if not self.searches or request.command in ("summarize", "compare"):
+            return False
+        if request.command == "remember":
+            refuse_later_questions(WORD_SEARCH)
+        refuse_beside_skimming(options)
+        return True
+
+    @property
+    def _searching(self) -> Searching:
+        from kvstream.session.searching import Searching
+
+        return Searching(self.session)
 
     def merge(
         self,

@@ -24,6 +24,8 @@ REREADS = ("citations", "words", "both")
 """What `reread` may be; True means the first."""
 SKIMS = ("memory", "words", "both")
 """What `skim_by` may be."""
+WORD_SEARCH = "words"
+"""In place of a model that skims: a word search, which needs the questions first."""
 BM25 = "bm25"
 """In place of a method: answer from the parts of the text that have the question's words."""
 
@@ -33,7 +35,8 @@ class ModelOptions(TypedDict, total=False):
 
     skim: str | None
     """A second, small model, which reads all of a text that does not fit; the first one reads what
-    is worth it, and answers. Its weights go to the same device, in numbers of its own."""
+    is worth it, and answers. Its weights go to the same device, in numbers of its own. ``"words"``:
+    no model reads all of it, a word search (BM25) finds what is worth it."""
     skim_by: str
     """What says what is worth it: what the small model's ``memory`` holds and cites, the ``words``
     of the question (BM25), or ``both``."""
@@ -176,20 +179,29 @@ def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
     name, by = options.get("skim"), options.get("skim_by", SKIMS[-1])
     if by not in SKIMS:
         raise UsageError(f"skim_by is one of {', '.join(SKIMS)}, not {by!r}.")
-    if name is None:
+    if name is None or name == WORD_SEARCH:
         return None
     same = ("device", "threads", "offline", "attn", "trust_remote_code", "quiet")
     return model_settings(name, {k: options[k] for k in same if k in options})
 
 
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
-    """Raises UsageError for options of a reading that two models have no use for."""
+    """Raises UsageError for options of a reading in which the answering model reads passages."""
     for name in ("extract", "reread", "every", "checkpoint", "follow"):
         if options.get(name):
             raise UsageError(
-                f"--{name} is for one model, but here a second model skims the text; leave it "
-                "out, or add --skim none."
+                f"--{name} is for one model that reads all of the text, but here the text is "
+                "skimmed; leave it out, or add --skim none."
             )
+
+
+def refuse_later_questions(skim: str | None) -> None:
+    """Raises UsageError where a memory is wanted and a word search is to read."""
+    if skim == WORD_SEARCH:
+        raise UsageError(
+            "--skim words keeps no memory: it searches the text for the words of the questions. "
+            "Use it with kvstream ask, or choose a model with --skim, such as pocket."
+        )
 
 
 def request_of(questions: Sequence[str] = (), *, learned: bool = False, **options: Any) -> Request:

@@ -287,7 +287,7 @@ class PanelView:
             Group(rows),
             title=title,
             title_align="left",
-            subtitle=Text(sizes, style="dim"),
+            subtitle=Text(sizes, style="dim") if started.schedule else None,
             subtitle_align="right",
             border_style="blue",
             width=_panel_width(console.width),

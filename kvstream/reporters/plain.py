@@ -164,8 +164,9 @@ def plan_line(event: Started) -> str:
     """The sizes of a run; the budget always in entries and in bytes."""
     line = (
         f"{event.model} · {event.method} · budget {number(event.budget_tokens)} entries "
-        f"({size(event.budget_bytes)}) · memory {event.schedule}, chunks {event.chunk}"
+        f"({size(event.budget_bytes)})"
     )
+    line += f" · memory {event.schedule}, chunks {event.chunk}" if event.schedule else ""
     line += f" · {event.precision}" if event.precision else ""
     if event.estimated_tokens is None:
         return f"{line} · length unknown"
@@ -194,13 +195,14 @@ def step_line(event: StepDone) -> str:
 
 
 def skim_line(result: Result) -> str | None:
-    """Which model read what, and the text that was kept; None where one model read all."""
+    """Who read what, and the text that was kept; None where one model read all."""
     told = result.skim
     if told is None:
         return None
     kept = told["kept"]
+    reader = told["model"] or "a word search"
     line = (
-        f"{told['model']} read all of it · {result.model} read {len(told['pieces'])} passages "
+        f"{reader} read all of it · {result.model} read {len(told['pieces'])} passages "
         f"({number(told['tokens'])} tokens) · passages kept as text {number(kept['peak_bytes'])} "
         f"of {number(kept['room_bytes'])} bytes"
     )
@@ -239,7 +241,7 @@ def summary(result: Result) -> str:
 
 def _owners(result: Result) -> tuple[str, str]:
     """Of two models: whose peak in entries and whose bytes the result has; else nothing."""
-    if result.skim is None:
+    if result.skim is None or result.skim["model"] is None:
         return "", ""
     names = {"skim": f" ({result.skim['model']})", "answer": f" ({result.model})"}
     peaks = result.skim["peak"]

@@ -10,9 +10,11 @@ from functools import partial
 from kvstream.answer.answering import answers
 from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import second_pass, words_alone
+from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started
 from kvstream.input.blocks import TextBlock
+from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource, Source
 from kvstream.memory.base import Memory
 from kvstream.memory.checkpoint import Checkpoint
@@ -91,6 +93,17 @@ class Session:
         method = method.sized(budget)
         one = self.model.new_cache(1, method.tensors(), method.head_tensors())
         return one.fixed_bytes + budget * (one.capacity_bytes - one.fixed_bytes)
+
+    def fits(self, sources: Replayed, request: Request) -> bool:
+        """Whether memory holds all of a text; reads as much of the text as that takes."""
+        plan = self.settle(request)
+        sources.looking = True
+        stream = TokenStream(self.tokenizer, sources)
+        count = len(stream.read(plan.sizes.budget + 1))
+        sources.looking = False
+        if not plan.method.evicts:
+            return count <= min(plan.sizes.free, plan.sizes.final)
+        return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.

@@ -18,7 +18,6 @@ from kvstream.answer.reread.second_pass import (
     whole_request,
 )
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.engine.prefill import schedule_for
 from kvstream.errors import SourceError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.input.replayed import Replayed
@@ -30,7 +29,6 @@ from kvstream.model.loading import refuse_together
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
-from kvstream.tokenization.loading import TokenStream
 
 GUESS = 32
 """Most tokens of the small model's own answer, which nobody sees: what it looks at counts."""
@@ -86,24 +84,13 @@ class Skimming:
         """Seconds that both took to load."""
         return self.answerer.load_s + self.skimmer.load_s
 
-    def fits(self, sources: Replayed, request: Request) -> bool:
-        """Whether the answering model holds the text whole; reads as much of it as that takes."""
-        plan = self.answerer.settle(request)
-        sources.looking = True
-        stream = TokenStream(self.answerer.tokenizer, sources)
-        count = len(stream.read(plan.sizes.budget + 1))
-        sources.looking = False
-        if not plan.method.evicts:
-            return count <= min(plan.sizes.free, plan.sizes.final)
-        return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
-
     def plan(self, sources: RereadableSource, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it; of the model that reads all.
 
         Of a reading for later questions where the request is for those.
         """
         replayed = Replayed(sources)
-        if self.fits(replayed, request):
+        if self.answerer.fits(replayed, request):
             return self.answerer.plan(replayed, request)
         if request.open_ended:
             request = self._halved(request)  # as `read` does
@@ -112,7 +99,7 @@ class Skimming:
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
         """Read the sources once, then answer every question. Raises as `Session.ask`."""
         replayed = Replayed(sources)
-        if self.fits(replayed, request):
+        if self.answerer.fits(replayed, request):
             yield from self.answerer.ask(replayed, request)
             return
         skimmed = yield from self._read(replayed, request)
@@ -135,7 +122,7 @@ class Skimming:
         the small one.
         """
         replayed = Replayed(sources)
-        if self.fits(replayed, request):
+        if self.answerer.fits(replayed, request):
             return (yield from self.answerer.read(replayed, request))
         skimmed = yield from self._read(replayed, self._halved(request))
         skimmed.stays = True
@@ -184,8 +171,9 @@ class Skimming:
         """Read on into what was skimmed, or begin it."""
         kept = skimmed.kept
         reading = self.skimmer.read(
-            sources, request, skimmed.held, show=kept.feed, on_step=kept.note
-        )
+            sources, request, skimmed.held, show=kept.feed,
+            on_step=lambda memory: kept.note(memory.trace.end, memory),
+        )  # fmt: skip
         while True:
             try:
                 event = next(reading)
@@ -194,7 +182,7 @@ class Skimming:
                 break
             yield self._named(event) if isinstance(event, Started) else event
         memory = skimmed.memory
-        kept.note(memory, final=True)
+        kept.note(memory.trace.end, memory, final=True)
         memory.beside = kept.beside(
             self.answerer.model_name,
             self.answerer.model.fingerprint,
@@ -229,9 +217,9 @@ class Skimming:
         budget = self.answerer.settle(request).sizes.budget
         room = room_of(self.answerer.model, self.answerer.tokenizer, request)
         sizes = room, enough(budget)
-        return skimmed.kept.choose(
-            question, skimmed.memory, basis.regions, self.answerer.tokenizer, sizes
-        )
+        memory, tokenizer = skimmed.memory, self.answerer.tokenizer
+        chosen = skimmed.kept.choose(question, memory, basis.regions, tokenizer, sizes)
+        return Excerpts(chosen, memory.trace.names, memory.trace.bases)
 
     def whole(self, request: Request, question: str) -> Request:
         """What the answering model is asked, about a text that it holds whole."""

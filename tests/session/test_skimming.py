@@ -132,7 +132,7 @@ def test_a_text_that_fits_is_read_by_the_answering_model_alone(
 
 @pytest.mark.parametrize("method", ["infinipot", "full", "window"])
 def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
-    pair: Skimming, session: Session, tmp_path: Path, method: str
+    session: Session, tmp_path: Path, method: str
 ) -> None:
     run = replace(RUN, method=method)
     request = Request(("Who?",), run)
@@ -140,7 +140,7 @@ def test_it_is_used_where_the_text_does_not_fit_and_nowhere_else(
     for count in (sizes.budget + 300, 200, 220, 240, 260, 300):
         path = tmp_path / f"{count}.txt"
         path.write_text("red " * count)
-        fits = pair.fits(Replayed(open_sources([str(path)])), request)
+        fits = session.fits(Replayed(open_sources([str(path)])), request)
         plain = session.ask(open_sources([str(path)]), request)
         if method != "full":
             started = next(iter(plain))
@@ -267,10 +267,10 @@ def test_words_lead_where_a_question_was_not_known(session: Session, tmp_path: P
             kept = KeptPassages(10_000, by, questions)
             for block in open_sources([str(path)]):
                 kept.feed(block)
-            kept.note(memory, final=True)
+            kept.note(memory.trace.end, memory, final=True)
             assert len(kept) == len(lines)
             chosen = kept.choose(question, memory, cited, session.tokenizer, (200, 1))
-            firsts[by, bool(questions)] = chosen.passages.take()[0].text.strip()
+            firsts[by, bool(questions)] = chosen[0].passages[0].text.strip()
     assert firsts["memory", True] == firsts["memory", False] == lines[2].strip()
     assert firsts["words", True] == firsts["words", False] == lines[1].strip()
     assert firsts["both", False] == lines[1].strip()

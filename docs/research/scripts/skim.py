@@ -152,7 +152,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
 
     def step(memory: Memory) -> None:
         for each in kept.values():
-            each.note(memory)
+            each.note(memory.trace.end, memory)
 
     reading = pair.skimmer.read(
         open_sources([path], text=True), pair.skims(request), show=show, on_step=step
@@ -164,7 +164,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
             memory: Memory = stop.value
             break
     for each in kept.values():
-        each.note(memory, final=True)
+        each.note(memory.trace.end, memory, final=True)
     first, basis = answered(memory, question)
     return {by: Skimmed(kept[by], request, memory) for by in BY}, first, basis
 

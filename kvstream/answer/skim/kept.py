@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter, Excerpts
+from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
 from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
@@ -39,6 +39,7 @@ class KeptPassages:
 
     `by` says which stay: those of which memory holds most (``memory``), those that have the words
     of a question (``words``), or ``both``. Without a question that is known, memory alone decides.
+    Without a memory, where no model reads, `by` is ``words`` and the questions are known.
     """
 
     def __init__(self, room: int, by: str, questions: Sequence[str] = ()) -> None:
@@ -64,11 +65,13 @@ class KeptPassages:
         """The next block of text; it waits until the model has read it."""
         self._cutter.feed(block)
 
-    def note(self, memory: Memory, *, final: bool = False) -> None:
-        """Take in what the model has read by now, and drop the least where there is no room."""
+    def note(self, end: int, memory: Memory | None = None, *, final: bool = False) -> None:
+        """Take in the text that was read by now, up to byte `end`, and drop the least where there
+        is no room. `memory` is what a model holds of it; None where words alone decide.
+        """
         self._coming.extend(self._cutter.take(final=final))
         new: list[_Kept] = []
-        while self._coming and (final or self._coming[0].end <= memory.trace.end):
+        while self._coming and (final or self._coming[0].end <= end):
             excerpt = self._coming.popleft()
             counts = [words.count(excerpt.text) for words in self._words]
             new.append(_Kept(excerpt, excerpt.bytes, counts))
@@ -89,7 +92,7 @@ class KeptPassages:
         self.dropped += self.bytes - size
         self.bytes = size
 
-    def order(self, memory: Memory) -> list[int]:
+    def order(self, memory: Memory | None) -> list[int]:
         """Places of those that are held, the best first."""
         every = self._kept
         rankings = [
@@ -105,11 +108,11 @@ class KeptPassages:
     def choose(
         self,
         question: str,
-        memory: Memory,
+        memory: Memory | None,
         cited: Sequence[Passage],
         tokenizer: Tokenizer,
         sizes: tuple[int, int],
-    ) -> Excerpts:
+    ) -> list[Excerpt]:
         """The best passages for a question, in the order of the document, for another model.
 
         `cited` are passages that the small model's answer and question looked at, with weights.
@@ -130,8 +133,11 @@ class KeptPassages:
             rankings = [fused(rankings)]
         # Where they do not tell, by what memory holds, then in the order of the document.
         order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
-        chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
-        return Excerpts(chosen, memory.trace.names, memory.trace.bases)
+        return fitting([every[i].excerpt for i in order], tokenizer, sizes)
+
+    def speaks(self, question: str) -> bool:
+        """Whether a passage that is held has a word of a question."""
+        return bool(self._scores(question).any())
 
     def _scores(self, question: str) -> np.ndarray:
         """By the words of a question; one that was not known is compared with what is held."""
@@ -176,8 +182,10 @@ class KeptPassages:
         }
 
 
-def _held(every: Sequence[_Kept], memory: Memory) -> np.ndarray:
+def _held(every: Sequence[_Kept], memory: Memory | None) -> np.ndarray:
     """How much of each passage memory holds: the sum over its tokens of the share of heads."""
+    if memory is None:
+        return np.zeros(len(every))
     ordinals, weights = memory.reader.retained_weights()
     starts = memory.trace.origins.starts(ordinals.numpy())
     order = np.argsort(starts, kind="stable")

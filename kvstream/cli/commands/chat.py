@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from kvstream.api.options import SHOWN_OPTIONS
+from kvstream.api.options import SHOWN_OPTIONS, refuse_later_questions
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.memory import ONE_METHOD
 from kvstream.cli.options.reading import ReadingOptions, reading_options
@@ -89,6 +89,8 @@ def command(
         if memory.is_dir():
             raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
         refuse_reading(ctx)
+    else:
+        refuse_later_questions(options.skim)
     early.check(options)
     if sys.stdin is None:
         raise click.UsageError(

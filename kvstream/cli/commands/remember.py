@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.api.options import refuse_later_questions
 from kvstream.cli.options.answers import OF_ANSWERS_ALONE
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.many import Each, Shards, each_options, shards_option
@@ -140,6 +141,8 @@ def remember(
     refuse_clashes(others, {"--memory": base})
     check_writable(target)
     early.check(options)
+    if base is None:
+        refuse_later_questions(options.skim)
     with ExitStack() as stack:
         # -o is the memory's; what is printed goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, AUTOMATIC, method_settings
+from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, method_settings
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
@@ -41,7 +41,7 @@ class ReadingOptions:
     model_given: bool
     """Whether somebody chose it; else `running.settled` may choose another one."""
     skim: str
-    """A model, ``auto`` or ``none``."""
+    """A model, ``auto``, ``none`` or ``words``."""
     loading: Mapping[str, Any]
     """Options of `kvstream.load`."""
     methods: tuple[str, ...]
@@ -159,9 +159,9 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
                 "the most likely token; add --temp 0.7, or leave it out.",
                 ctx,
             )
-    if typed(ctx, "skim_by") and values["skim"] == NONE:
+    if typed(ctx, "skim_by") and values["skim"] in (NONE, WORD_SEARCH):
         raise click.UsageError(
-            "--skim-by has no effect with --skim none; leave one of them out.", ctx
+            f"--skim-by has no effect with --skim {values['skim']}; leave one of them out.", ctx
         )
     if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
         raise click.UsageError(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kvstream.api.options import AUTO
+from kvstream.api.options import AUTO, WORD_SEARCH
 from kvstream.cli import config
 from kvstream.errors import UsageError, meant
 from kvstream.settings import PAPER, Budget, parse_count
@@ -187,10 +187,10 @@ class ModelType(click.ParamType):
 
 
 class SkimType(ModelType):
-    """``auto``, ``none``, or a model."""
+    """``auto``, ``none``, ``words``, or a model."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in (AUTO, NONE) else super().convert(value, param, ctx)
+        return value if value in (AUTO, NONE, WORD_SEARCH) else super().convert(value, param, ctx)
 
 
 def complete_files(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from kvstream.api.options import AUTO, refuse_beside_skimming
+from kvstream.api.options import AUTO, WORD_SEARCH, refuse_beside_skimming
 from kvstream.cli.options.many import Shards
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
@@ -202,13 +202,15 @@ def announce(reporter: Reporter, options: ReadingOptions) -> None:
     skim = options.loading.get("skim")
     if not options.quiet:
         if skim is not None:
+            reads = "a word search" if skim == WORD_SEARCH else skim
             reporter.tell(
-                f"{options.model} answers; {skim} reads a long text for it. With --skim none "
+                f"{options.model} answers; {reads} reads a long text for it. With --skim none "
                 f"{options.model} reads all of it."
             )
         elif options.model == POCKET:
             reporter.tell(demonstration())
-    reporter.loading(options.model if skim is None else f"{options.model} and {skim}")
+    one = skim in (None, WORD_SEARCH)
+    reporter.loading(options.model if one else f"{options.model} and {skim}")
 
 
 def demonstration() -> str:

@@ -1,0 +1,207 @@
+"""A word search reads all of a text, and a model only the passages that it finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+
+from kvstream.answer.answering import answer
+from kvstream.answer.reread.excerpts import Excerpts
+from kvstream.answer.reread.second_pass import enough, partial_refusal, room_of, whole_request
+from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages
+from kvstream.errors import SourceError
+from kvstream.events import Answered, Event, Notice, Result, Started, StepDone
+from kvstream.input.blocks import TextBlock
+from kvstream.input.replayed import Replayed
+from kvstream.input.source import RereadableSource, nothing_in
+from kvstream.memory.base import Trace
+from kvstream.run.plan import RunPlan
+from kvstream.run.request import Request
+from kvstream.session.reading import NoTextError, stopped_after
+from kvstream.session.session import Session
+from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
+
+NAME = "words"
+"""In place of a model that skims."""
+METHOD = "bm25"
+NO_WORD = (
+    "The text has no word of the question, so a word search cannot find passages for it. Use words "
+    "of the text, or let a model skim: --skim pocket."
+)
+STEP = 8192
+"""Tokens that are searched at a time."""
+
+
+@dataclass
+class Found:
+    """What a word search left of a text."""
+
+    kept: KeptPassages
+    trace: Trace
+    seconds: float = 0.0
+    """Time of the search."""
+    steps: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+
+class Searching:
+    """Answers questions that are known before a text is read. Raises as `Session.ask`.
+
+    The text is read once. Of its passages, those with the questions' words stay, 64 bytes for each
+    token of the budget, as where a small model skims (`session/skimming.py`). A text that fits the
+    budget is read by the model alone.
+    """
+
+    def __init__(self, answerer: Session) -> None:
+        self.answerer = answerer
+
+    def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
+        """Search the sources once, then answer every question."""
+        replayed = Replayed(sources)
+        if self.answerer.fits(replayed, request):
+            yield from self.answerer.ask(replayed, request)
+            return
+        plan = self.answerer.settle(request)
+        found = yield from self._search(replayed, request, plan)
+        for number, question in enumerate(request.questions):
+            yield from self._answer(found, request, question, number)
+
+    def plan(self, sources: RereadableSource, request: Request) -> Started:
+        """Sizes of a run, without running it."""
+        replayed = Replayed(sources)
+        if self.answerer.fits(replayed, request):
+            return self.answerer.plan(replayed, request)
+        length = TokenStream(self.answerer.tokenizer, replayed).estimate()
+        return self._started(self.answerer.settle(request), request, length)
+
+    def _started(self, plan: RunPlan, request: Request, length: int | None) -> Started:
+        return Started(
+            model=f"word search for {self.answerer.model_name}",
+            method=METHOD,
+            budget_tokens=plan.sizes.budget,
+            budget_bytes=self.answerer.kv_bytes(whole_request(request, "", plan.sizes.budget).run),
+            fixed_bytes=0,
+            prompt_tokens=plan.sizes.prompt,
+            reserved_tokens=plan.sizes.question + plan.sizes.answer,
+            schedule="",
+            chunk="",
+            estimated_tokens=length,
+            estimated_steps=None if length is None else -(-length // STEP),
+            lossless=False,
+            precision=self.answerer.model.precision,
+        )
+
+    def _search(
+        self, sources: Replayed, request: Request, plan: RunPlan
+    ) -> Generator[Event, None, Found]:
+        """Read all of the sources, without a model."""
+        kept = KeptPassages(BYTES_A_TOKEN * plan.sizes.budget, NAME, request.questions)
+        words = WordForms()
+        trace = Trace(sources.names, sources.bases, words=words)
+        found = Found(kept, trace)
+
+        def show(block: TextBlock) -> None:
+            kept.feed(block)
+            words.feed(block)
+
+        began = time.perf_counter()
+        stream = open_stream(self.answerer.tokenizer, sources, show)
+        yield self._started(plan, request, stream.estimate())
+        # After Ctrl-C a pipe ends by itself, behind what it has brought.
+        while sources.ends_on_interrupt or not request.interrupted():
+            batch = stream.read(STEP)
+            if not batch:
+                break
+            trace.read, trace.end = stream.seen, batch.end
+            kept.note(trace.end)
+            found.steps += 1
+            found.seconds = time.perf_counter() - began
+            yield self._step(found, len(batch), plan, stream.estimate())
+        stream.close()
+        if not trace.read:
+            raise NoTextError("There is no text in what was given; nothing to read.")
+        kept.note(trace.end, final=True)
+        if not len(kept):
+            raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
+        if request.interrupted() and (sources.ends_on_interrupt or not stream.at_end):
+            expected = stream.estimate()
+            trace.interrupted = expected is None or expected > trace.read
+            found.warnings.append(stopped_after(trace.read, expected or 0))
+        found.warnings += sources.warnings
+        for message in found.warnings:
+            yield Notice(message)
+        for message in sources.notes:
+            yield Notice(message, note=True)
+        found.seconds = time.perf_counter() - began
+        return found
+
+    def _step(self, found: Found, tokens: int, plan: RunPlan, length: int | None) -> StepDone:
+        """Progress of the search; no KV cache holds anything yet."""
+        return StepDone(
+            step=found.steps,
+            chunk=tokens,
+            memory=(0,),
+            seen=found.trace.read,
+            estimated_tokens=length,
+            kv_tokens=0,
+            in_flight_tokens=0,
+            peak_tokens=0,
+            budget_tokens=plan.sizes.budget,
+            kv_bytes=0,
+            seconds=found.seconds,
+            coverage=lambda bins: [0.0] * max(1, min(bins, found.trace.read)),
+            retained=lambda: 0,
+        )
+
+    def _answer(
+        self, found: Found, request: Request, question: str, number: int
+    ) -> Iterator[Event]:
+        began, session, trace = time.perf_counter(), self.answerer, found.trace
+        budget = session.settle(replace(request, questions=(question,))).sizes.budget
+        whole = whole_request(request, question, budget)
+        sizes = room_of(session.model, session.tokenizer, whole), enough(budget)
+        chosen = found.kept.choose(question, None, (), session.tokenizer, sizes)
+        excerpts = Excerpts(chosen, trace.names, trace.bases)
+        memory = session.read_excerpts(excerpts, whole, trace.words)
+        nothing = () if found.kept.speaks(question) else (NO_WORD,)
+        for event in answer(memory, question, number, last=True, strict=request.strict):
+            if isinstance(event, Answered):
+                seconds = time.perf_counter() - began
+                result = self._result(found, event.result, excerpts, seconds)
+                event = Answered(replace(result, warnings=(*result.warnings, *nothing)))
+            yield event
+        memory.release()
+
+    def _result(self, found: Found, said: Result, excerpts: Excerpts, seconds: float) -> Result:
+        """The answer as the result of a run that read all of the text."""
+        kept, read = found.kept.to_json(), found.trace.read
+        refusal = partial_refusal(said)
+        return replace(
+            said,
+            method=METHOD,
+            read=read,
+            evicted=read - said.retained,
+            steps=found.steps,
+            prefill_s=found.seconds,
+            answer_s=seconds,
+            tokens_per_s=read / found.seconds if found.seconds else 0.0,
+            coverage=None,
+            interrupted=found.trace.interrupted,
+            warnings=tuple(dict.fromkeys((*found.warnings, *said.warnings, *refusal))),
+            skim={
+                "model": None,
+                "by": NAME,
+                "pieces": excerpts.to_json(),
+                "tokens": said.read,
+                "kept": kept,
+                "peak": {
+                    "skim": {"kv_tokens": 0, "kv_bytes": 0},
+                    "answer": {
+                        "kv_tokens": said.peak_kv_tokens, "kv_bytes": said.peak_kv_bytes,
+                    },
+                },
+                "seconds": round(seconds, 3),
+                "first": None,
+            },
+        )  # fmt: skip

@@ -1,0 +1,227 @@
+"""No model skims: a word search reads everything, and a model the passages that it finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from adapters import tiny_reader
+
+import kvstream
+from kvstream.answer.reread.excerpts import excerpts_of
+from kvstream.answer.reread.second_pass import enough
+from kvstream.answer.skim.kept import BYTES_A_TOKEN
+from kvstream.errors import BudgetError, SourceError, UsageError
+from kvstream.evaluation.synthetic.document import make_facts
+from kvstream.events import Answered, AnswerStarted, Event, Result, Started, StepDone
+from kvstream.input.sources import NamedStream, open_sources
+from kvstream.run.request import Request
+from kvstream.session.searching import STEP, Searching
+from kvstream.session.session import Session
+from kvstream.session.skimming import Skimming
+from kvstream.settings import Budget, RunSettings
+
+SEED, FACTS = 3, 6
+FACTS_OF = make_facts(FACTS, SEED)
+FACT = FACTS_OF[5]
+RUN = RunSettings(Budget(tokens=320), max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+
+
+def ask(session: Session, path: Path, *questions: str, run: RunSettings = RUN) -> list[Result]:
+    events = Searching(session).ask(open_sources([str(path)]), Request(questions, run))
+    return [event.result for event in events if isinstance(event, Answered)]
+
+
+def test_what_is_read_is_bounded_and_counted(session: Session, story: Path) -> None:
+    [result] = ask(session, story, FACT.question)
+    told, text = result.skim, story.read_bytes()
+    assert told is not None
+    assert (told["model"], told["by"], told["first"]) == (None, "words", None)
+    assert result.peak_kv_tokens <= 320
+    assert told["peak"]["answer"]["kv_tokens"] == result.peak_kv_tokens
+    kept = told["kept"]
+    assert 0 < kept["bytes"] <= kept["peak_bytes"] <= kept["room_bytes"] == 320 * BYTES_A_TOKEN
+    assert len(b"".join(text.split())) <= kept["bytes"] + kept["dropped_bytes"] <= len(text)
+    assert 0 < told["tokens"] <= enough(320) + 120
+    assert result.read == len(session.tokenizer.encode(story.read_text()))
+    assert result.retained == told["tokens"]
+    assert result.read == result.retained + result.evicted
+
+
+def test_it_finds_what_a_small_model_finds_by_words(session: Session, story: Path) -> None:
+    """The passages do not depend on whether a model reads, too, nor on the size of its steps."""
+    run = replace(RUN, budget=Budget(tokens=1200))  # no passage is dropped
+    sources = open_sources([str(story)])
+    events = Skimming(session, session, "words").ask(sources, Request((FACT.question,), run))
+    [skimmed] = [event.result.skim for event in events if isinstance(event, Answered)]
+    [result] = ask(session, story, FACT.question, run=run)
+    assert skimmed is not None
+    assert result.skim is not None
+    assert result.skim["pieces"] == skimmed["pieces"]
+    assert result.skim["tokens"] == skimmed["tokens"]
+
+
+def test_citations_are_of_the_source(session: Session, story: Path) -> None:
+    text = story.read_bytes()
+    for fact, result in zip(
+        FACTS_OF, ask(session, story, *(f.question for f in FACTS_OF)), strict=True
+    ):
+        assert result.question == fact.question
+        at = text.index(fact.sentence.encode())
+        assert result.skim is not None
+        assert any(p["byte_start"] <= at < p["byte_end"] for p in result.skim["pieces"])
+        for cited in result.citations:
+            assert text[cited["byte_start"] : cited["byte_end"]].decode() == cited["text"]
+
+
+def test_a_pipe_and_a_file_give_the_same(session: Session, story: Path) -> None:
+    [file] = ask(session, story, FACT.question)
+    with story.open("rb") as stream:
+        sources = open_sources([NamedStream("stdin", stream)])
+        events = Searching(session).ask(sources, Request((FACT.question,), RUN))
+        [pipe] = [event.result for event in events if isinstance(event, Answered)]
+    assert (pipe.answer, pipe.read) == (file.answer, file.read)
+    assert pipe.skim is not None
+    assert file.skim is not None
+    assert pipe.skim["kept"] == file.skim["kept"]
+
+
+def test_events_tell_how_far_the_search_is(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The sun rose over the town, and nobody came.\n" * 2500)
+    sources = open_sources([str(path)])
+    events: list[Event] = list(Searching(session).ask(sources, Request(("Who came?",), RUN)))
+    started, *others = events
+    assert isinstance(started, Started)
+    steps = [event for event in others if isinstance(event, StepDone)]
+    assert len(steps) > 1
+    assert [step.seen for step in steps[:-1]] == [STEP * (i + 1) for i in range(len(steps) - 1)]
+    assert all(
+        (step.kv_tokens, step.in_flight_tokens, step.retained()) == (0, 0, 0) for step in steps
+    )
+    assert others.index(steps[-1]) < [isinstance(e, AnswerStarted) for e in others].index(True)
+    [result] = [event.result for event in events if isinstance(event, Answered)]
+    assert result.read == steps[-1].seen
+
+
+def test_a_text_that_fits_is_read_by_the_model_alone(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text(f"Snow fell. {FACT.sentence}\n")
+    [found] = ask(session, path, FACT.question)
+    plain = session.ask(open_sources([str(path)]), Request((FACT.question,), RUN))
+    [alone] = [event.result for event in plain if isinstance(event, Answered)]
+    assert found.skim is None
+    assert (found.answer, found.evicted) == (alone.answer, 0)
+
+
+def test_no_text_is_an_error(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "blank.txt"
+    path.write_text(" \n" * 40_000)
+    with pytest.raises(SourceError, match="only spaces"):
+        ask(session, path, "Who?")
+
+
+def test_a_question_without_any_word_of_the_text(session: Session, story: Path) -> None:
+    [result] = ask(session, story, "Zyqqx wvxzz?")
+    assert result.skim is not None
+    assert result.skim["tokens"] > 0
+    assert any("no word of the question" in warning for warning in result.warnings)
+
+
+def test_ctrl_c_answers_from_what_was_read(session: Session, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The sun rose over the town, and nobody came.\n" * 5000)
+    seen = 0
+
+    def stop() -> bool:
+        return seen >= STEP
+
+    request = Request(("Who came?",), RUN, interrupted=stop)
+    events: Iterator[Event] = Searching(session).ask(open_sources([str(path)]), request)
+    for event in events:
+        if isinstance(event, StepDone):
+            seen = event.seen
+        if isinstance(event, Answered):
+            result = event.result
+    assert result.read == STEP
+    assert result.interrupted
+    assert any("Reading was stopped after 8,192 tokens" in warning for warning in result.warnings)
+
+
+def test_a_budget_that_is_too_small(session: Session, story: Path) -> None:
+    with pytest.raises(BudgetError, match="Use --budget"):
+        ask(session, story, "Who?", run=RunSettings(Budget(tokens=70)))
+
+
+def test_the_passages_are_cut_as_everywhere(session: Session, story: Path) -> None:
+    [result] = ask(session, story, FACT.question)
+    assert result.skim is not None
+    places = {(e.start, e.end) for e in excerpts_of(open_sources([str(story)]))}
+    pieces = {(p["byte_start"], p["byte_end"]) for p in result.skim["pieces"]}
+    assert pieces <= places
+
+
+# Python and the command line.
+
+
+def test_from_python(story: Path) -> None:
+    model = kvstream.load("pocket", skim="words", threads=1)
+    answer = model.ask(story, FACT.question, budget=320)
+    assert answer.to_json()["skim"]["model"] is None
+    assert answer.coverage is None
+    assert model.plan(story, question=FACT.question, budget=320).method == "bm25"
+    with pytest.raises(UsageError, match="keeps no memory"):
+        model.read(story, budget=320)
+    with pytest.raises(UsageError, match="one model"):
+        model.ask(story, FACT.question, shards=2, budget=320)
+    with pytest.raises(UsageError, match="one model"):
+        model.ask(story, FACT.question, reread=True, budget=320)
+
+
+def test_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: Path, cli: Callable[..., Any]
+) -> None:
+    tiny_reader(tmp_path, monkeypatch)
+    page = tmp_path / "page.html"
+    words = ("--skim", "words", "--budget", "500", "-n", "8")
+    done = cli("ask", str(story), FACT.question, *words, "--json", "--report", str(page))
+    assert done.code == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["model"], said["skim"]["model"], said["method"]) == ("reader", None, "bm25")
+    assert said["peak"]["kv_tokens"] <= 500
+    assert "reader answers; a word search reads a long text for it" in done.stderr
+    assert "a word search read all of it · reader read" in done.stderr
+    assert FACT.sentence.split()[0] in page.read_text()
+    piped = cli("ask", FACT.question, *words, "--json", stdin=story.read_bytes())
+    assert json.loads(piped.stdout)["answer"] == said["answer"]
+    planned = cli("ask", str(story), FACT.question, *words, "--dry-run")
+    assert planned.code == 0, planned.stderr
+    assert "word search for reader" in planned.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("chat", "STORY", "--skim", "words"), "keeps no memory"),
+        (("remember", "STORY", "--skim", "words", "-o", "x.kvs"), "keeps no memory"),
+        (("ask", "STORY", "Q?", "--skim", "words", "--skim-by", "words"), "has no effect"),
+        (("ask", "STORY", "Q?", "--skim", "words", "--reread"), "is for one model"),
+        (("ask", "STORY", "Q?", "--skim", "words", "--shards", "2"), "--skim is for one reading"),
+        (("summarize", "STORY", "--skim", "words"), "one model reads here"),
+    ],
+)
+def test_what_it_cannot_be_used_for(
+    arguments: tuple[str, ...], told: str, story: Path, cli: Callable[..., Any]
+) -> None:
+    ran = cli(*(str(story) if a == "STORY" else a for a in arguments))
+    assert ran.code == 2, ran.stderr
+    assert told in ran.stderr
