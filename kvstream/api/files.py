@@ -65,11 +65,6 @@ class MemoryFile:
         return int(self.kind.content.state["trace"]["read"])
 
     @property
-    def has_passages(self) -> bool:
-        """Whether it holds text for citations and extracts."""
-        return "trace.passages" in self.kind.content.tensors
-
-    @property
     def options(self) -> dict[str, Any]:
         """The options that it was read with, by the names of `Model.read`."""
         state = self.kind.content.state

@@ -14,7 +14,7 @@ from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
-from kvstream.errors import SourceError, UsageError
+from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.memory.base import Memory as HeldMemory
 from kvstream.memory.glance import models_in
 from kvstream.memory.joining import join
@@ -87,8 +87,13 @@ class Memories:
         for place, each in enumerate(self.rank(question)[:best]):
             file = inspect(each.path)
             memory = self._opened(file)
-            answer = memory.ask(question, **options)
-            memory.release()
+            try:
+                answer = memory.ask(question, **options)
+            except BudgetError as error:  # of a file that no model was needed to rank
+                self.problems.append(f"{each.path}: {error}")
+                continue
+            finally:
+                memory.release()
             found.append((_preference(answer, place), each, answer))
         if not found:
             raise UsageError(f"None of the {len(self.files)} files can be used: {self.problems[0]}")

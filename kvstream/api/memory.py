@@ -187,11 +187,6 @@ class Memory:
         return self._engine.model
 
     @property
-    def answering_model(self) -> str:
-        """The name of the model that answers: another one where the first one skims for it."""
-        return self.model if self._skim is None else self._skim[0].answerer.model_name
-
-    @property
     def method(self) -> str:
         """The name of the method that chose what stays."""
         return self._engine.run.method

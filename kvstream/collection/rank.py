@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kvstream.answer.answering import question_tail
 from kvstream.answer.skim.words import PLAIN, bm25_of_documents, plain_words
-from kvstream.errors import KvstreamError, SourceError
+from kvstream.errors import BudgetError, KvstreamError, SourceError
 from kvstream.memory.base import Memory
 from kvstream.memory.glance import Glance, glance
 from kvstream.tokenization.forms import folded
@@ -107,19 +108,19 @@ def rank(
 ) -> tuple[list[Ranked], list[str]]:
     """The files, best first, and what to say of those that cannot be used.
 
-    `recall` loads one; each is let go before the next, so two are never there at once.
+    `recall` loads one; each is let go before the next, so two are never there at once. A file
+    whose memory leaves no room for the question cannot be used.
     """
     ranked, problems = by_words(question, files)
     compared: list[Ranked] = []
     without: dict[tuple[str, tuple[int, ...]], float] = {}
     for each in ranked[:loaded]:
         try:
-            memory = recall(each.path)
+            compared.append(replace(each, gain=gain(recall(each.path), question, without)))
+        except BudgetError as error:
+            problems.append(f"{each.path}: {error}")
         except KvstreamError as error:
             problems.append(str(error))
-            continue
-        compared.append(replace(each, gain=gain(memory, question, without)))
-        memory.release()
     compared.sort(key=lambda each: (-each.score, each.path.name))
     return [*compared, *ranked[loaded:]], problems
 
@@ -127,11 +128,15 @@ def rank(
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
     """Nats by which what memory holds makes the question likelier than its prompt alone does.
 
-    `without` keeps the likelihood without a memory, by model and prompt, from call to call.
+    The memory is let go. `without` keeps the likelihood without one, by model and prompt, from call
+    to call. Raises BudgetError where memory leaves no room for the question.
     """
-    ids = memory.prompt.tail(question, brief=memory.run.brief)
+    ids = question_tail(memory, question)
+    within = float(memory.reader.score(ids[:1], ids[1:]).sum())
+    memory.release()  # before there is another cache
     head = memory.model, tuple(memory.prompt.head)
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)
         without[head] = float(empty.score(ids[:1], ids[1:]).sum())
-    return without[head] - float(memory.reader.score(ids[:1], ids[1:]).sum())
+        empty.cache.release()
+    return without[head] - within

@@ -47,8 +47,6 @@ class Evictor:
         """Sinks that are protected, settled when entries leave for the first time."""
         self.ratios: list[float] | None = None
         """Share of older candidates that each layer kept the last time."""
-        self._aside: dict[int, dict[str, Tensor]] = {}
-        """What heads remembered before tokens of an answer were folded into it."""
 
     @property
     def first_candidate(self) -> int:
@@ -279,8 +277,8 @@ class Evictor:
                 answer = end + question
                 chosen = torch.arange(end - first, device=device).expand(store.spec.heads, -1)
                 tail = torch.cat((tail[:question], tail[question + excess :]))
-                if self.compressive_memory is not None and i not in self._aside:
-                    self._aside[i] = {name: t.clone() for name, t in store.head_state.items()}
+                if self.compressive_memory is not None:
+                    store.set_head_state_aside()
                 self._fold(store, slice(answer, answer + excess), chosen[:, :0])
             rest = tail.expand(store.spec.heads, -1)
             store.keep(first, torch.cat((chosen.to(device), rest), dim=-1))
@@ -313,9 +311,8 @@ class Evictor:
 
     def forget_answer(self) -> None:
         """Let heads forget what was folded of an answer's own tokens."""
-        for i, before in self._aside.items():
-            self.cache.stores[i].head_state.update(before)
-        self._aside.clear()
+        for store in self.cache.stores:
+            store.restore_head_state()
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:

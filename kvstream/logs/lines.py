@@ -90,7 +90,6 @@ _STAMPS = [
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
 _ACCESS = _PATTERNS[1]
-_GLOG = _PATTERNS[8]
 _LEAP_YEAR = 1972
 """A year that has a 29th of February."""
 _SECONDS = 4096

@@ -145,10 +145,7 @@ class Memory:
         return int(self.reader.retained().numel())
 
     def release(self) -> None:
-        """Give the room of keys and values back; the memory can no longer be asked."""
-        cache = self.reader.cache
-        for store in cache.stores:
-            store.keys, store.values = store.keys[:, :0].clone(), store.values[:, :0].clone()
-        for recurrent in cache.recurrent:
-            recurrent.release()
-        cache.free_scratch()
+        """Give the room of the KV cache back; the memory can no longer be asked, nor what it held
+        be told.
+        """
+        self.reader.cache.release()

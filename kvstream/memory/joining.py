@@ -153,10 +153,11 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
         _join_layer(store, before, behind, first.seen)
     reader.cache.rebase()
     reader.cache.note_peak()
+    # Those of readings with a larger budget are not peaks under this one.
+    peaks = [r.cache.peak for r in (reader, first, second)]
+    peaks = [peak for peak in peaks if peak.tokens <= reader.sizes.budget]
     for name in ("tokens", "bytes", "scratch"):
-        highest = max(getattr(r.cache.peak, name) for r in (reader, first, second))
-        if name != "tokens" or highest <= reader.sizes.budget:
-            setattr(reader.cache.peak, name, highest)
+        setattr(reader.cache.peak, name, max(getattr(peak, name) for peak in peaks))
     reader.prefill.due = []
     reader.prefill.before = second.prefill.before
     reader.steps = first.steps + second.steps

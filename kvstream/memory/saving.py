@@ -367,6 +367,9 @@ def restored(kind: Kind, memory: Memory) -> None:
             memory.warnings.append(_rounded(kind, reader.model))
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
+        # An earlier version wrote more for joined files: those of a larger budget.
+        reader.cache.peak.bytes = min(reader.cache.peak.bytes, reader.cache.capacity_bytes)
+        reader.cache.note_peak()  # what is held was once the peak, whatever the file says
         memory.prefill_s = float(notes["read_s"])
         reader.select_seconds = float(notes["select_s"])
     except WRONG as error:

@@ -22,7 +22,7 @@ from kvstream.methods.base import (
     setting,
 )
 from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, PaperGate, load_gates
-from kvstream.methods.tools.scoring import pool
+from kvstream.methods.tools.scoring import latest, pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
 """The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
@@ -145,9 +145,7 @@ class EdgeInfinite(Method):
         return min(size, present if residual < self.segment and present <= size else kept)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        n = step.origin.shape[-1]
-        newest = torch.arange(n - keep, n, device=step.origin.device)
-        return newest.expand(*step.origin.shape[:-1], keep)
+        return latest(step, keep)
 
     def written(self, step: Step, leave: int) -> Iterator[Written]:
         """What of the `leave` oldest entries of a layer goes into memory, some at a time.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvstream.methods.base import EntryTensor, Evidence, Method, Preset, Step, setting
-from kvstream.methods.tools.scoring import best, pool, pooling_width
+from kvstream.methods.tools.scoring import best, observed, pool, pooling_width
 
 GENERAL = "Summarize what matters most in this section."
 UNRELATED = "A kettle hums on the stove. Rain falls on the roof. The cat sleeps, and so it goes on."
@@ -87,14 +87,12 @@ class InfiniPot(Method):
             novelty[..., novelty.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
     def votes(self, step: Step) -> Tensor | None:
-        return self._scores(step) if self.shared and step.window_attention is not None else None
-
-    def _scores(self, step: Step) -> Tensor:
-        assert step.window_attention is not None
-        return pool(step.window_attention, step.origin, self.pool)
+        if not self.shared or step.window_attention is None:
+            return None
+        return observed(step, self.pool)
 
     def select(self, step: Step, keep: int) -> Tensor:
-        scores = self._scores(step) if step.votes is None else step.votes
+        scores = observed(step, self.pool) if step.votes is None else step.votes
         n, recent = scores.shape[-1], min(self.recent, keep)
 
         def first(ranked: Tensor, count: int) -> Tensor:

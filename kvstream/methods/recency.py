@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from kvstream.methods.base import IMDC, Method, Preset, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scoring import noise
+from kvstream.methods.tools.scoring import latest, noise
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,7 @@ class Streaming(Method):
     paper: ClassVar[Preset | None] = IMDC
 
     def select(self, step: Step, keep: int) -> Tensor:
-        n = step.origin.shape[-1]
-        newest = torch.arange(n - keep, n, device=step.origin.device)
-        return newest.expand(*step.origin.shape[:-1], keep)
+        return latest(step, keep)
 
 
 @dataclass(frozen=True)

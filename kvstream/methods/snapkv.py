@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvstream.methods.base import IMDC, Evidence, Preset, Step, setting
 from kvstream.methods.scored import ScoredMethod
-from kvstream.methods.tools.scoring import pool, pooling_width
+from kvstream.methods.tools.scoring import observed, pooling_width
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class SnapKV(ScoredMethod):
         return Evidence(window_attention=self.window)
 
     def score(self, step: Step) -> Tensor:
-        assert step.window_attention is not None
-        return pool(step.window_attention, step.origin, self.pool)
+        return observed(step, self.pool)
 
     def newest(self, keep: int) -> int:
         return self.window

@@ -110,6 +110,8 @@ class LayerStore(CacheLayerMixin):
         }
         self.aside: dict[str, Tensor] = {}
         """What `state` was before an answer changes it; entries that leave, leave here too."""
+        self.head_aside: dict[str, Tensor] = {}
+        """What `head_state` was before tokens of an answer were folded into it."""
         self.window_attention: Tensor | None = None
         self.accumulated_attention: Tensor | None = None
         self.waiting: tuple[Tensor | None, Tensor | None] = None, None
@@ -283,11 +285,31 @@ class LayerStore(CacheLayerMixin):
         """Keep a copy of `state` for `restore_state`."""
         self.aside = {name: t.clone() for name, t in self.state.items()}
 
+    def set_head_state_aside(self) -> None:
+        """Keep a copy of `head_state` for `restore_head_state`, unless there is one already."""
+        if not self.head_aside:
+            self.head_aside = {name: t.clone() for name, t in self.head_state.items()}
+
+    def restore_head_state(self) -> None:
+        """Give the heads back what they remembered; without a copy nothing."""
+        self.head_state.update(self.head_aside)
+        self.head_aside = {}
+
     def restore_state(self) -> None:
         """Give the entries that are still held the state that they had; without a copy nothing."""
         for name, before in self.aside.items():
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
+
+    def release(self) -> None:
+        """Give all tensors back; the layer can no longer be used."""
+        nothing = self.keys.new_empty(0)
+        self.keys = self.values = nothing
+        self.origin = self.origin.new_empty(0)
+        self.state, self.head_state, self.aside, self.head_aside = {}, {}, {}, {}
+        self.window_attention = self.accumulated_attention = None
+        self.waiting = None, None
+        self.used = self.unrotated = self.parked = 0
 
     def tensor_bytes(self) -> int:
         """Bytes of one entry over all heads: keys, values, origin and the method's tensors."""
@@ -443,6 +465,14 @@ class BoundedCache(Cache):
             values = room.copy_(values)
         return keys, values
 
+    def release(self) -> None:
+        """Give all tensors back; the cache can no longer be used."""
+        for store in self.stores:
+            store.release()
+        for recurrent in self.recurrent:
+            recurrent.release()
+        self.free_scratch()
+
     def free_scratch(self) -> None:
         """Give the room for rotated keys back; it is taken again when it is needed."""
         self._scratch.clear()
@@ -479,8 +509,9 @@ class BoundedCache(Cache):
         held = [
             t
             for s in self.stores
-            for t in (s.window_attention, s.accumulated_attention, *s.waiting, *s.aside.values())
+            for t in (s.window_attention, s.accumulated_attention, *s.waiting)
         ]
+        held += [t for s in self.stores for t in (*s.aside.values(), *s.head_aside.values())]
         held += self._scratch.values()
         return sum(t.nbytes for t in held if t is not None)
 

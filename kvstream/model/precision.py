@@ -133,13 +133,6 @@ def _no_room(weights: Weights | None) -> str:
     )
 
 
-def dtype_of(
-    settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
-) -> Any:
-    """What `from_pretrained` takes as dtype. Raises UsageError for an unknown name."""
-    return precision_of(settings, device, embedded=embedded, where=where).load
-
-
 def automatic_dtype(device: str) -> torch.dtype:
     """What weights in bfloat16 are computed in where nothing is asked for."""
     return torch.float32 if is_slow("bfloat16", device) else torch.bfloat16

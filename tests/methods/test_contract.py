@@ -199,12 +199,24 @@ def test_a_long_answer_and_the_same_again(name: str) -> None:
     """Memory gives way in the middle of the answer; a second run does the same, to the token."""
     precision = PRECISIONS[EVICTING.index(name) % 2]
     runs = [read_through(name, "linear", "grouped", precision) for _ in range(2)]
-    said = [answered(read, 2 * NEWEST) for read, _ in runs]
+    before = [sources(read) for read, _ in runs]
+    room = BUDGET - runs[0][0].cache.held - QUESTION
+    count = max(room, NEWEST) + NEWEST
+    said = [answered(read, count) for read, _ in runs]
     assert said[0] == said[1]
+    assert len(said[0]) == count
+    for (read, _), held_before in zip(runs, before, strict=True):
+        assert read.stopped == "length"
+        assert sources(read) < held_before, "memory did not give way"
     assert all(torch.equal(a, b) for a, b in zip(*(held for _, held in runs), strict=True))
     for read, held in runs:
         assert read.retained().numel() <= held[-1].numel()
         check_evicted_while_decoding(read)
+
+
+def sources(read: Reader) -> int:
+    """Entries of the source that all layers hold together, in one head each."""
+    return sum(int((s.origin[0, HEAD : s.used] != PROMPT).sum()) for s in read.compressible)
 
 
 def read_through(name: str, growth: str, kind: str, precision: str) -> tuple[Reader, list[Tensor]]:

@@ -116,7 +116,7 @@ def fits(folder: Path, free: float, monkeypatch: pytest.MonkeyPatch, **how: Any)
     settings = ModelSettings(str(folder), device="cpu", **how)
     monkeypatch.setattr(placement, "_free_memory", lambda: int(free))
     cpu = torch.device("cpu")
-    dtype = precision.dtype_of(settings, cpu, embedded=False)
+    dtype = precision.precision_of(settings, cpu, embedded=False).load
     try:
         placement.refuse_too_large(str(folder), settings, cpu, dtype)
     except ModelError:
@@ -398,7 +398,7 @@ def test_a_cpu_without_instructions_for_16_bits_computes_in_float32(
 
     def chosen(**how: Any) -> Any:
         settings = ModelSettings(str(here), **how)
-        return precision.dtype_of(settings, cpu, embedded=False, where=str(here))
+        return precision.precision_of(settings, cpu, embedded=False, where=str(here)).load
 
     assert chosen() == expected
     assert chosen(dtype=stored) == dtype

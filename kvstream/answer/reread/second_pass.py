@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -52,9 +51,10 @@ def second_pass(
     assert request.reread is not None
     questions = request.questions or ("",)
     firsts = [answered(memory, question) for question in questions]
+    held = positions.kept(memory)
     memory.release()
     for number, (question, (first, basis)) in enumerate(zip(questions, firsts, strict=True)):
-        yield AnswerStarted(question, number, partial(positions.kept, memory))
+        yield AnswerStarted(question, number, lambda: held)
         began = time.perf_counter()
         whole = whole_request(request, question, first.budget_tokens)
         room = room_of(memory.reader.model, memory.tokenizer, whole)

@@ -40,11 +40,6 @@ class Kept:
     """The text that memory's citations come from: sentences or lines with kept tokens."""
     tokenizer: Tokenizer
 
-    @property
-    def head_count(self) -> int:
-        """Heads of all layers together."""
-        return sum(map(len, self.heads))
-
     def counts(self) -> np.ndarray:
         """int64 [R]: how many heads hold each token."""
         counts = np.zeros(len(self.ordinals), dtype=np.int64)

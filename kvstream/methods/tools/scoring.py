@@ -111,6 +111,19 @@ def unlikeness(keys: Tensor) -> Tensor:
     return (keys @ anchor.transpose(-1, -2))[..., 0] * inverse.neg_()
 
 
+def observed(step: Step, width: int) -> Tensor:
+    """The attention that the newest queries pay to each entry, pooled: float32 [G, K, n]."""
+    assert step.window_attention is not None
+    return pool(step.window_attention, step.origin, width)
+
+
+def latest(step: Step, keep: int) -> Tensor:
+    """The `keep` newest candidates, the same in all heads: int64 [G, K, keep]."""
+    n = step.origin.shape[-1]
+    indices = torch.arange(n - keep, n, device=step.origin.device)
+    return indices.expand(*step.origin.shape[:-1], keep)
+
+
 def best(scores: Tensor, keep: int, *, recent: int = 0) -> Tensor:
     """Indices [..., keep] of the highest scores and of the newest `recent`, sorted by age.
 

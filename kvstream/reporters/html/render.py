@@ -99,10 +99,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _is_text(item: Text | Fold) -> bool:
-    return isinstance(item, Text)
-
-
 def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
     """Each question with the runs that answered it, and their results."""
     asked: dict[str, list[tuple[Any, Any]]] = {}

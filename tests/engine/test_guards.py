@@ -1,0 +1,118 @@
+"""Guards of the bound that no run reaches while everything else works: each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from models import bounded, tokens
+
+from kvstream.engine.budget import BudgetSplit
+from kvstream.engine.reader import Chunk, Reader
+from kvstream.errors import BudgetError, KvstreamError, SourceError
+from kvstream.input.sources import open_sources
+from kvstream.memory import saving
+from kvstream.memory.base import Memory
+from kvstream.memory.joining import _shrink, join
+from kvstream.methods import registry
+from kvstream.run.request import Request
+from kvstream.session.session import Session, finished
+from kvstream.settings import Budget, RunSettings
+
+SIZES = BudgetSplit(224, 4, 5, 5, 20)
+
+
+@pytest.fixture
+def reader() -> Reader:
+    """One that has read more than it can hold."""
+    read = Reader(
+        bounded("llama"), registry.available()["snapkv"](), RunSettings(), SIZES, tokens(4, 1),
+        [tokens(5, 2)], estimate=600,
+    )  # fmt: skip
+    text = tokens(600, seed=3)
+    while read.seen < 600:
+        ids = text[read.seen :][: read.schedule.chunk()]
+        read.step(Chunk(ids, read.seen), last=read.seen + len(ids) == 600)
+    return read
+
+
+@pytest.mark.parametrize(("used", "parked"), [(225, 0), (200, 25)])
+def test_a_pass_that_left_too_much_is_noticed(reader: Reader, used: int, parked: int) -> None:
+    store = reader.cache.stores[0]
+    store.used, store.parked = used, parked
+    with pytest.raises(KvstreamError, match="225 entries are held, over the budget of 224"):
+        reader.cache.note_peak()
+
+
+def test_a_schedule_takes_over_no_more_than_is_free(reader: Reader) -> None:
+    schedule, layers = reader.schedule, len(reader.schedule.held)
+    schedule.take_over((schedule.free,) * layers, 600, 3)
+    with pytest.raises(BudgetError, match="do not fit"):
+        schedule.take_over((schedule.free + 1,) * layers, 600, 3)
+
+
+def test_a_full_memory_reads_no_more(reader: Reader) -> None:
+    schedule = reader.schedule
+    schedule.take_over((schedule.free,) * len(schedule.held), 600, 3)
+    with pytest.raises(BudgetError, match="leaves no room to read more"):
+        reader.reopen(1200)
+
+
+def test_a_method_does_not_select_by_attention_that_is_lost(reader: Reader) -> None:
+    step = cast(Any, SimpleNamespace(window_attention=None))
+    with pytest.raises(KvstreamError, match="attention that is no longer known"):
+        reader.evictor.select(step, 8)
+
+
+def test_a_memory_in_the_middle_of_a_move_is_lost(reader: Reader) -> None:
+    reader.cache.torn = True
+    with pytest.raises(KvstreamError, match="This memory is lost"):
+        reader.score([3], [4, 5])
+
+
+def test_a_memory_that_leaves_its_catalyst_no_room_is_not_cut(reader: Reader) -> None:
+    reader.cache.capacity = reader.cache.held + 1
+    with pytest.raises(BudgetError, match="leaves no room for a question"):
+        _shrink(reader, 16)
+
+
+# Memory files.
+
+
+@pytest.fixture(scope="module")
+def stories(write_story: Callable[..., Path]) -> list[Path]:
+    return [write_story(tokens=1500, seed=seed, facts=3) for seed in (1, 2)]
+
+
+def read(session: Session, path: Path, budget: int) -> Memory:
+    run = RunSettings(Budget(tokens=budget), "infinipot", max_tokens=8)
+    return finished(session.read(open_sources([str(path)]), Request(("Who?",), run, "remember")))
+
+
+@pytest.mark.parametrize(("bytes_", "right"), [(2**52, "capacity"), (0, "held")])
+def test_the_peak_of_a_file_is_one_that_can_be(
+    session: Session, stories: list[Path], tmp_path: Path, bytes_: int, right: str
+) -> None:
+    path = tmp_path / "story.kvs"
+    saving.save(read(session, stories[0], 320), path)
+    kind = saving.look(path)
+    kind.content.notes["peak"]["bytes"] = bytes_
+    cache = session.recall(kind, RunSettings()).reader.cache
+    expected = cache.capacity_bytes if right == "capacity" else cache.bytes
+    assert cache.peak.bytes == expected
+    kind.content.notes["peak"]["tokens"] = 321
+    with pytest.raises(SourceError, match="its peak of 321 is over its budget"):
+        session.recall(kind, RunSettings())
+
+
+def test_peaks_of_larger_budgets_are_not_those_of_a_joined_memory(
+    session: Session, stories: list[Path]
+) -> None:
+    parts = [read(session, path, 900) for path in stories]
+    assert min(part.reader.cache.peak.tokens for part in parts) > 320
+    cache = join(*parts, 320).reader.cache
+    assert 0 < cache.peak.tokens <= 320
+    assert cache.bytes <= cache.peak.bytes <= cache.capacity_bytes

@@ -1,0 +1,111 @@
+"""All KV caches that are there at a time are within the budget in bytes, not each by itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.api.memories import Memories
+from kvstream.api.model import Model
+from kvstream.evaluation.synthetic.document import make_facts
+from kvstream.events import Result
+from kvstream.methods import registry
+from kvstream.model.cache import BoundedCache
+from kvstream.session.session import Session
+from kvstream.session.skimming import Skimming
+
+SEED, FACTS = 3, 6
+FACT = make_facts(FACTS, SEED)[5]
+BYTES = 2_000_000
+EVICTING = sorted(name for name, method in registry.available().items() if method.evicts)
+
+
+@pytest.fixture(scope="module")
+def story(write_story: Callable[..., Path]) -> Path:
+    return write_story(tokens=2000, seed=SEED, facts=FACTS)
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of the tensors of all caches, at every pass of any of them."""
+    there: weakref.WeakSet[BoundedCache] = weakref.WeakSet()
+    seen: list[int] = []
+    make, note = BoundedCache.__init__, BoundedCache.note_peak
+
+    def made(cache: BoundedCache, *args: Any, **kwargs: Any) -> None:
+        make(cache, *args, **kwargs)
+        there.add(cache)
+
+    def noted(cache: BoundedCache) -> None:
+        note(cache)
+        seen.append(sum(map(allocated, there)))
+
+    monkeypatch.setattr(BoundedCache, "__init__", made)
+    monkeypatch.setattr(BoundedCache, "note_peak", noted)
+    return seen
+
+
+def allocated(cache: BoundedCache) -> int:
+    """Bytes of what `BoundedCache.capacity_bytes` counts, as the tensors have them."""
+    return sum(
+        tensor.nbytes
+        for s in cache.stores
+        for tensor in (s.keys, s.values, s.origin, *s.state.values(), *s.head_state.values())
+    )
+
+
+@pytest.mark.parametrize("method", EVICTING)
+def test_a_second_pass(session: Session, story: Path, live: list[int], method: str) -> None:
+    answer = Model(session).ask(
+        story, FACT.question, budget="2MB", method=method, reread="citations", max_tokens=8
+    )
+    passed(answer.result, live)
+
+
+@pytest.mark.parametrize("method", ["infinipot", "h2o", "edgeinfinite"])
+def test_two_models(session: Session, story: Path, live: list[int], method: str) -> None:
+    both = Model(session, Skimming(session, session))
+    answer = both.ask(story, FACT.question, budget="2MB", method=method, max_tokens=8)
+    assert answer.result.skim is not None
+    passed(answer.result, live)
+
+
+def passed(result: Result, live: list[int]) -> None:
+    """The run evicted, and what was there was never more than its budget."""
+    assert result.evicted > 0
+    assert BYTES // 2 < max(live) <= BYTES
+    assert result.budget_bytes <= BYTES
+
+
+def test_a_folder_of_memories(
+    session: Session, story: Path, live: list[int], tmp_path: Path
+) -> None:
+    model = Model(session)
+    for name in ("a", "b", "c"):
+        memory = model.read(story, questions=[FACT.question], budget="2MB", max_tokens=8)
+        memory.save(tmp_path / f"{name}.kvs")
+        memory.release()
+    del memory
+    live.clear()
+    assert len(Memories(session, tmp_path).answers(FACT.question)) == 3
+    assert BYTES // 2 < max(live) <= BYTES
+
+
+def test_a_question_that_some_memories_have_no_room_for(
+    session: Session, story: Path, tmp_path: Path
+) -> None:
+    """They are named as problems; the others answer."""
+    model = Model(session)
+    for budget in (300, 900):
+        memory = model.read(story, questions=[FACT.question], budget=budget, max_tokens=8)
+        memory.save(tmp_path / f"{budget}.kvs")
+    memories = Memories(session, tmp_path)
+    long = "Who " + "of all the people in the old house by the river " * 10 + "came?"
+    [(ranked, _)] = memories.answers(long)
+    assert ranked.path.name == "900.kvs"
+    assert len(memories.problems) == 1
+    assert "300.kvs: The question takes" in memories.problems[0]
