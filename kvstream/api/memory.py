@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -89,6 +90,7 @@ class Memory:
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
         earlier, strict = options.get("earlier", ()), options.get("strict", False)
+        events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:
                 skimming, skimmed = self._skim
@@ -108,16 +110,21 @@ class Memory:
                     strict=strict,
                     earlier=earlier,
                 )
-            for event in events:
-                if isinstance(event, Answered) and self.file is not None:
-                    warnings = event.result.warnings
-                    if self.file.answering is not None and self._skim is None and not extract:
-                        warnings = (*warnings, _answers_alone(self.file))
-                    result = replace(event.result, memory=self.file.to_json(), warnings=warnings)
-                    event = Answered(result)
-                yield event
+            # Who stops in the middle of an answer gets the memory as it was, or the error why not.
+            with closing(events):
+                for event in events:
+                    yield self._of_file(event, answers_alone=self._skim is None and not extract)
         finally:
             engine.run = run
+
+    def _of_file(self, event: Event, *, answers_alone: bool) -> Event:
+        """The event of an answer, of which a result names the file of the memory."""
+        if not isinstance(event, Answered) or self.file is None:
+            return event
+        warnings = event.result.warnings
+        if self.file.answering is not None and answers_alone:
+            warnings = (*warnings, _answers_alone(self.file))
+        return Answered(replace(event.result, memory=self.file.to_json(), warnings=warnings))
 
     def read(
         self,

@@ -18,6 +18,11 @@ from kvstream.memory import file, header
 from kvstream.memory.saving import LARGEST_TEXT
 from kvstream.tokenization.loading import WordForms
 
+_DAMAGE = (
+    json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, zlib.error,
+    RecursionError,  # JSON that is nested too deep
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Glance:
@@ -67,7 +72,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield opened
     except OSError as error:
         raise file.unusable(path, error.strerror or str(error)) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, zlib.error) as error:
+    except _DAMAGE as error:
         raise file.unusable(path, "it is damaged") from error
     except ValueError as error:
         raise file.unusable(path, str(error)) from error

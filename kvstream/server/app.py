@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
-from kvstream.server.job import Job, Progress, Reply, Sent
+from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
 from kvstream.server.schema import MOST_MESSAGES, ChatRequest
 from kvstream.server.service import Service
@@ -67,7 +67,7 @@ class _Talk:
     """One request: a job for the worker, and what comes back from it."""
 
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
-        self._service, self._request, self._body = service, request, body
+        self._service, self._request = service, request
         self._events: asyncio.Queue[Sent] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -80,6 +80,8 @@ class _Talk:
         self._completion = Completion(body.model, with_usage=usage)
         service.worker.submit(self._job)
         self._left = asyncio.create_task(self._leaving())
+        self._count: Outcome = "left"
+        """What the job counts as if the worker has not ended it by then."""
 
     async def whole(self) -> Response:
         """The reply when it is complete."""
@@ -160,6 +162,7 @@ class _Talk:
                 if done:
                     return None
                 if not job.begun and time.monotonic() > job.arrived + job.timeout:
+                    self._count = "failed"
                     return timed_out(job.timeout, saved=False)
                 if seconds is not None:
                     raise TimeoutError
@@ -174,7 +177,7 @@ class _Talk:
     def _end(self) -> None:
         """The worker need not go on; nothing happens where it is done."""
         self._left.cancel()
-        self._service.worker.cancel(self._job)
+        self._service.worker.cancel(self._job, self._count)
 
 
 def _reply(error: ApiError) -> JSONResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ class Bound:
     """Counts the bytes of KV caches as they are allocated: what each may hold, not what it does.
 
     Memories of files that are done wait for the next question as long as nobody needs their room.
+    The worker changes it, and any thread may ask what is `held`.
     """
 
     def __init__(self, most: int) -> None:
@@ -26,11 +28,14 @@ class Bound:
         """The highest that `held` ever was."""
         self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
         self._made = 0
+        self._lock = threading.RLock()
+        """Of `working` and `_waiting`, so that nobody sees one without the other."""
 
     @property
     def held(self) -> int:
         """Bytes now."""
-        return self.working + sum(entry.bytes for entry, _ in self._waiting)
+        with self._lock:
+            return self.working + sum(entry.bytes for entry, _ in self._waiting)
 
     def check(self, size: int) -> None:
         """Raises ApiError for a memory that can never be held."""
@@ -57,20 +62,23 @@ class Bound:
                 f"{size:,} bytes were to be taken beside {self.working:,} at work, over the bound "
                 f"of {self.most:,}."
             )
-        found = next((key for key in self._waiting if key[0] == entry), None)
-        memory = None if found is None else self._waiting.pop(found)
-        while self.held + size > self.most:
-            self._waiting.popitem(last=False)
-        self.working += size
-        self.peak = max(self.peak, self.held)
-        return memory
+        with self._lock:
+            found = next((key for key in self._waiting if key[0] == entry), None)
+            memory = None if found is None else self._waiting.pop(found)
+            while self.held + size > self.most:
+                self._waiting.popitem(last=False)
+            self.working += size
+            self.peak = max(self.peak, self.held)
+            return memory
 
     def give_back(self, size: int) -> None:
         """The work is done; the memory is gone, or is put into `keep`."""
-        self.working -= size
+        with self._lock:
+            self.working -= size
 
     def keep(self, entry: Entry, memory: Memory) -> None:
         """Let a memory, whose bytes were given back, wait for the next question."""
-        if self.held + entry.bytes <= self.most:
-            self._made += 1
-            self._waiting[entry, self._made] = memory
+        with self._lock:
+            if self.held + entry.bytes <= self.most:
+                self._made += 1
+                self._waiting[entry, self._made] = memory

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvstream.api.options import ANSWER_OPTIONS
 from kvstream.errors import KvstreamError
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from kvstream.api.memory import Memory
     from kvstream.api.model import Model
     from kvstream.server.cache import ConversationCache
+
+Outcome = Literal["done", "failed", "left"]
+"""What a request counts as: answered, ended with an error, or its client had left."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ class Job:
     begun: bool = False
     """It waits no longer."""
     canceled: bool = False
-    """The client has left."""
+    """Nobody waits for it any more."""
+    count: Outcome = "left"
+    """What it counts as where it is `canceled`."""
     ending: bool = False
     """The server ends and waits no longer."""
     spent: float = 0.0
@@ -94,6 +99,8 @@ class Job:
     """A memory of `entry` that waited for a question."""
     unchanged: Memory | None = None
     """The memory of `entry` after the answer, if it is as it was."""
+    told: bool = False
+    """Tokens of an answer are on their way to the client."""
 
     @property
     def over(self) -> bool:
@@ -138,7 +145,10 @@ class Answering:
                 return (yield from self._answer(job, talk, keys[-1], memory, done))
             except KvstreamError:
                 # Made for a shorter question it may have no room for this one, and what some
-                # methods make cannot be read on. Nothing of an answer was sent by then.
+                # methods make cannot be read on. That shows before the first token; what fails
+                # later cannot begin again, since a stream would say its answer twice.
+                if job.told:
+                    raise
                 memory = None
         return (yield from self._answer(job, talk, keys[-1], None, 0))
 
@@ -167,6 +177,8 @@ class Answering:
                     raise job.error()
                 if isinstance(event, Answered):
                     result = event.result
+                # Who asks for no stream gets the reply alone.
+                job.told |= isinstance(event, AnswerToken) and bool(job.request.stream)
                 yield event
         finally:
             events.close()

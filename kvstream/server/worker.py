@@ -18,7 +18,7 @@ from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import ApiError, shut_down, told
 from kvstream.server.fair import FairQueue
-from kvstream.server.job import Answering, Job, Reply, Sent, sendable
+from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
 
 log = logging.getLogger("kvstream.server")
 
@@ -31,8 +31,7 @@ class Worker:
     ) -> None:
         self.answering, self.catalog, self.bound = answering, catalog, bound
         self.parallel, self.most_waiting = parallel, queue
-        self.counts = {"done": 0, "failed": 0, "left": 0}
-        """Requests that were answered, that ended with an error, whose client had left."""
+        self.counts: dict[str, int] = {"done": 0, "failed": 0, "left": 0}
         self._changed = threading.Condition()
         self._waiting: FairQueue[Job] = FairQueue()
         self._active: dict[Job, tuple[Generator[Event, None, Reply], int]] = {}
@@ -61,12 +60,12 @@ class Worker:
             self._waiting.put(job.client, job)
             self._changed.notify()
 
-    def cancel(self, job: Job) -> None:
-        """The client has left: nothing more is done for it."""
+    def cancel(self, job: Job, count: Outcome = "left") -> None:
+        """Nothing more is done for a job: its client has left, or was told why it `failed`."""
         with self._changed:
-            job.canceled = True
+            job.canceled, job.count = True, count
             if self._waiting.remove(job):
-                self.counts["left"] += 1
+                self.counts[count] += 1
             self._changed.notify()
 
     def drain(self) -> None:
@@ -112,9 +111,23 @@ class Worker:
                     self._changed.wait()
                 if self._ended and not self._active:
                     return
-            self._admit()
-            if self._active:
-                self._step(min(self._active, key=lambda job: job.spent))
+            try:
+                self._turn()
+            except BaseException as error:
+                # There is no other thread: if this one ended, every request would wait for good.
+                log.error("A step of the worker failed.", exc_info=error)
+
+    def _turn(self) -> None:
+        """Begin what there is room for, and go on with the job that had least of the time."""
+        self._admit()
+        if not self._active:
+            return
+        job = min(self._active, key=lambda job: job.spent)
+        try:
+            self._step(job)
+        except BaseException:
+            self.cancel(job, "failed")  # if it is still at work, its next step ends it
+            raise
 
     def _admit(self) -> None:
         """Begin the jobs for which there is room, in their order."""
@@ -154,8 +167,10 @@ class Worker:
     def _step(self, job: Job) -> None:
         events, _ = self._active[job]
         if job.canceled:
-            events.close()
-            self._leave(job, "left")
+            try:
+                events.close()  # this puts memory in order, and may run out of memory itself
+            finally:
+                self._leave(job, job.count)
             return
         began = time.monotonic()
         try:
@@ -166,7 +181,7 @@ class Worker:
             self._send(job, reply)
         except BaseException as error:
             if job.canceled:
-                self._leave(job, "left")
+                self._leave(job, job.count)
             else:
                 self._leave(job, None)
                 self._fail(job, self._told(error))
@@ -175,7 +190,7 @@ class Worker:
         finally:
             job.spent += time.monotonic() - began
 
-    def _leave(self, job: Job, count: str | None) -> None:
+    def _leave(self, job: Job, count: Outcome | None) -> None:
         with self._changed:
             _, size = self._active.pop(job)
             self.bound.give_back(size)
@@ -186,7 +201,8 @@ class Worker:
                 self.counts[count] += 1
 
     def _fail(self, job: Job, error: ApiError) -> None:
-        self.counts["failed"] += 1
+        with self._changed:
+            self.counts["failed"] += 1
         # The frames where it was raised hold the memory, and the client may be slow to take it.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)

@@ -135,7 +135,7 @@ class Skimming:
         number: int = 0,
         *,
         earlier: Sequence[tuple[str, str]] = (),
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The events of one answer from what a small model left; its memory stays as it was."""
         first, basis = answered(skimmed.memory, question)
         excerpts = self.chosen(skimmed, question, basis)

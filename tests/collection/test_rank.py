@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from kvstream.errors import SourceError
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory
-from kvstream.memory.glance import glance
+from kvstream.memory.glance import glance, models_in
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import Budget, RunSettings
@@ -123,13 +125,40 @@ def test_broken_files_are_left_out_and_named(session: Session, folder: Path) -> 
     assert all("cannot be used" in problem for problem in problems)
 
 
-@pytest.mark.parametrize("head", [b"{", b"\xff\xfe", b"[1, 2]", b'{"__metadata__": {"state": 5}}'])
+NESTED = b"[" * 200_000
+"""Deeper than any parser follows."""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"{", b"\xff\xfe", b"[1, 2]", b'{"__metadata__": {"state": 5}}', NESTED,
+        b'{"__metadata__": {"state": "' + NESTED + b'"}}',
+        b'{"__metadata__": {"state": "{}"}, "more": ' + NESTED,
+    ],
+    ids=["cut", "binary", "list", "number", "nested", "nested state", "nested tensor"],
+)  # fmt: skip
 def test_a_damaged_header_is_told_in_words_of_people(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "a.kvs"
     path.write_bytes(len(head).to_bytes(8, "little") + head)
     with pytest.raises(SourceError, match=r"cannot be used: (it is|its header is) ") as caught:
         glance(path)
     assert "column" not in str(caught.value)
+    with pytest.raises(SourceError, match="cannot be used"):
+        models_in(path)
+
+
+def test_passages_that_are_nested_too_deep_are_damage(tmp_path: Path) -> None:
+    packed = zlib.compress(NESTED)
+    table = {
+        "__metadata__": {"state": json.dumps({"trace": {"sources": []}})},
+        "trace.passages": {"data_offsets": [0, len(packed)]},
+    }
+    head = json.dumps(table).encode()
+    path = tmp_path / "a.kvs"
+    path.write_bytes(len(head).to_bytes(8, "little") + head + packed)
+    with pytest.raises(SourceError, match="cannot be used: it is damaged"):
+        glance(path)
 
 
 def test_a_folder_without_memories_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sys
+import threading
+import time
 from collections import Counter
 from itertools import product
 from types import SimpleNamespace
@@ -215,6 +218,39 @@ def test_bytes_over_the_bound_are_never_taken() -> None:
     with pytest.raises(KvstreamError, match="41 bytes were to be taken beside 60"):
         bound.take(41)
     assert bound.held == 60
+
+
+def test_the_bytes_that_are_held_can_be_read_while_the_worker_changes_them() -> None:
+    """As ``/health`` does in another thread; what it finds is never over the bound."""
+    bound = Bound(1000)
+    entries: list[Any] = [
+        Entry(path=None, signature=(i, 0, 0), digest=str(i), bytes=1, tokens=1)  # type: ignore
+        for i in range(500)
+    ]
+    for entry in entries:
+        bound.keep(entry, SimpleNamespace())  # type: ignore[arg-type]
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            for entry in entries:
+                memory = bound.take(entry.bytes, entry)
+                bound.give_back(entry.bytes)
+                assert memory is not None
+                bound.keep(entry, memory)
+
+    thread, pause = threading.Thread(target=work), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            assert 499 <= bound.held <= 500
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(pause)
+    assert (bound.held, bound.working, bound.peak) == (500, 0, 500)
 
 
 def test_the_cache_never_outgrows_its_size(tmp_path) -> None:

@@ -76,6 +76,20 @@ def test_files_of_other_models_and_broken_ones_are_not_offered(model, memories, 
     assert any("other.kvs is not offered: it was made by reader" in each for each in problems)
 
 
+@pytest.mark.parametrize("head", ["{}", '{{"__metadata__": {{"state": "{}"}}}}'])
+def test_a_file_that_is_nested_too_deep_hides_no_other_one(server, memories, head) -> None:
+    data = head.format("[" * 200_000).encode()
+    path = memories / "nested.kvs"
+    path.write_bytes(len(data).to_bytes(8, "little") + data)
+    try:
+        rows = server.http.get("/v1/models").json()["data"]
+        assert [row["id"] for row in rows] == ["pocket", "book", "other"]
+        assert any("nested.kvs" in each for each in server.service.catalog.offered()[1])
+        assert "nested.kvs" in error(server.ask(QUESTION, model="nested"), 400)["message"]
+    finally:
+        path.unlink()
+
+
 def test_a_long_message_is_read_through_the_bounded_memory(server, model) -> None:
     reply = server.ask(f"{LONG}\n\n{QUESTION}").json()
     plain = model.ask(text=LONG.strip(), question=QUESTION, **SMALL).result
@@ -514,6 +528,17 @@ def test_a_request_that_takes_too_long_is_ended(start) -> None:
     assert chunks(waiting[0])[-1]["error"]["code"] == "timeout"
     assert time.monotonic() - began < 15
     running.wait(lambda: not running.service.worker.busy)
+
+
+def test_who_waits_until_the_time_is_over_counts_as_failed(start) -> None:
+    """Nobody of them has left: each is told that it took too long."""
+    running: Running = start(timeout=1.0, parallel=1, cache=0)
+    asked = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}") for i in range(4)]
+    running.wait(lambda: all(found for _, found in asked))
+    assert {error(found[0], 504)["code"] for _, found in asked} == {"timeout"}
+    running.wait(lambda: not running.service.worker.busy)
+    counts = running.health()["requests"]
+    assert (counts["failed"], counts["left"], counts["done"]) == (4, 0, 0)
 
 
 def test_a_reading_that_is_stopped_goes_on_after_a_restart(start, tmp_path) -> None:

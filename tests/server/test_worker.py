@@ -1,0 +1,213 @@
+"""The thread that computes, with stand-ins for a model: nothing that fails ends it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+
+from kvstream.errors import KvstreamError
+from kvstream.events import Answered, AnswerToken, Notice
+from kvstream.server.bound import Bound
+from kvstream.server.job import Answering, Job, Reply
+from kvstream.server.schema import ChatRequest
+from kvstream.server.worker import Worker
+
+SIZE = 10
+"""Bytes of one job, and of the whole bound: one is at work at a time."""
+Events = Generator[Any, None, Any]
+
+
+class Asked:
+    """A job, what it does, and what its client got."""
+
+    def __init__(self, events: Callable[[], Events], fails: type[Exception] | None = None) -> None:
+        self.events, self._fails = events, fails
+        self.got: list[Any] = []
+        self.came = threading.Event()
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+        self.job = Job(ChatRequest.model_validate(body), "client", self._sink, 60.0)
+
+    def _sink(self, what: Any) -> None:
+        self.got.append(what)
+        self.came.set()
+        if self._fails is not None:
+            raise self._fails("the client's queue is broken")
+
+
+class Workplace:
+    """A worker whose jobs are stand-ins."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[Job, Asked] = {}
+        answering: Any = SimpleNamespace(events=lambda job: self.jobs[job].events(), bytes=SIZE)
+        catalog: Any = SimpleNamespace(path=lambda name: None, folder=None)
+        self.worker = Worker(answering, catalog, Bound(SIZE), parallel=1, queue=4)
+
+    def ask(self, events: Callable[[], Events], **more: Any) -> Asked:
+        asked = Asked(events, **more)
+        self.jobs[asked.job] = asked
+        self.worker.submit(asked.job)
+        return asked
+
+    def answers(self) -> bool:
+        """Whether the next job is answered."""
+        asked = self.ask(answered)
+        return asked.came.wait(10) and asked.got == ["a reply"]
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        load = self.worker.load
+        assert (load["active"], load["waiting"], self.worker.bound.working) == (0, 0, 0)
+        return load["done"], load["failed"], load["left"]
+
+
+@pytest.fixture
+def place() -> Iterator[Workplace]:
+    place = Workplace()
+    place.worker.start()
+    yield place
+    for job in place.jobs:
+        place.worker.cancel(job)
+    place.worker.close(10)
+
+
+def answered() -> Events:
+    yield from ()
+    return "a reply"
+
+
+def endless() -> Events:
+    while True:
+        yield Notice("at work")
+
+
+def cleaned_up_in_vain() -> Events:
+    try:
+        yield from endless()
+    finally:
+        raise RuntimeError("out of memory")
+
+
+def test_a_job_whose_cleanup_fails_leaves_and_the_next_one_begins(place, caplog) -> None:
+    asked = place.ask(cleaned_up_in_vain)
+    assert asked.came.wait(10)
+    with caplog.at_level(logging.ERROR, "kvstream.server"):
+        place.worker.cancel(asked.job)
+        assert place.answers()
+    assert place.counts == (1, 0, 1)
+    assert "out of memory" in caplog.text
+
+
+def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, caplog) -> None:
+    closed = threading.Event()
+
+    def events() -> Events:
+        try:
+            yield from endless()
+        finally:
+            closed.set()
+
+    with caplog.at_level(logging.ERROR, "kvstream.server"):
+        asked = place.ask(events, fails=ValueError)
+        assert closed.wait(10)
+        assert place.answers()
+    assert (len(asked.got), place.counts) == (1, (1, 1, 0))
+    assert "the client's queue is broken" in caplog.text
+
+
+def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
+    """At work or waiting: it may begin just when its client gets the error."""
+    at_work = place.ask(endless)
+    assert at_work.came.wait(10)
+    waiting, gone = place.ask(endless), place.ask(endless)
+    place.worker.cancel(waiting.job, "failed")
+    place.worker.cancel(gone.job)
+    place.worker.cancel(at_work.job, "failed")
+    assert place.answers()
+    assert place.counts == (1, 2, 1)
+
+
+# A second try of an answer.
+
+
+class Standing:
+    """A model, its memories and the cache: what was kept fails after some tokens of an answer."""
+
+    name, read_tokens, entries, most = "m", 1, 1, 1
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.made = 0
+        """Memories that were read anew."""
+
+    def kv_bytes(self, **options: Any) -> int:
+        return int(options.get("budget", 8))
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def find(self, key: str) -> Path:
+        return Path("kept.kvs")
+
+    def recall(self, path: Path) -> Any:
+        return SimpleNamespace(read_tokens=1, entries=1, stream=self._fails)
+
+    def checkpoint(self, key: str) -> None:
+        return None
+
+    def save(self, key: str, memory: Any) -> None:
+        pass
+
+    def reading(self, pieces: Any, **options: Any) -> Events:
+        self.made += 1
+        yield from ()
+        return SimpleNamespace(read_tokens=1, entries=1, stream=self._answers)
+
+    def _fails(self, question: str, **options: Any) -> Events:
+        yield from [AnswerToken("Ada", 1)] * self.tokens
+        raise KvstreamError("The cache became infinite.")
+
+    def _answers(self, question: str, **options: Any) -> Events:
+        yield AnswerToken("Ada", 1)
+        yield Answered(SimpleNamespace(answer="Ada"))  # type: ignore[arg-type]
+
+
+def tried(tokens: int, stream: bool | None) -> tuple[Standing, list[Any], Events]:
+    """Stand-ins, and all that a job yields of an answer that fails after so many tokens."""
+    standing: Any = Standing(tokens)
+    answering = Answering(standing, {}, standing)
+    talk = [("user", "Ada hid it.\n\nWho?"), ("assistant", "Ada"), ("user", "And where?")]
+    messages = [{"role": role, "content": content} for role, content in talk]
+    body = {"model": "m", "messages": messages, "stream": stream}
+    job = Job(ChatRequest.model_validate(body), "client", lambda sent: None, 60.0)
+    return standing, [], answering.events(job)
+
+
+def test_an_answer_of_which_a_stream_has_sent_tokens_is_not_begun_again() -> None:
+    standing, sent, events = tried(2, stream=True)
+    with pytest.raises(KvstreamError, match="infinite"):
+        sent.extend(events)
+    assert [event.text for event in sent] == ["Ada", "Ada"]
+    assert standing.made == 0
+
+
+@pytest.mark.parametrize(("tokens", "stream"), [(0, True), (0, None), (2, None), (2, False)])
+def test_an_answer_of_which_nothing_was_sent_is_tried_again(tokens, stream) -> None:
+    """Who asks for no stream gets the reply alone, whatever was made of an answer before."""
+    standing, _, events = tried(tokens, stream)
+    reply = None
+    while reply is None:
+        try:
+            next(events)
+        except StopIteration as end:
+            reply = end.value
+    assert isinstance(reply, Reply)
+    assert (reply.result.answer, standing.made) == ("Ada", 1)
