@@ -50,14 +50,15 @@ def kind_of_zip(path: Path) -> str:
         return "plain"
 
 
-def parts_of(kind: str, path: Path, notes: list[str]) -> Iterator[Part]:
-    """The text of a document, part after part; what was left out is added to ``notes``.
+def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
+    """The text of a document, part after part.
 
+    What was left out is added to ``notes``, and what is missing to ``warnings``.
     Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
     """
     found = False
     try:
-        for part in _parts(kind, path, notes):
+        for part in _parts(kind, path, notes, warnings):
             found = found or bool(part.text.strip())
             yield part
     except SourceError:
@@ -89,14 +90,16 @@ def check(kind: str, path: Path) -> int | None:
     return None
 
 
-def _parts(kind: str, path: Path, notes: list[str]) -> Iterator[Part]:
+def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
     if kind == "pdf":
         from kvstream.input.pdf import pages
 
         return pages(path, notes)
     if kind == "html":
         return _html_file(path)
-    return _packed(kind, path).parts()
+    packed = _packed(kind, path)
+    warnings += packed.warnings
+    return packed.parts()
 
 
 def page_parts(head: PeekedStream, name: str) -> Iterator[Part | None]:

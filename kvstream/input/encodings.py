@@ -23,7 +23,6 @@ GUESSED = (
     "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
 """Encodings without a state, so that every character has bytes of its own."""
-SINGLE_BYTE = frozenset(GUESSED[:10])
 FEW = 8
 """With fewer bytes that are not ASCII, nothing can be guessed from how often each one comes."""
 ALIKE = 0.05

@@ -31,6 +31,16 @@ EDGE = 2
 """Lines at the top and at the bottom that may be one."""
 
 
+class _Reading:
+    """A PDF that is read, as it is now. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = pdf_worker.state_of(path)
+        """The worker gives no pages of a file that took its place."""
+        self.patience = Patience(str(path), path.stat().st_size)
+
+
 class _Worker:
     """The process that converts; one for all, and a new one after it had to be ended."""
 
@@ -38,13 +48,12 @@ class _Worker:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def pages(
-        self, path: Path, number: int, patience: Patience, most: int = 1
-    ) -> tuple[int, list[str]]:
+    def pages(self, reading: _Reading, number: int, most: int = 1) -> tuple[int, list[str]]:
         """How many pages there are, and the text of some, from ``number`` (from 0) on.
 
         At most ``most`` of them, and one at least, unless that is the end.  Raises SourceError.
         """
+        path, patience = reading.path, reading.patience
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -54,7 +63,7 @@ class _Worker:
             late.start()
             began = time.perf_counter()
             try:
-                request = json.dumps([str(path.absolute()), number, most])
+                request = json.dumps([str(path.absolute()), reading.state, number, most])
                 process.stdin.write(request.encode() + b"\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
@@ -78,6 +87,8 @@ class _Worker:
             raise patience.error()
         count, told = json.loads(line)
         if count is None:
+            if told == pdf_worker.CHANGED:
+                raise SourceError(f"{path} changed while it was read; read it again.")
             if "password" in told.lower():
                 raise SourceError(f"{path} is encrypted: remove its password first.")
             raise unreadable(path, "PDF", told)
@@ -114,15 +125,15 @@ _worker = _Worker()
 
 def page_count(path: Path) -> int:
     """How many pages there are. Raises SourceError where a PDF cannot be opened."""
-    return _worker.pages(path, 0, Patience(str(path), path.stat().st_size))[0]
+    return _worker.pages(_Reading(path), 0)[0]
 
 
 def estimated_bytes(path: Path) -> int:
     """Bytes of text, from the number of pages and the text of some. Raises SourceError."""
-    patience = Patience(str(path), path.stat().st_size)
-    count, texts = _worker.pages(path, 0, patience)
+    reading = _Reading(path)
+    count, texts = _worker.pages(reading, 0)
     numbers = range(1, count) if count <= SAMPLES else _spread(count)
-    texts = [*texts, *(_worker.pages(path, n, patience)[1][0] for n in numbers)]
+    texts = [*texts, *(_worker.pages(reading, n)[1][0] for n in numbers)]
     return round(sum(len(text.encode()) for text in texts) * count / max(len(texts), 1))
 
 
@@ -132,7 +143,7 @@ def _spread(pages: int) -> list[int]:
 
 def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     """Every page; how many lines were left out is added to ``notes``. Raises SourceError."""
-    patience = Patience(str(path), path.stat().st_size)
+    reading = _Reading(path)
     near: deque[_Page] = deque()
     """The pages around the one that is handed out next."""
     left_out: Counter[str] = Counter()
@@ -142,7 +153,7 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
     while number < count:
         while read < count and read <= number + NEAR:
             if not ahead:
-                count, texts = _worker.pages(path, read, patience, BATCH)
+                count, texts = _worker.pages(reading, read, BATCH)
                 ahead.extend(texts)
             if ahead:
                 near.append(_Page(ahead.popleft()))

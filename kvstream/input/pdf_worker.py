@@ -1,9 +1,9 @@
 """The process that PDFs are converted in, so that one that never ends can be ended.
 
 A program of its own, which knows nothing of kvstream: each line of its standard input asks, as
-JSON ``[path, page, most]`` with pages from 0; each line of its output answers, with the number of
-pages and the text of that page and some behind it, as ``[pages, [text, ...]]``, or with ``[null,
-message]``.
+JSON ``[path, state, page, most]`` with pages from 0; each line of its output answers, with the
+number of pages and the text of that page and some behind it, as ``[pages, [text, ...]]``, or with
+``[null, message]``.  A document stays open between the requests of one reading.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ ENOUGH = 64 * 1024
 """Characters of text in one answer."""
 PROCESSOR = 3600
 """Seconds: whoever asked may be gone."""
+CHANGED = "it changed while it was read"
+
+
+def state_of(path: str | os.PathLike[str]) -> list[int]:
+    """What differs where a file was replaced, by another one or in place. Raises OSError."""
+    status = os.stat(path)
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 def _limited() -> None:
@@ -40,16 +47,22 @@ def main() -> None:
     _limited()
     import pypdfium2
 
-    opened: tuple[str, Any] | None = None
+    asked: tuple[str, list[int]] | None = None
+    document: Any = None
     for line in sys.stdin:
-        path, number, most = json.loads(line)
+        path, state, number, most = json.loads(line)
         try:
-            if opened is None or opened[0] != path:
-                if opened is not None:
-                    opened[1].close()
-                    opened = None
-                opened = path, pypdfium2.PdfDocument(path)
-            document = opened[1]
+            if document is None or asked != (path, state):
+                if document is not None:
+                    document.close()
+                document, asked = None, (path, state)
+                document = pypdfium2.PdfDocument(path)
+                # Is it another file than the pages before are from? Size and time decide: some
+                # network file systems give a file another number later.
+                if state_of(path)[2:] != state[2:]:
+                    document.close()
+                    document = None
+                    raise ValueError(CHANGED)
             texts: list[str] = []
             while number + len(texts) < len(document) and len(texts) < most:
                 page = document[number + len(texts)]
@@ -60,6 +73,9 @@ def main() -> None:
                 if sum(map(len, texts)) > ENOUGH:
                     break
             answer: list[Any] = [len(document), texts]
+            if number + len(texts) >= len(document):
+                document.close()
+                document = None
         except Exception as error:  # whatever is wrong with the file
             answer = [None, str(error) or type(error).__name__]
         out.write(json.dumps(answer) + "\n")

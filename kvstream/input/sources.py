@@ -12,7 +12,6 @@ import hashlib
 import io
 import stat
 import sys
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -74,6 +73,8 @@ class _Source:
     """Of a document that has been converted: 0 to 1."""
     converted: int = 0
     """Bytes of text that it gave."""
+    gave_text: bool = False
+    """Something other than blanks was handed out."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
     """Of the decoded bytes so far."""
     stream: ByteStream | bytes | None = None
@@ -309,7 +310,8 @@ class SourceSet:
         self._earlier: list[SourceRecord] = []
         self._last = ""
         self._encodings: list[tuple[str, str]] = []
-        self._damaged: list[tuple[str, SourceError]] = []
+        self._damaged: list[tuple[_Source, int, SourceError]] = []
+        """Files in folders whose reading failed, and after how many bytes of text."""
 
     @property
     def warnings(self) -> list[str]:
@@ -325,11 +327,27 @@ class SourceSet:
         return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
 
     def _about_damage(self) -> list[str]:
-        """The files in folders whose reading failed."""
+        """The files in folders whose reading failed: those with text before that, and others."""
         failed: dict[str, list[SourceError]] = {}
-        for folder, error in self._damaged:
-            failed.setdefault(folder, []).append(error)
-        return [
+        partly: dict[str, list[tuple[_Source, int, SourceError]]] = {}
+        for source, length, error in self._damaged:
+            if source.gave_text:
+                partly.setdefault(source.folder, []).append((source, length, error))
+            else:
+                failed.setdefault(source.folder, []).append(error)
+        told = []
+        for folder, some in partly.items():
+            if len(some) > TOLD:
+                told.append(
+                    f"{len(some):,} files in {folder} were read only in part (the first: "
+                    f"{some[0][2]})"
+                )
+                continue
+            told += [
+                f"Only the first {length:,} bytes of text of {source.name} were read: {error}"
+                for source, length, error in some
+            ]
+        return told + [
             f"Skipped in {folder}: {len(errors):,} × document that cannot be read "
             f"(the first: {errors[0]})"
             for folder, errors in failed.items()
@@ -397,11 +415,6 @@ class SourceSet:
     def bytes_read(self) -> int:
         """Decoded bytes so far, over all sources."""
         return self._position
-
-    def locate(self, byte: int) -> tuple[int, int]:
-        """The source that a global byte offset lies in, and the offset in that source."""
-        index = max(bisect_right(self._bases, byte) - 1, 0)
-        return index, byte - (self._bases[index] if self._bases else 0)
 
     def size_hint(self) -> int | None:
         """Decoded bytes of all sources; an estimate where one is packed; None for a pipe."""
@@ -471,6 +484,7 @@ class SourceSet:
                 yield block
                 if block.text:
                     self._last, ended, empty = block.text[-1], index, False
+                    source.gave_text = source.gave_text or not block.text.isspace()
             source.length = self._position - self._bases[-1]
         if empty:
             raise self.nothing()
@@ -549,11 +563,11 @@ class SourceSet:
         """
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
-                yield from documents.parts_of(source.kind, source.path, self.notes)
+                yield from documents.parts_of(source.kind, source.path, self.notes, self._warnings)
             except SourceError as error:
                 if not source.folder:
                     raise
-                self._damaged.append((source.folder, error))
+                self._failed(source, error)
             return
         name = shown_name(source.name)
         try:
@@ -580,12 +594,16 @@ class SourceSet:
                 except DamagedError as error:
                     if not source.folder:
                         raise
-                    self._damaged.append((source.folder, error))
+                    self._failed(source, error)
                 self._given_up(source)
         except OSError as error:
             raise SourceError(f"{name} cannot be read: {error.strerror or error}.") from error
         finally:
             self._head = None
+
+    def _failed(self, source: _Source, error: SourceError) -> None:
+        """Remember a file that is read no further; the reading goes on with the next one."""
+        self._damaged.append((source, self._position - self._bases[-1], error))
 
     def _given_up(self, source: _Source) -> None:
         """Tell where a file that no disk holds had to be given up. Raises SourceError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from lxml import etree
 
 from kvstream.errors import SourceError
 from kvstream.input.blocks import Part
+from kvstream.input.equations import MATH, Equation
 from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import Lines, Piece, html_parts, parts, text_bytes
 
@@ -31,6 +33,9 @@ _NAMES = {
     "o": "http://www.idpf.org/2007/opf",
 }
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_NOT_READ = frozenset([f"{_WORD}del", f"{_WORD}moveFrom", f"{_EITHER}Fallback"])
+"""What is deleted, but not yet accepted; what moved, at its old place; another form of a choice."""
 
 
 class Packed:
@@ -43,6 +48,8 @@ class Packed:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.warnings: list[str] = []
+        """Why there is less text than there should be."""
         try:
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -120,20 +127,40 @@ class Epub(Packed):
             raise SourceError(f"{self.path} cannot be read as EPUB: its container names no book.")
         book = _xml(self.read(package))
         base = posixpath.dirname(package)
-        places = {
-            item.get("id"): posixpath.normpath(posixpath.join(base, unquote(item.get("href", ""))))
-            for item in book.iterfind("o:manifest/o:item", _NAMES)
-            if "html" in item.get("media-type", "html")
-        }
-        spine = [places.get(i.get("idref")) for i in book.iterfind("o:spine/o:itemref", _NAMES)]
+        items = {item.get("id"): item for item in book.iterfind("o:manifest/o:item", _NAMES)}
         known = self.archive.NameToInfo
-        names = [name for name in dict.fromkeys(spine) if name is not None and name in known]
+        alike: dict[str, str] = {}
+        for name in known:
+            alike.setdefault(_folded(name), name)
+        found: dict[str, bool] = {}
+        for itemref in book.iterfind("o:spine/o:itemref", _NAMES):
+            item = items.get(itemref.get("idref"), itemref)  # itself, if no item has the id
+            if "html" not in item.get("media-type", "html"):  # a picture
+                continue
+            href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
+            place = posixpath.normpath(posixpath.join(base, href))
+            name = place if place in known else alike.get(_folded(place), place)
+            found[name] = name in known
+        names = [name for name, there in found.items() if there]
+        self._tell_missing([name for name, there in found.items() if not there], len(found))
         locks = known.get("META-INF/encryption.xml")
         if locks is not None:
-            locked = self.read(locks.filename).decode("utf-8", "replace")
-            if any(f'URI="{name}"' in unquote(locked) for name in names):
+            locked = _folded(self.read(locks.filename).decode("utf-8", "replace"))
+            if any(f'uri="{_folded(name)}"' in locked for name in names):
                 raise SourceError(f"{self.path} is encrypted (DRM): kvstream cannot read it.")
         return names
+
+    def _tell_missing(self, missing: list[str], chapters: int) -> None:
+        """Warn of chapters that the archive does not hold. Raises SourceError if it has none."""
+        if not missing:
+            return
+        if len(missing) == chapters:
+            raise unreadable(self.path, self.kind, f"all of its {chapters:,} chapters are missing")
+        verb = "is" if len(missing) == 1 else "are"
+        self.warnings.append(
+            f"{len(missing):,} of {chapters:,} chapters {verb} missing in {self.path} (the first: "
+            f"{missing[0]})."
+        )
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
@@ -199,12 +226,17 @@ class _Document:
         self._is_heading = False
         self._heading: list[str] = []
         self._dropped = 0
+        """Tags that are open in what is not read."""
+        self._chosen: list[bool] = []
+        """Whether one of the choices was met, for each set of them that is open."""
+        self._equation = Equation()
 
     def start(self, tag: str, attributes: Any) -> None:
-        name = tag.removeprefix(_WORD)
-        if name == "del":  # deleted, but not yet accepted
+        if self._dropped or tag in _NOT_READ or self._was_chosen(tag):
             self._dropped += 1
-        elif name == "p":
+            return
+        name = tag.removeprefix(_WORD)
+        if name == "p":
             self.lines.end_line()
             self._is_heading, self._heading = False, []
         elif name == "pStyle":
@@ -213,13 +245,33 @@ class _Document:
             self.lines.add("\n\n" * self._is_heading)
         elif name in ("tab", "br", "cr"):
             self._data("\n" if name != "tab" else " ")
-        self._text = name == "t"
+        elif name == "noBreakHyphen":
+            self._data("-")
+        elif tag.startswith(MATH):
+            value = str(attributes.get(f"{MATH}val", ""))
+            self._equation.start(tag.removeprefix(MATH), value)
+        self._text = name == "t" or tag == f"{MATH}t"
+
+    def _was_chosen(self, tag: str) -> bool:
+        """Whether this is another form of what was read already."""
+        if tag == f"{_EITHER}AlternateContent":
+            self._chosen.append(False)
+        elif tag == f"{_EITHER}Choice" and self._chosen:
+            before, self._chosen[-1] = self._chosen[-1], True
+            return before
+        return False
 
     def end(self, tag: str) -> None:
-        name = tag.removeprefix(_WORD)
         self._text = False
-        self._dropped -= name == "del"
-        if name == "p":
+        if self._dropped:
+            self._dropped -= 1
+            return
+        name = tag.removeprefix(_WORD)
+        if tag == f"{_EITHER}AlternateContent":
+            self._chosen.pop()
+        elif tag.startswith(MATH):
+            self._data(self._equation.end(tag.removeprefix(MATH)))
+        elif name == "p":
             words = " ".join("".join(self._heading).split())
             if self._is_heading and words:
                 self.lines.name(words)
@@ -227,17 +279,20 @@ class _Document:
 
     def data(self, text: str) -> None:
         if self._text:
-            self._data(text)
+            self._data(self._equation.take() + text)
 
     def _data(self, text: str) -> None:
-        if self._dropped:
-            return
         self.lines.add(text)
         if self._is_heading and sum(map(len, self._heading)) < 200:
             self._heading.append(text)
 
     def close(self) -> None:
         """Nothing is returned: the text was handed out on the way."""
+
+
+def _folded(name: str) -> str:
+    """A name as it is compared where no member has just this one."""
+    return unicodedata.normalize("NFC", unquote(name)).casefold()
 
 
 def _xml(data: bytes) -> Any:

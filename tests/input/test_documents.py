@@ -5,18 +5,20 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from make_documents import chapter, docx, drawn, epub, nested_forms, pdf
 
 from kvstream.errors import SourceError
-from kvstream.input import limits
+from kvstream.input import documents, limits
 from kvstream.input.documents import LIBRARIES, estimate, parts_of
 from kvstream.input.sources import SourceSet, open_sources
 from kvstream.tokenization.loading import load_tokenizer
@@ -78,6 +80,73 @@ def test_a_chapter_of_open_tags(tmp_path: Path) -> None:
 def test_a_member_that_is_named_often_is_read_once(tmp_path: Path) -> None:
     book = epub([chapter("One", ["It rained."])], repeat=300)
     assert text_of(opened(tmp_path, "a.epub", book)) == "One\n\nIt rained.\n"
+
+
+def renamed(book: bytes, members: dict[str, str], package: dict[str, str] | None = None) -> bytes:
+    """A book whose members have other names (empty: gone), and words of its package, too."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(book)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "p.opf":
+                for before, after in (package or {}).items():
+                    data = data.replace(before.encode(), after.encode())
+            if members.get(name, name):
+                new.writestr(members.get(name, name), data)
+    return out.getvalue()
+
+
+NUMBERS = ["One", "Two", "Three"]
+BOOK = epub([chapter(n, [f"It rained in {n}."]) for n in NUMBERS])
+
+
+@pytest.mark.parametrize(
+    ("member", "href"),
+    [
+        ("C1.XHTML", "c1.xhtml"),
+        ("c1.xhtml", "C1.xhtml#start"),
+        ("a b#c.xhtml", "a%20b%23c.xhtml#part%20two"),
+        ("a%20b.xhtml", "a%20b.xhtml"),
+        ("a%20b.xhtml", "a b.xhtml"),
+        ("Te\u0301.xhtml", "T%C3%A9.xhtml"),
+    ],
+)
+def test_chapters_whose_names_are_spelled_otherwise_are_found(
+    tmp_path: Path, member: str, href: str
+) -> None:
+    book = renamed(BOOK, {"c1.xhtml": member}, {"c1.xhtml": href})
+    sources = opened(tmp_path, "a.epub", book)
+    assert [word for word in text_of(sources).split() if word in NUMBERS] == NUMBERS
+    assert sources.warnings == []
+
+
+def test_the_spelling_that_is_right_comes_first(tmp_path: Path) -> None:
+    book = renamed(BOOK, {"c0.xhtml": "X.xhtml", "c1.xhtml": "x.xhtml"}, {"c1.xhtml": "x.xhtml"})
+    sources = opened(tmp_path, "a.epub", book)
+    assert [word for word in text_of(sources).split() if word in NUMBERS] == NUMBERS[1:]
+    assert sources.warnings == [
+        f"1 of 3 chapters is missing in {tmp_path}/a.epub (the first: c0.xhtml)."
+    ]
+
+
+def test_missing_chapters_are_told(tmp_path: Path) -> None:
+    book = renamed(BOOK, {"c0.xhtml": ""}, {'idref="c2"': 'idref="c9"'})
+    sources = opened(tmp_path, "a.epub", book)
+    assert text_of(sources) == "Two\n\nIt rained in Two.\n"
+    assert sources.warnings == [
+        f"2 of 3 chapters are missing in {tmp_path}/a.epub (the first: c0.xhtml)."
+    ]
+    gone = renamed(BOOK, {f"c{i}.xhtml": "" for i in range(3)})
+    with pytest.raises(SourceError, match=r"a\.epub cannot be read as EPUB: all of its 3 chapters"):
+        opened(tmp_path, "a.epub", gone).check()
+
+
+def test_a_picture_among_the_chapters_is_not_missed(tmp_path: Path) -> None:
+    book = renamed(BOOK, {"c0.xhtml": ""}, {"application/xhtml+xml": "image/svg+xml"})
+    sources = opened(tmp_path, "a.epub", book)
+    with pytest.raises(SourceError, match="no text"):
+        text_of(sources)
+    assert sources.warnings == []
 
 
 def test_members_that_unpack_to_too_much_together(
@@ -175,6 +244,73 @@ def test_a_short_pdf_keeps_every_line(tmp_path: Path) -> None:
     assert sources.warnings == []
 
 
+def by_rename(path: Path, data: bytes) -> None:
+    new = path.with_suffix(".new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def in_place(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def written(word: str, pages: int = 1) -> bytes:
+    return pdf([drawn([f"{word}{n}"]) for n in range(pages)])
+
+
+def first_pages(path: Path, wanted: int) -> None:
+    """Begin a reading that ends early, so that the worker keeps the document open."""
+    pages = parts_of("pdf", path, [], [])
+    assert len(list(islice(pages, wanted))) == wanted
+
+
+@pytest.mark.parametrize("replace", [by_rename, in_place])
+@pytest.mark.parametrize("pages", [1, 200])
+def test_a_pdf_that_was_replaced_gives_its_new_text(
+    tmp_path: Path, replace: Callable[[Path, bytes], None], pages: int
+) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(written("cat", pages))
+    first_pages(path, 1)
+    assert documents.check("pdf", path) == pages
+    replace(path, written("dog", pages + 1))
+    assert documents.check("pdf", path) == pages + 1
+    words = text_of(open_sources([str(path)])).split()
+    assert words == [f"dog{n}" for n in range(pages + 1)]
+    replace(path, written("owl", pages + 1))
+    assert text_of(open_sources([str(path)])).split()[-1] == f"owl{pages}"
+
+
+def test_a_pdf_that_was_read_to_its_end_is_closed(tmp_path: Path) -> None:
+    """Also where nothing tells the new file from the old one."""
+    path = tmp_path / "a.pdf"
+    for word in ("cat", "dog"):
+        in_place(path, written(word, 3))
+        os.utime(path, (0, 0))
+        assert text_of(open_sources([str(path)])).split() == [f"{word}{n}" for n in range(3)]
+
+
+def test_a_pdf_that_is_replaced_during_its_reading_is_not_mixed_with_the_new_one(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "a.pdf", tmp_path / "b.pdf"
+    other.write_bytes(written("owl", 200))
+
+    def read_on(meanwhile: Callable[[], object]) -> Iterable[str]:
+        path.write_bytes(written("cat", 200))
+        pages = parts_of("pdf", path, [], [])
+        yield next(pages).text
+        by_rename(path, written("dog", 200))
+        meanwhile()
+        yield from (page.text for page in pages)
+
+    text = "".join(read_on(lambda: None))
+    assert text.split() == [f"cat{n}" for n in range(200)], "the old file is open still"
+    with pytest.raises(SourceError, match=r"a\.pdf changed while it was read; read it again"):
+        list(read_on(lambda: first_pages(other, 1)))
+    assert documents.check("pdf", path) == 200
+
+
 @pytest.mark.parametrize("kind", ["epub", "docx", "html"])
 def test_chapters_are_cited(tmp_path: Path, kind: str) -> None:
     told = {"The Gate": "Anna closed the gate.", "The River": "The river rose & fell."}
@@ -209,12 +345,132 @@ def test_a_docx_with_a_table_and_deleted_words(tmp_path: Path) -> None:
     assert text_of(opened(tmp_path, "a.docx", data)) == "Rain\nIt rained.\nleft\n"
 
 
+WORD_SPACES = " ".join(
+    f'xmlns:{prefix}="http://schemas.openxmlformats.org/{space}"'
+    for prefix, space in {
+        "n": "officeDocument/2006/math",
+        "alt": "markup-compatibility/2006",
+    }.items()
+)
+"""Other prefixes than Word's: a name space is what counts."""
+
+
+def docx_text(folder: Path, body: str) -> str:
+    """What is read of a DOCX with this body."""
+
+    def altered(data: bytes) -> bytes:
+        data = data.replace(b"<w:document ", b"<w:document %s " % WORD_SPACES.encode())
+        return data.replace(b"</w:body>", body.encode() + b"</w:body>")
+
+    return text_of(opened(folder, "a.docx", docx([], altered)))
+
+
+def run(text: str) -> str:
+    return f"<w:r><w:t>{text}</w:t></w:r>"
+
+
+def test_hyphens_of_a_docx(tmp_path: Path) -> None:
+    body = (
+        "<w:p><w:r><w:t>2020</w:t><w:noBreakHyphen/><w:t>2021, </w:t>"
+        "<w:t>rain</w:t><w:softHyphen/><w:t>coat</w:t></w:r></w:p>"
+    )
+    assert docx_text(tmp_path, body) == "2020-2021, raincoat\n"
+
+
+def test_what_was_moved_in_a_docx_is_read_at_its_new_place(tmp_path: Path) -> None:
+    deleted = "<w:del><w:r><w:delText>gone</w:delText><w:noBreakHyphen/></w:r></w:del>"
+    body = (
+        "<w:p><w:pPr><w:rPr><w:moveFrom/></w:rPr></w:pPr>"
+        f'<w:moveFromRangeStart w:name="m"/><w:moveFrom>{run("moved")}</w:moveFrom>'
+        "<w:moveFromRangeEnd/></w:p>"
+        f"<w:p>{run('kept')}{deleted}<w:ins>{run(' added')}</w:ins></w:p>"
+        f'<w:p><w:moveToRangeStart w:name="m"/><w:moveTo>{run("moved")}</w:moveTo></w:p>'
+    )
+    assert docx_text(tmp_path, body) == "kept added\nmoved\n"
+
+
+def test_a_text_box_of_a_docx_is_read_once(tmp_path: Path) -> None:
+    box = f"<w:txbxContent><w:p>{run('inside')}</w:p></w:txbxContent>"
+    body = (
+        '<w:p><w:pPr><w:pStyle w:val="Heading1"/></w:pPr><w:r><alt:AlternateContent>'
+        '<alt:Choice Requires="wps"><w:drawing/></alt:Choice>'
+        f"<alt:Fallback><w:pict>{box}</w:pict></alt:Fallback></alt:AlternateContent></w:r>"
+        f"{run('Title')}</w:p>"
+        f"<w:p>{run('before')}<w:r><alt:AlternateContent>"
+        f'<alt:Choice Requires="wps"><w:drawing>{box}</w:drawing></alt:Choice>'
+        f'<alt:Choice Requires="wpg"><w:drawing>{box}</w:drawing></alt:Choice>'
+        f"<alt:Fallback><w:pict>{box}</w:pict></alt:Fallback></alt:AlternateContent></w:r>"
+        f"{run('after')}</w:p>"
+    )
+    path = tmp_path / "a.docx"
+    assert docx_text(tmp_path, body) == "Title\nbefore\ninside\nafter\n"
+    places = {part.place for part in parts_of("docx", path, [], []) if "before" in part.text}
+    assert places == {"Title"}, "what is dropped does not end the heading around it"
+
+
+def term(text: str) -> str:
+    return f"<n:r><n:t>{text}</n:t></n:r>" if text else ""
+
+
+def in_math(name: str, text: str) -> str:
+    return f"<n:{name}>{text}</n:{name}>"
+
+
+def scripted(base: str, **scripts: str) -> str:
+    return in_math("e", term(base)) + "".join(in_math(k, term(v)) for k, v in scripts.items())
+
+
+def bracketed(*texts: str, **properties: str) -> str:
+    given = "".join(f'<n:{name} n:val="{value}"/>' for name, value in properties.items())
+    return in_math("d", in_math("dPr", given) + "".join(in_math("e", text) for text in texts))
+
+
+def fraction(above: str, below: str) -> str:
+    return in_math("f", in_math("num", term(above)) + in_math("den", term(below)))
+
+
+def operator(properties: str, below: str, above: str) -> str:
+    limits = in_math("sub", term(below)) + in_math("sup", term(above))
+    return in_math("nary", in_math("naryPr", properties) + limits + scripted("x"))
+
+
+def matrix(*rows: str) -> str:
+    cells = ["".join(in_math("e", term(cell)) for cell in row) for row in rows]
+    return in_math("m", "".join(in_math("mr", row) for row in cells))
+
+
+@pytest.mark.parametrize(
+    ("equation", "text"),
+    [
+        (term("E=mc"), "E=mc"),
+        (in_math("sSup", scripted("10", sup="6")) + term("+1"), "10^6+1"),
+        (in_math("sSubSup", scripted("x", sub="i", sup="2")), "x_i^2"),
+        (term("2") + fraction("1", "3"), "2 1/3"),
+        (in_math("rad", in_math("deg", "") + scripted("2")) + term("=1.41"), "√2=1.41"),
+        (in_math("rad", in_math("deg", term("3")) + scripted("8")), "3√8"),
+        (operator("", "", ""), "∫ x"),
+        (operator('<n:chr n:val="∑"/>', "i=1", "n"), "∑_i=1^n x"),
+        (term("2") + bracketed(term("3+4")), "2(3+4)"),
+        (term("P") + bracketed(term("A"), term("B")), "P(A|B)"),
+        (bracketed(term("x"), begChr="|", endChr="|"), "|x|"),
+        (bracketed(bracketed(term("x"), endChr="]")), "((x])"),
+        (bracketed(operator("", "", "")), "(∫ x)"),
+        (bracketed(""), "()"),
+        (bracketed(matrix("12", "34"), begChr="[", endChr="]"), "[ 1 2 3 4]"),
+        (term("x") + in_math("rad", ""), "x"),
+    ],
+)
+def test_equations_of_a_docx(tmp_path: Path, equation: str, text: str) -> None:
+    body = f"<w:p>{run('So ')}<n:oMath>{equation}</n:oMath>{run('.')}</w:p>"
+    assert docx_text(tmp_path, body) == f"So {text}.\n"
+
+
 def test_a_format_without_a_reader_is_not_read_as_docx(tmp_path: Path) -> None:
     path = tmp_path / "notes.docx"
     path.write_bytes(docx([("", "Ada hid the letter.")]))
-    assert "Ada" in "".join(part.text for part in parts_of("docx", path, []))
+    assert "Ada" in "".join(part.text for part in parts_of("docx", path, [], []))
     with pytest.raises(SourceError, match="'odt'"):
-        list(parts_of("odt", path, []))
+        list(parts_of("odt", path, [], []))
 
 
 def test_html_on_standard_input() -> None:
@@ -253,9 +509,30 @@ def test_damaged_documents_in_a_folder_are_skipped_and_counted(tmp_path: Path) -
         text_of(open_sources([str(tmp_path)]))
 
 
-def test_a_protected_book_is_refused(tmp_path: Path) -> None:
-    book = epub([chapter("One", ["It rained."])])
+def test_a_document_in_a_folder_that_was_read_in_part(tmp_path: Path) -> None:
+    book = bytearray(epub([chapter(n, [f"It rained in {n}. " * 9999]) for n in NUMBERS]))
+    at = book.rindex(b"PK\x03\x04")  # of the last chapter
+    book[at + 200 : at + 210] = b"x" * 10
     (tmp_path / "a.epub").write_bytes(book)
+    (tmp_path / "b.pdf").write_bytes(pdf([b""] * 3))  # blank pages are no text
+    sources = open_sources([str(tmp_path)])
+    assert "It rained in Two." in text_of(sources)
+    read = sources.records[0].bytes
+    [partly, skipped] = sources.warnings
+    assert partly.startswith(
+        f"Only the first {read:,} bytes of text of {tmp_path}/a.epub were read: {tmp_path}/a.epub "
+        "cannot be read as EPUB: "
+    )
+    assert skipped.startswith(
+        f"Skipped in {tmp_path}: 1 × document that cannot be read (the first: {tmp_path}/b.pdf has "
+        "no text"
+    )
+
+
+@pytest.mark.parametrize("member", ["c0.xhtml", "C0.xhtml"])
+def test_a_protected_book_is_refused(tmp_path: Path, member: str) -> None:
+    book = epub([chapter("One", ["It rained."])])
+    (tmp_path / "a.epub").write_bytes(renamed(book, {"c0.xhtml": member}))
     with zipfile.ZipFile(tmp_path / "a.epub", "a") as archive:
         archive.writestr("META-INF/encryption.xml", '<CipherReference URI="c0.xhtml"/>')
     with pytest.raises(SourceError, match="DRM"):

@@ -168,9 +168,7 @@ def test_sources_are_joined_without_gluing_lines(tmp_path: Path) -> None:
         offsets = block.offsets()
         covered = whole[int(offsets[0]) : int(offsets[-1])].decode()
         assert covered == block.text or (block.text == "\n" and covered == "")
-    assert sources.locate(4) == (0, 4)
-    assert sources.locate(6) == (2, 0)
-    assert sources.locate(len(whole) - 1) == (3, 0)
+    assert sources.bases == [0, 6, 6, 15]
     assert sources.size_hint() == len(whole) == sources.bytes_read
 
 
@@ -519,21 +517,41 @@ def test_other_decoders_keep_offsets(data: bytes, cuts: list[int], name: str) ->
     assert end in (None, len(data))
 
 
-def test_a_damaged_archive_in_a_folder_is_skipped_and_counted(tmp_path: Path) -> None:
-    noise = random.Random(0).randbytes(300_000).hex().encode()
-    packed = bytearray(gzip.compress(noise))
-    packed[len(packed) // 2] ^= 0xFF  # damage in the middle
-    (tmp_path / "a.txt.gz").write_bytes(packed)
+def damaged_archive() -> bytes:
+    """600,000 bytes of text in gzip, with damage behind them."""
+    text = random.Random(0).randbytes(300_000).hex().encode()
+    return gzip.compress(text) + b"\x1f\x8b" + b"\xff" * 200
+
+
+def test_damaged_archives_in_a_folder_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(damaged_archive())
     (tmp_path / "b.txt.gz").write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 200)  # and at once
     (tmp_path / "c.txt").write_text("Ada hid the letter.\n")
     sources = open_sources([str(tmp_path)])
-    text = "".join(block.text for block in sources)
-    assert text.endswith("Ada hid the letter.\n")
-    told = " ".join(sources.warnings)
-    assert "1 × damaged file" in told
-    assert f"1 × document that cannot be read (the first: {tmp_path}/a.txt.gz is damaged" in told
+    text = text_of(sources)
+    assert text.endswith("\nAda hid the letter.\n")
+    assert text.index("\n") == 600_000
+    [skipped, partly] = sources.warnings
+    assert skipped == f"Skipped in {tmp_path}: 1 × damaged file."
+    name = f"{tmp_path}/a.txt.gz"
+    assert partly.startswith(
+        f"Only the first 600,000 bytes of text of {name} were read: {name} is damaged: its gzip "
+        "data cannot be unpacked after 600,000 bytes ("
+    )
     with pytest.raises(SourceError, match="is damaged"):
-        list(open_sources([str(tmp_path / "a.txt.gz")]))
+        list(open_sources([name]))
+
+
+def test_many_damaged_archives_in_a_folder_are_counted(tmp_path: Path) -> None:
+    for name in "abcd":
+        (tmp_path / f"{name}.gz").write_bytes(damaged_archive())
+    sources = open_sources([str(tmp_path)])
+    text_of(sources)
+    [told] = sources.warnings
+    assert told.startswith(
+        f"4 files in {tmp_path} were read only in part (the first: {tmp_path}/a.gz is damaged: its "
+        "gzip data cannot be unpacked after 600,000 bytes "
+    )
 
 
 def test_sources_are_opened_again_as_they_were(tmp_path: Path) -> None:
