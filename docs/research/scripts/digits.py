@@ -1,6 +1,6 @@
 """How many digits of a passkey come back, where the model has to say a number.
 
-See docs/research/methods.md.
+See docs/research/papers.md.
 
     python docs/research/scripts/digits.py streaming cascade cascade:run=1+contest=attention \\
         --text ../shared/data/books/*.gz --heldout --depths 0.5,0.6,0.7,0.75,0.8

@@ -1,6 +1,6 @@
 """What memory is worth for questions that nobody knew while the text was read.
 
-See docs/research/methods.md.
+See docs/research/later-questions.md.
 
     python docs/research/scripts/later_questions.py -m reader --save later.jsonl \
         --cases keydiff:pool=15 streaming full \

@@ -10,7 +10,7 @@ question comes, an eighth of prompt and text (`--ratio`), on average over the he
 holds more than its budget; kvpress holds all of the text first. `full` is kvstream with all of the
 text in memory, `none` is kvpress without a press. `skim` is the model with `pocket`, which reads
 the text for it under the same budget and keeps passages as text. The same command goes on where a
-run stopped. See docs/research/methods.md.
+run stopped. See docs/research/later-questions.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether it is the text's own memory that helps `edgeinfinite` to answer.
 
-See docs/research/methods.md.
+See docs/research/papers.md.
 
     python docs/research/scripts/whose_memory.py --kind fact --text ../shared/data/books/*.gz
 
