@@ -160,6 +160,8 @@ class Result:
     tokens_per_s: float
     citations: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
+    of_reading: tuple[str, ...] = ()
+    """Those of `warnings` that concern every answer: of the reading, of a memory file."""
     select_s: float = 0.0
     """Part of prefill_s that went into the method's selection and compaction."""
     stopped: str = "end"

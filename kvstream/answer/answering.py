@@ -302,6 +302,7 @@ def _result(
         coverage=coverage(held, read),
         interrupted=memory.trace.interrupted,
         warnings=(*memory.warnings, *warnings),
+        of_reading=tuple(memory.warnings),
         lines=None if counts is None else counts.to_json(),
         shards=None if memory.shards is None else memory.shards.to_json(),
     )

@@ -121,10 +121,15 @@ class Memory:
         """The event of an answer, of which a result names the file of the memory."""
         if not isinstance(event, Answered) or self.file is None:
             return event
-        warnings = event.result.warnings
+        result = replace(event.result, memory=self.file.to_json())
         if self.file.answering is not None and answers_alone:
-            warnings = (*warnings, _answers_alone(self.file))
-        return Answered(replace(event.result, memory=self.file.to_json(), warnings=warnings))
+            alone = _answers_alone(self.file)
+            result = replace(
+                result,
+                warnings=(*result.warnings, alone),
+                of_reading=(*result.of_reading, alone),
+            )
+        return Answered(result)
 
     def read(
         self,

@@ -41,6 +41,8 @@ class Ranked:
     """BM25 of the question's words."""
     gain: float | None = None
     """Nats by which memory makes the question likelier; None where it was not loaded."""
+    known: bool = False
+    """Whether it was made for this very question, so that its memory was chosen for it."""
 
     @property
     def score(self) -> float:
@@ -60,12 +62,13 @@ def memory_files(folder: Path) -> list[Path]:
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
     """The files, best first, by BM25 over the passages they hold; and what to say of broken ones.
+    Those that were made for this very question come before all others.
 
     A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
     """
     spelled = {folded(word): word for word in PLAIN.findall(question)}
     asked = {word: spelled.get(word, word) for word in plain_words(question)}
-    rows: list[tuple[Path, tuple[str, ...], list[float], int]] = []
+    rows: list[tuple[Glance, list[float], int]] = []
     broken: list[str] = []
     for path in files:
         try:
@@ -74,15 +77,16 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
             broken.append(str(error))
             continue
         counts, size = _counts(seen, asked)
-        rows.append((path, seen.names, counts, size))
-    often = np.array([row[2] for row in rows], dtype=float).reshape(len(rows), len(asked))
-    sizes = np.array([row[3] for row in rows], dtype=float)
+        # The text of many files need not be there at a time.
+        rows.append((replace(seen, text="", words=None), counts, size))
+    often = np.array([row[1] for row in rows], dtype=float).reshape(len(rows), len(asked))
+    sizes = np.array([row[2] for row in rows], dtype=float)
     scores = bm25_of_documents(often, sizes)
     ranked = [
-        Ranked(path, names, float(score))
-        for (path, names, *_), score in zip(rows, scores, strict=True)
+        Ranked(seen.path, seen.names, float(score), known=question in seen.questions)
+        for (seen, *_), score in zip(rows, scores, strict=True)
     ]
-    ranked.sort(key=lambda each: (-each.words, each.path.name))
+    ranked.sort(key=lambda each: (not each.known, -each.words, each.path.name))
     return ranked, broken
 
 
@@ -121,7 +125,7 @@ def rank(
             problems.append(f"{each.path}: {error}")
         except KvstreamError as error:
             problems.append(str(error))
-    compared.sort(key=lambda each: (-each.score, each.path.name))
+    compared.sort(key=lambda each: (not each.known, -each.score, each.path.name))
     return [*compared, *ranked[loaded:]], problems
 
 

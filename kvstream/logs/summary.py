@@ -435,11 +435,16 @@ class LogSummary:
 
     def where(self, line: int) -> tuple[str, int]:
         """The source of a line and its number there, from 1."""
-        name, before = "", 0
-        for each, lines in self.sources:
-            if lines < line:
-                name, before = each, lines
+        name, before = self.sources[self._source_of(line)] if self.sources else ("", 0)
         return name, line - before
+
+    def before(self, line: int) -> str:
+        """The name of the source before that of a line."""
+        return self.sources[self._source_of(line) - 1][0]
+
+    def _source_of(self, line: int) -> int:
+        begun = [number for number, (_, lines) in enumerate(self.sources) if lines < line]
+        return begun[-1] if begun else 0
 
     def mark(self) -> None:
         """What has been read by now has been reported."""

@@ -71,6 +71,9 @@ class Beside:
     """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
     """Consecutive passages each, in the order of the document."""
+    words: list[list[int]] = field(default_factory=list)
+    """For each question that was known, `QuestionWords.totals` of the whole text: what was dropped
+    counts, too. Empty where passages do not go by words, and in older files."""
 
     def to_json(self) -> dict[str, Any]:
         """The object ``answering`` of ``--json`` for a memory of two models."""

@@ -35,6 +35,8 @@ class Glance:
     """The passages that memory holds something of, a line each."""
     words: WordForms | None
     """Which words the whole text has, forgotten passages included."""
+    questions: tuple[str, ...] = ()
+    """Those that it was made for."""
 
 
 @dataclass(frozen=True)
@@ -105,4 +107,5 @@ def _glance(path: Path, opened: BinaryIO) -> Glance:
         rows: list[list[Any]] = json.loads(zlib.decompressobj().decompress(packed, LARGEST_TEXT))
         text = "\n".join(str(row[6]) for row in rows)
     names = tuple(str(source["name"]) for source in state["trace"]["sources"])
-    return Glance(path, names, text, None if words is None else WordForms.unpacked(words))
+    known = None if words is None else WordForms.unpacked(words)
+    return Glance(path, names, text, known, tuple(map(str, state["questions"])))

@@ -131,6 +131,8 @@ class Answering(Struct, forbid_unknown_fields=True):
     room: Size
     peak: Size
     dropped: Size
+    words: list[Annotated[list[Count], Meta(min_length=2)]] = []
+    """Of each known question; files of earlier versions have none."""
 
 
 class State(Struct, forbid_unknown_fields=True):

@@ -255,7 +255,7 @@ def memory_state(
         },
     }
     if memory.beside is not None and passages:
-        own = ("fingerprint", "budget", "by", "room", "peak", "dropped")
+        own = ("fingerprint", "budget", "by", "room", "peak", "dropped", "words")
         told = {name: getattr(memory.beside, name) for name in own}
         state["answering"] = {"name": memory.beside.model, **told}
     return state, tensors
@@ -536,6 +536,7 @@ def _beside(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside |
     return Beside(
         said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
         said["dropped"], [tuple(passages) for passages in excerpts.values()],
+        said.get("words", []),
     )  # fmt: skip
 
 

@@ -39,6 +39,9 @@ class Teller(Reporter):
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.unicode = encoding.lower().replace("-", "") == "utf8"
         self.told: set[str] = set()
+        """What is told once."""
+        self.noticed: set[str] = set()
+        """What was told since the last answer: its result repeats it."""
         self.answering = False
         self.number = 0
         self.waiting: list[str] = []
@@ -58,11 +61,25 @@ class Teller(Reporter):
                 self.tell_once(event.message, event.message)
         elif isinstance(event, Answered):
             self.answering = False
-            for warning in event.result.warnings:
-                self.warn(warning)
+            self.warn_of(event.result)
+
+    def warn_of(self, result: Result) -> None:
+        """The warnings of an answer; those of the reading once for all answers.
+
+        Where answers go elsewhere, its question stands above those of a later answer.
+        """
+        own = [w for w in result.warnings if w not in self.noticed and w not in result.of_reading]
+        self.noticed.clear()
+        if own and self.number and not self.is_terminal:
+            self.tell(f"Question: {result.question}")
+        for warning in result.of_reading:
+            self.warn(warning)
+        for warning in own:
+            self.tell(f"Warning: {warning}")
 
     def warn(self, message: str) -> None:
-        """A warning once, though it comes as a notice and in the result of every question."""
+        """A warning of the reading, once, though every answer has it, too."""
+        self.noticed.add(message)
         self.tell_once(message, f"Warning: {message}")
 
     def tell_once(self, message: str, line: str) -> None:

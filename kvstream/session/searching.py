@@ -189,6 +189,7 @@ class Searching:
             coverage=None,
             interrupted=found.trace.interrupted,
             warnings=tuple(dict.fromkeys((*found.warnings, *said.warnings, *refusal))),
+            of_reading=tuple(found.warnings),
             skim={
                 "model": None,
                 "by": NAME,

@@ -18,7 +18,7 @@ from kvstream.answer.reread.second_pass import (
     whole_request,
 )
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.errors import SourceError, UnsupportedModelError, UsageError
+from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource
@@ -143,8 +143,16 @@ class Skimming:
         yield from self.answered_from(skimmed, first, excerpts, number, held, earlier)
 
     def skims(self, request: Request) -> Request:
-        """What the small model is asked."""
+        """What the small model is asked. Raises BudgetError past the length of its training."""
         run = request.run
+        budget, most = run.budget and run.budget.tokens, self.skimmer.model.trained_length
+        if budget and budget > most:
+            small, large = self.skimmer.model_name, self.answerer.model_name
+            raise BudgetError(
+                f"A budget of {budget:,} entries is past the {most:,} positions that {small} was "
+                f"trained for, and {small} reads long texts for {large}. Use --budget {most} or "
+                f"less, or let {large} read everything: --skim none."
+            )
         guess = replace(run, max_tokens=min(run.max_tokens, GUESS))
         return replace(request, run=guess, strict=False)
 

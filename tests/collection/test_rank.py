@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from draining import returned
 
+from kvstream.api.memories import Memories
+from kvstream.api.model import Model
 from kvstream.collection.rank import by_words, memory_files, rank
 from kvstream.errors import SourceError
 from kvstream.input.sources import open_sources
@@ -97,6 +99,21 @@ def test_words_of_forgotten_passages_count_less(folder: Path) -> None:
     assert seen.words is not None
     assert seen.words.has_word("rye")
     assert not seen.words.has_word("comet")
+
+
+def test_a_memory_that_was_made_for_the_question_comes_first(
+    session: Session, tmp_path: Path
+) -> None:
+    model = Model(session)
+    question = "Who hid the letter?"
+    for name, text in ("a", "Ada hid the letter. " * 20), ("b", "Snow fell on the town. " * 20):
+        asked = [question] if name == "b" else []
+        model.read(text=text, questions=asked, budget=300).save(tmp_path / f"{name}.kvs")
+    ranked, _ = by_words(question, memory_files(tmp_path))
+    assert [(each.path.stem, each.known) for each in ranked] == [("b", True), ("a", False)]
+    assert ranked[0].words < ranked[1].words
+    first = Memories(session, tmp_path).rank(question)[0]
+    assert first.path.stem == "b"
 
 
 def test_only_so_many_are_loaded(session: Session, folder: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kvstream
-from kvstream.events import Notice, StepDone
+from kvstream.events import Answered, AnswerStarted, Notice, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_line, json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
@@ -126,6 +126,30 @@ def test_plain_lines_are_sparse() -> None:
     assert 30 < len(lines) < 50, "doubling from 5 s to a minute over 2,000 s"
     assert "left" in lines[3]
     assert lines[-1].startswith("read 1,024,000 tokens")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_each_answer_has_its_warnings(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal warnings of two answers are two, and one of the reading is one."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    teller = Teller(stream)
+    [made] = [event.result for event in events(tokens=5000) if isinstance(event, Answered)]
+    teller.show(Notice("3 bytes are damaged."))
+    for number, question in enumerate(("Who came?", "And when?", "And why?")):
+        teller.show(AnswerStarted(question, number))
+        own = () if question == "And when?" else ("Low confidence.",)
+        result = replace(
+            made,
+            question=question,
+            warnings=("3 bytes are damaged.", *own),
+            of_reading=("3 bytes are damaged.",),
+        )
+        teller.show(Answered(result))
+    lines = stream.getvalue().splitlines()
+    expected = ["Warning: 3 bytes are damaged.", "Warning: Low confidence."]
+    expected += [] if terminal else ["Question: And why?"]
+    assert lines == [*expected, "Warning: Low confidence."]
 
 
 def test_plain_lines_without_a_known_length() -> None:

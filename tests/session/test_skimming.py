@@ -300,11 +300,54 @@ def test_a_memory_of_two_models_is_asked_saved_and_recalled(
     again = recalled.ask(FACT.question, max_tokens=8)
     assert again.result.skim is not None
     assert again.result.skim["kept"] == first.result.skim["kept"]
-    assert again.text
+    assert again.result.skim["pieces"] == first.result.skim["pieces"]
+    assert again.text == first.text
     alone = Model(session).recall(path).ask(FACT.question, max_tokens=8)
     assert "the passages kept for pocket were not used" in alone.warnings[-1]
     assert not any("were not used" in warning for warning in again.warnings)
     assert alone.result.skim is None
+
+
+def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: Path) -> None:
+    """How rare a word is depends on the whole text, and most of it is not in the file."""
+    story = tmp_path / "story.txt"
+    story.write_text("".join(generate(tokens=9000, seed=SEED, facts=FACTS)))
+    model = Model(session, Skimming(session, session))
+    memory = model.read(story, questions=[FACT.question], budget=320, max_tokens=8)
+    memory.save(tmp_path / "two.kvs")
+    said = [m.ask(FACT.question) for m in (memory, model.recall(tmp_path / "two.kvs"))]
+    pieces = [each.result.skim["pieces"] for each in said if each.result.skim]
+    assert pieces[0] == pieces[1]
+    assert said[0].text == said[1].text
+    beside = memory._engine.beside
+    assert beside is not None
+    whole = QuestionWords(FACT.question)
+    for excerpt in excerpts_of(open_sources([str(story)])):
+        whole.count(excerpt.text)
+    assert beside.dropped > 0
+    assert beside.words == [whole.totals]
+    kept = KeptPassages.of(beside, [FACT.question])
+    assert kept.beside("", "", 0).words == [whole.totals]
+    older = KeptPassages.of(replace(beside, words=[]), [FACT.question])
+    assert older.beside("", "", 0).words[0][0] == len(beside.excerpts) < whole.totals[0]
+    for wrong in ([1, 5], [5, 9, *whole.totals[2:], 0], [1, 9, *(2 for _ in whole.totals[2:])]):
+        with pytest.raises(ValueError, match="counted wrongly"):
+            KeptPassages.of(replace(beside, words=[wrong]), [FACT.question])
+
+
+def test_a_budget_past_the_small_models_training_is_refused(
+    session: Session, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The sun rose over the town, and nobody came.\n" * 900)
+    trained = session.model.trained_length
+    run = replace(RUN, budget=Budget(tokens=trained))
+    pair = Skimming(session, session)
+    skims = pair.skims(Request(("Who?",), run))
+    assert skims.run.budget == run.budget
+    past = Request(("Who?",), replace(run, budget=Budget(tokens=trained + 1)))
+    with pytest.raises(BudgetError, match="let pocket read everything: --skim none"):
+        pair.skims(past)
 
 
 def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: Path) -> None:

@@ -51,8 +51,12 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
     size = sum(part.kept.bytes for part in parts)
     dropped = sum(part.kept.dropped for part in parts)
     first = parts[0].beside
+    totals = [part.kept.beside("", "", 0).words for part in parts]
+    words = [
+        [sum(each) for each in zip(*of_one, strict=True)] for of_one in zip(*totals, strict=True)
+    ]
     return Beside(
-        first.model, first.fingerprint, budget, first.by, room, size, dropped, excerpts
+        first.model, first.fingerprint, budget, first.by, room, size, dropped, excerpts, words
     )  # fmt: skip
 
 

@@ -152,9 +152,9 @@ class KeptPassages:
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
         """For a memory file: the passages, and the model that answers."""
         excerpts = [excerpt.passages for excerpt in self.excerpts]
-        return Beside(
-            model, fingerprint, budget, self.by, self.room, self.peak, self.dropped, excerpts
-        )
+        totals = [words.totals for words in self._words]
+        sizes = self.room, self.peak, self.dropped
+        return Beside(model, fingerprint, budget, self.by, *sizes, excerpts, totals)
 
     @classmethod
     def of(cls, beside: Beside, questions: Sequence[str] = ()) -> KeptPassages:
@@ -165,6 +165,9 @@ class KeptPassages:
         for excerpt in map(Excerpt, beside.excerpts):
             counts = [words.count(excerpt.text) for words in made._words]
             made._kept.append(_Kept(excerpt, excerpt.bytes, counts))
+        if beside.words:
+            for words, totals in zip(made._words, beside.words, strict=True):
+                words.totals = totals
         made.bytes = sum(kept.bytes for kept in made._kept)
         made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
         if made.peak > made.room:

@@ -62,6 +62,22 @@ class QuestionWords:
         self._having += asked > 0
         return Counts(len(words), asked)
 
+    @property
+    def totals(self) -> list[int]:
+        """Of all excerpts so far: how many they are, their words, and how many of them have each
+        word of the question.
+        """
+        return [self._excerpts, self._words, *map(int, self._having)]
+
+    @totals.setter
+    def totals(self, totals: Sequence[int]) -> None:
+        """Those of a reading before. Raises ValueError for what cannot be."""
+        excerpts, words, *having = totals
+        if len(having) != len(self._asked) or not all(0 <= n <= excerpts for n in having):
+            raise ValueError("its words of a question are counted wrongly")
+        self._excerpts, self._words = excerpts, words
+        self._having = np.array(having, dtype=np.int64)
+
     def scores(self, counted: Sequence[Counts]) -> np.ndarray:
         """Of excerpts that were counted; float [n], 0 where one has none of the words."""
         if not counted or not self._asked:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -18,7 +16,7 @@ from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared import early
 from kvstream.cli.shared.output import refuse_clashes
 from kvstream.cli.shared.recalling import of_maker, tell_of_loading
-from kvstream.cli.shared.running import announce, open_model, prepared
+from kvstream.cli.shared.running import announce, kept_line, open_model, prepared
 from kvstream.errors import UsageError
 from kvstream.reporters.format import json_text, size
 from kvstream.settings import Budget
@@ -108,12 +106,3 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
             )
             if memory.answering is not None:
                 reporter.tell(kept_line(memory.answering))
-
-
-def kept_line(kept: Mapping[str, Any]) -> str:
-    """What is kept for the model that answers."""
-    return (
-        f"Kept for {kept['model']}: {kept['passages']:,} passages, {kept['bytes']:,} of "
-        f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
-        "read again."
-    )

@@ -27,6 +27,7 @@ from kvstream.cli.shared.running import (
     announce,
     check_checkpoint,
     check_shards,
+    kept_line,
     open_model,
     open_sources,
     prepared,
@@ -195,6 +196,8 @@ def remember(
             about = ", ".join(f'"{q}"' for q in memory.questions) or "any question"
             reporter.tell(f"Wrote {target} ({size(written)}), for {about}.")
             reporter.tell(reading_line(memory))
+            if memory.answering is not None:
+                reporter.tell(kept_line(memory.answering))
             if not memory.questions and memory.evicted:
                 reporter.tell(EXPECT)
 

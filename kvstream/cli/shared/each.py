@@ -20,6 +20,7 @@ from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.running import (
+    EXTRACTS,
     POCKET,
     WITHHELD,
     can_be_live,
@@ -77,7 +78,7 @@ def read_each(
         interrupts = stack.enter_context(Interrupts(reporter.tell))
         interrupts.then = "finishing the documents that are being read"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(demonstration())
+            reporter.tell(demonstration() if questions else EXTRACTS)
         outcomes = _outcomes(
             command, paths, questions, options, each, baseline,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},

@@ -39,6 +39,10 @@ BASE = "smollm2"
 """What `reader` is without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
 OTHERS = "choose another with -m, such as -m reader."
+EXTRACTS = (
+    "pocket is a small model for demonstration, and shows sentences of the text; other models (-m) "
+    "write summaries."
+)
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 WITHHELD = 6
 """Exit code where --strict withheld an answer."""
@@ -115,7 +119,7 @@ def read(
         if not questions:  # a summary is of one model
             options = replace(options, skim=NONE)
         options = settled(options, alone=on_the_way or not questions or shards is not None)
-        announce(reporter, options)
+        announce(reporter, options, summary=not questions)
         model = open_model(options)
         asked = {
             **options.of_method(), "questions": questions, "every": every,
@@ -197,7 +201,7 @@ def _on_cpu(device: str) -> bool:
     return not torch.cuda.is_available()
 
 
-def announce(reporter: Reporter, options: ReadingOptions) -> None:
+def announce(reporter: Reporter, options: ReadingOptions, *, summary: bool = False) -> None:
     """Say which models work and that they are loaded now, and of pocket alone what it is."""
     skim = options.loading.get("skim")
     if not options.quiet:
@@ -208,7 +212,7 @@ def announce(reporter: Reporter, options: ReadingOptions) -> None:
                 f"{options.model} reads all of it."
             )
         elif options.model == POCKET:
-            reporter.tell(demonstration())
+            reporter.tell(EXTRACTS if summary else demonstration())
     one = skim in (None, WORD_SEARCH)
     reporter.loading(options.model if one else f"{options.model} and {skim}")
 
@@ -290,6 +294,15 @@ def reading(interrupts: Interrupts) -> Iterator[None]:
         if interrupts.pressed:  # before there was anything to answer from
             raise KeyboardInterrupt from None
         raise
+
+
+def kept_line(kept: Mapping[str, Any]) -> str:
+    """What is kept for the model that answers."""
+    return (
+        f"Kept for {kept['model']}: {kept['passages']:,} passages, {kept['bytes']:,} of "
+        f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
+        "read again."
+    )
 
 
 def reading_line(memory: Memory) -> str:
