@@ -33,13 +33,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--budget", default="1k")
+    parser.add_argument("--skim", default="pocket", help="a model, or words")
     parser.add_argument("--out", type=Path, default=Path("build/skimmed-needles.jsonl"))
     asked = parser.parse_args()
     torch.set_num_threads(1)
     pocket = Session.open(ModelSettings(threads=1))  # its tokenizer makes the documents
     filler = Filler.of(text_files(asked.texts, heldout=asked.heldout), seed=0)
     plan = Plan("passkey", (asked.tokens,), (0.1, 0.5, 0.9), seed=0, wording="varied")
-    model = kvstream.load("reader", skim="pocket", threads=1)
+    model = kvstream.load("reader", skim=asked.skim, threads=1)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     lines = asked.out.read_text("utf-8").splitlines() if asked.out.exists() else []
     done = {(row["depth"], row["trial"]): row for row in map(json.loads, lines)}
@@ -49,10 +50,9 @@ def main() -> None:
                 continue
             hay = haystack(pocket, filler, plan, asked.tokens, depth, trial)
             needle = hay.needles[0]
-            memory = model.read(
-                text=hay.text, questions=[needle.question], budget=asked.budget, max_tokens=24
-            )
-            answer = memory.ask(needle.question).text
+            answer = model.ask(
+                text=hay.text, question=needle.question, budget=asked.budget, max_tokens=24
+            ).text
             row = {
                 "depth": depth, "trial": trial, "template": needle.kind,
                 "expected": needle.answers[0],
