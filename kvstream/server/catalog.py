@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.files import MemoryFile, inspect
-from kvstream.errors import SourceError
-from kvstream.memory.glance import models_in
-from kvstream.server.errors import ApiError
+from kvstream.errors import KvstreamError, SourceError
+from kvstream.memory.glance import Models, models_in
+from kvstream.server.errors import ApiError, unusable, without_folders
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 SUFFIX = ".kvs"
+LONGEST_NAME = 200
+"""Characters that are shown of the name of a model in a file, which may say anything."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Entry:
     """Of the KV cache that it needs."""
     tokens: int
     """That it has read."""
+    answering: str | None = None
+    """The model that the passages beside it are kept for; None: that which made it."""
 
 
 class Catalog:
@@ -61,21 +67,28 @@ class Catalog:
         Only headers are read; a file that is damaged further on fails when it is asked.
         """
         found, problems = {}, []
-        model = self._model.session.model
         for name, path in self.files().items():
             try:
                 models = models_in(path)
             except SourceError as error:
                 problems.append(str(error))
                 continue
-            if models.made != self._model.name and models.fingerprint != model.fingerprint:
-                problems.append(
-                    f"{path.name} is not offered: it was made by {models.made}, and this is "
-                    f"{self._model.name}."
-                )
+            if self._made(models):
+                found[name] = path
                 continue
-            found[name] = path
+            made = _shown(models.made)
+            alone = "" if models.answering is None else f", and {made} answers alone"
+            problems.append(
+                f"{path.name} is not offered: it was made by {_makers(models, _shown)}, and the "
+                f"server uses one model, {self._model.name}. With -m {shlex.quote(made)} the "
+                f"server offers it{alone}."
+            )
         return found, problems
+
+    def _made(self, models: Models) -> bool:
+        """Whether the loaded model made a file. Its weights may be in another number type."""
+        same = models.fingerprint == self._model.session.model.fingerprint
+        return same or models.made == self._model.name
 
     def listing(self) -> list[dict[str, Any]]:
         """What ``GET /v1/models`` tells."""
@@ -95,24 +108,47 @@ class Catalog:
         for row in self.listing():
             if row["id"] == name:
                 return row
+        self.path(name)  # which says why it is not listed
         raise _unknown(name)
 
     def path(self, name: str) -> Path | None:
-        """The file of a model; None for the loaded one. Raises ApiError where there is none."""
+        """The file of a model; None for the loaded one.
+
+        Raises ApiError where there is none, or where another model made it.
+        """
         if name == self._model.name:
             return None
         path = self.files().get(name)
         if path is None:
             raise _unknown(name)
+        signature = self.signature(path)
+        known = self._known.get(path.name)
+        if known is not None and known.signature == signature:
+            return path
+        try:
+            models = models_in(path)
+        except SourceError as error:
+            raise unusable(without_folders(str(error), self.folder)) from error
+        if not self._made(models):
+            raise _unknown(
+                name,
+                f"its file was made by {_makers(models, named)}, and this server uses one model, "
+                f"{self._model.name}",
+            )
         return path
 
     def entry(self, path: Path) -> Entry:
-        """What is known of a file, which is read if it has changed. Raises KvstreamError."""
+        """What is known of a file, which is read if it has changed. Raises ApiError."""
         signature = self.signature(path)
         known = self._known.get(path.name)
         if known is None or known.signature != signature:
-            file = inspect(path)
-            known = Entry(path, signature, file.digest, self.bytes_of(file), file.tokens)
+            try:
+                file = inspect(path)
+                size = self.bytes_of(file)
+            except KvstreamError as error:
+                raise unusable(without_folders(str(error), self.folder)) from error
+            answering = None if file.answering is None else named(file.answering)
+            known = Entry(path, signature, file.digest, size, file.tokens, answering)
             self._known[path.name] = known
         return known
 
@@ -134,10 +170,26 @@ class Catalog:
         return self._model.kv_bytes(budget=own["budget"], method=method, set=settings)
 
 
-def _unknown(name: str) -> ApiError:
+def named(name: str) -> str:
+    """The name of a model in a file, for a client: of a path its last part alone."""
+    path = PurePath(name)
+    return _shown(path.name if path.is_absolute() else name)
+
+
+def _shown(name: str) -> str:
+    """The name of a model in a file, in one short line."""
+    return "".join(c if c.isprintable() else "?" for c in name[:LONGEST_NAME])
+
+
+def _makers(models: Models, shown: Callable[[str], str]) -> str:
+    """``pocket``, or ``pocket for reader``."""
+    both = (models.made, models.answering)
+    return " for ".join(shown(name) for name in both if name is not None)
+
+
+def _unknown(name: str, why: str = "") -> ApiError:
+    listed = "GET /v1/models lists those that are."
+    why = f": {why}. {listed}" if why else f"; {listed}"
     return ApiError(
-        404,
-        f"There is no model {name[:80]!r} here; GET /v1/models lists those that are.",
-        code="model_not_found",
-        param="model",
+        404, f"There is no model {name[:80]!r} here{why}", code="model_not_found", param="model"
     )

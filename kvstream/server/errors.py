@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
+from kvstream.errors import BudgetError, KvstreamError, UsageError, is_out_of_memory
 
 
 class ApiError(Exception):
@@ -65,17 +66,31 @@ def timed_out(seconds: float, saved: bool) -> ApiError:
     )
 
 
-def told(error: BaseException, folder: Path | None = None) -> ApiError:
-    """The error for a client, without paths of the server."""
+def unusable(message: str) -> ApiError:
+    """For a memory file that is there and cannot be asked."""
+    return ApiError(400, message, code="memory_unusable", param="model")
+
+
+def without_folders(text: str, *folders: Path | None) -> str:
+    """The text with names in place of the paths of files in these folders."""
+    known = {each for folder in folders if folder for each in (folder, folder.resolve())}
+    for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
+        # Not in the middle of a longer path.
+        text = re.sub(rf"(?<![\w/.-]){re.escape(folder)}/", "", text)
+    return text
+
+
+def told(error: BaseException, *folders: Path | None) -> ApiError:
+    """The error for a client, without paths of these folders of the server."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, BudgetError):
-        return ApiError(400, str(error), code="context_length_exceeded", param="messages")
     if isinstance(error, KvstreamError):
-        message = str(error)
-        if folder is not None:
-            message = message.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
-        return ApiError(400, message, code=type(error).__name__)
+        message = without_folders(str(error), *folders)
+        if isinstance(error, BudgetError):
+            return ApiError(400, message, code="context_length_exceeded", param="messages")
+        if isinstance(error, UsageError):
+            return ApiError(400, message, code="invalid_request")
+        return ApiError(400, message, code="request_failed")
     if is_out_of_memory(error):
         return ApiError(
             503, "The server is out of memory.", kind="server_error", code="out_of_memory"

@@ -6,12 +6,13 @@ The worker takes a step of one job, then of another, so a job never runs beside 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from kvstream.api.files import MemoryFile, inspect
 from kvstream.api.options import ANSWER_OPTIONS
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import (
     Answered,
     AnswerStarted,
@@ -23,9 +24,10 @@ from kvstream.events import (
     Started,
     StepDone,
 )
-from kvstream.server.catalog import Entry
+from kvstream.memory.saving import check_model
+from kvstream.server.catalog import Entry, named
 from kvstream.server.conversation import Conversation, conversation
-from kvstream.server.errors import ApiError, shut_down, timed_out
+from kvstream.server.errors import ApiError, shut_down, timed_out, unusable, without_folders
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
 
@@ -49,6 +51,7 @@ class Reply:
     cached_tokens: int
     """Of these, what was not read again."""
     warnings: tuple[str, ...]
+    """All reasons to doubt the answer, without paths of the server."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class Answering:
         own = 0 if job.entry is None else job.entry.tokens
         memory = kept
         if memory is None and job.entry is not None:
-            memory, job.ready = job.ready or self.model.recall(job.entry.path), None
+            memory, job.ready = job.ready or self._recalled(job.entry), None
         cached = 0 if memory is None else memory.read_tokens - own
         if done < len(talk.pieces) or memory is None:
             memory = yield from self._read(job, talk, memory, done, key)
@@ -189,7 +192,46 @@ class Answering:
             self.cache.save(key, memory)
         system = self.model.count(talk.system) if talk.system else 0
         tokens = memory.read_tokens - own + self.model.count(talk.asked.question) + system
-        return Reply(result, talk.asked, tokens, cached, talk.warnings)
+        warnings = (*talk.warnings, *self._warnings(job.entry, result))
+        return Reply(result, talk.asked, tokens, cached, warnings)
+
+    def _recalled(self, entry: Entry) -> Memory:
+        """The memory of a file. Raises ApiError."""
+        file = None
+        try:
+            file = inspect(entry.path)
+            memory = self.model.recall(file)
+        except KvstreamError as error:
+            message = without_folders(str(error), entry.path.parent)
+            if file is not None and not self._made(file):  # the error names options of a command
+                message = (
+                    f"The memory {entry.path.stem!r} cannot be used here: it was made by "
+                    f"{named(file.model['name'])} with other weights than those of this server."
+                )
+            raise unusable(message) from error
+        memory.file = None  # its warning names the path; see `_warnings`
+        return memory
+
+    def _made(self, file: MemoryFile) -> bool:
+        """Whether the weights of the loaded model made a file."""
+        try:
+            check_model(file.kind, self.model.session.model)
+        except ModelError:
+            return False
+        return True
+
+    def _warnings(self, entry: Entry | None, result: Result) -> Iterator[str]:
+        """Those of an answer, for a client."""
+        folder = None if entry is None else entry.path.parent
+        for warning in result.warnings:
+            yield without_folders(warning, folder, self.cache.folder)
+        if entry is not None and entry.answering is not None:
+            name = self.model.name
+            yield (
+                f"The memory {entry.path.stem!r} was made by {name} for {entry.answering}. This "
+                f"server uses one model: {name} answered alone, without the passages that were "
+                f"kept for {entry.answering}."
+            )
 
     @property
     def _answers(self) -> dict[str, Any]:
@@ -209,9 +251,12 @@ class Answering:
                 continue
             job.ready = None  # only one memory of a job is counted, so it goes before another comes
             try:
-                return self.model.recall(path), count
+                memory = self.model.recall(path)
             except KvstreamError:  # damaged, or of another model
                 self.cache.drop(path)
+                continue
+            memory.file = None  # as in `_recalled`
+            return memory, count
         return None, 0
 
     def _read(

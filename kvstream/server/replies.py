@@ -117,7 +117,7 @@ def own(reply: Reply) -> dict[str, Any]:
         "support": result.support,
         "not_in_text": list(result.absent),
         "citations": list(result.citations),
-        "warnings": [*reply.warnings, *result.warnings],
+        "warnings": list(reply.warnings),
     }
 
 

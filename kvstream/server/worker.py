@@ -214,4 +214,4 @@ class Worker:
     def _told(self, error: BaseException) -> ApiError:
         if not isinstance(error, ApiError | KvstreamError):
             log.error("A request failed.", exc_info=error)
-        return told(error, self.catalog.folder)
+        return told(error, self.catalog.folder, self.answering.cache.folder)

@@ -79,6 +79,13 @@ def start(model) -> Iterator[Callable[..., Running]]:
         yield begin
 
 
+@pytest.fixture
+def start_of() -> Iterator[Callable[..., Running]]:
+    """Starts servers of any model, which comes first."""
+    with ExitStack() as stack:
+        yield lambda model, **fields: stack.enter_context(starter(model))(**fields)
+
+
 @pytest.fixture(scope="session")
 def server(model, memories) -> Iterator[Running]:
     """One server with the memories for all tests, as a user would start it."""

@@ -47,7 +47,10 @@ class Workplace:
 
     def __init__(self) -> None:
         self.jobs: dict[Job, Asked] = {}
-        answering: Any = SimpleNamespace(events=lambda job: self.jobs[job].events(), bytes=SIZE)
+        cache = SimpleNamespace(folder=None)
+        answering: Any = SimpleNamespace(
+            events=lambda job: self.jobs[job].events(), bytes=SIZE, cache=cache
+        )
         catalog: Any = SimpleNamespace(path=lambda name: None, folder=None)
         self.worker = Worker(answering, catalog, Bound(SIZE), parallel=1, queue=4)
 
@@ -141,7 +144,7 @@ def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:
 class Standing:
     """A model, its memories and the cache: what was kept fails after some tokens of an answer."""
 
-    name, read_tokens, entries, most = "m", 1, 1, 1
+    name, read_tokens, entries, most, folder = "m", 1, 1, 1, None
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -177,7 +180,7 @@ class Standing:
 
     def _answers(self, question: str, **options: Any) -> Events:
         yield AnswerToken("Ada", 1)
-        yield Answered(SimpleNamespace(answer="Ada"))  # type: ignore[arg-type]
+        yield Answered(SimpleNamespace(answer="Ada", warnings=()))  # type: ignore[arg-type]
 
 
 def tried(tokens: int, stream: bool | None) -> tuple[Standing, list[Any], Events]:

@@ -20,6 +20,11 @@ from kvstream.cli.shared.running import POCKET, demonstration, open_model, quiet
 
 REQUESTS = "each request brings its own."
 PRINTED = "answers go to clients."
+ONLY_POCKET = (
+    "pocket is a small model for demonstration, but only pocket answers from the memory files that "
+    "it made."
+)
+"""Where such files are offered: with another model they would not be."""
 WITHOUT = {
     **ONE_MODEL,
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
@@ -142,8 +147,6 @@ def serve(options: ReadingOptions, settings: Any) -> None:
 
     found = listen(settings)  # before the model is loaded, which takes longer
     try:
-        if options.model == POCKET and not options.quiet:
-            log.info(demonstration())
         model = open_model(options)
     except BaseException:
         found.close()
@@ -152,6 +155,8 @@ def serve(options: ReadingOptions, settings: Any) -> None:
     def ready(server: Server) -> None:
         service = server.service
         offered, problems = service.catalog.offered()
+        if options.model == POCKET and not options.quiet:
+            log.info(ONLY_POCKET if offered else demonstration())
         for problem in problems:
             log.warning("%s", problem)
         log.info("Models: %s", ", ".join([model.name, *offered]))

@@ -1,0 +1,323 @@
+"""Memory files that a server offers, those of other models, and what a client is told of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="needs the extra serve")
+pytest.importorskip("httpx", reason="needs the extra test")
+
+from serving import FACT, FILLER, QUESTION, SMALL, Running
+
+from kvstream.api.model import Model
+from kvstream.cli.commands import serve
+from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
+from kvstream.server.catalog import Catalog
+from kvstream.server.errors import told, without_folders
+from kvstream.session.session import Session
+from kvstream.session.skimming import Skimming
+
+ALONE = (
+    "The memory 'book' was made by pocket for reader. This server uses one model: pocket answered "
+    "alone, without the passages that were kept for reader."
+)
+ROOT = Path(__file__).resolve().parents[2]
+TALK = [QUESTION, {"role": "assistant", "content": "Ada"}, "Under which stone?"]
+
+
+def under_another_name(model: Model, name: str) -> Model:
+    """The same model, with another name for it and for its weights."""
+    other = replace(model.session.model, name=name)
+    vars(other).update(fingerprint="0" * 16, rounded="0" * 16)
+    return Model(Session(other, model.session.tokenizer))
+
+
+@pytest.fixture(scope="module")
+def reader(model) -> Model:
+    return under_another_name(model, "reader")
+
+
+@pytest.fixture(scope="module")
+def folder(model, reader, tmp_path_factory) -> Path:
+    """``book`` by pocket for reader, ``alone`` by pocket, ``own`` by reader."""
+    folder = tmp_path_factory.mktemp("folder")
+    both = Model(model.session, Skimming(reader.session, model.session))
+    text = FACT + FILLER * 60
+    for name, made in (("book", both), ("alone", model), ("own", reader)):
+        made.read(text=text, questions=[QUESTION], **SMALL).save(folder / f"{name}.kvs")
+    return folder
+
+
+def error(response: Any, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    found: dict[str, Any] = response.json()["error"]
+    return found
+
+
+# A file of two models, asked with the one that read its text.
+
+
+@pytest.fixture(scope="module")
+def pocket_server(start, folder) -> Running:
+    return start(memories=folder)
+
+
+def test_a_file_of_two_models_is_answered_by_one_and_says_so_without_a_path(
+    pocket_server, folder, model
+) -> None:
+    first = pocket_server.ask(QUESTION, model="book").json()
+    again = pocket_server.ask(QUESTION, model="book").json()  # from the memory that waits
+    assert first["kvstream"]["warnings"].count(ALONE) == 1
+    assert again["kvstream"] == first["kvstream"]
+    assert str(folder) not in json.dumps(first)
+    plain = model.recall(folder / "book.kvs").ask(QUESTION, max_tokens=16)
+    assert first["choices"][0]["message"]["content"] == plain.text
+    one = pocket_server.ask(QUESTION, model="alone").json()
+    assert not any("one model" in warning for warning in one["kvstream"]["warnings"])
+
+
+def test_a_stream_has_the_same_warning(pocket_server, folder) -> None:
+    reply = pocket_server.ask(QUESTION, model="book", stream=True)
+    assert ALONE in reply.text
+    assert str(folder) not in reply.text
+
+
+def test_a_conversation_from_the_cache_names_no_file_of_it(pocket_server, folder) -> None:
+    cache = pocket_server.service.cache.folder
+    for cached in (False, True):
+        reply = pocket_server.ask(*TALK, model="book").json()
+        assert bool(reply["usage"]["prompt_tokens_details"]["cached_tokens"]) == cached
+        assert reply["kvstream"]["warnings"].count(ALONE) == 1
+        assert str(cache) not in json.dumps(reply)
+        assert str(folder) not in json.dumps(reply)
+
+
+def test_other_warnings_of_a_file_have_no_path_either(start_of, model, tmp_path) -> None:
+    """Such as that its KV cache was rounded."""
+    wide = model.read(text=FACT + FILLER * 60, questions=[QUESTION], **SMALL)
+    wide.save(tmp_path / "wide.kvs")
+    half = Model(Session(model.session.model.storing(torch.bfloat16), model.session.tokenizer))
+    [warning] = half.recall(tmp_path / "wide.kvs").warnings
+    assert str(tmp_path) in warning
+    running: Running = start_of(half, memories=tmp_path)
+    for messages in ([QUESTION], TALK, TALK):  # the last one from the cache
+        reply = running.ask(*messages, model="wide").json()
+        assert warning.replace(f"{tmp_path}/", "") in reply["kvstream"]["warnings"]
+        assert str(tmp_path) not in json.dumps(reply)
+
+
+# Files of another model.
+
+
+def test_why_a_file_is_not_offered_and_with_which_model_it_is(reader, model, folder) -> None:
+    offered, problems = Catalog(reader, folder).offered()
+    assert list(offered) == ["own"]
+    assert problems == [
+        "alone.kvs is not offered: it was made by pocket, and the server uses one model, reader. "
+        "With -m pocket the server offers it.",
+        "book.kvs is not offered: it was made by pocket for reader, and the server uses one model, "
+        "reader. With -m pocket the server offers it, and pocket answers alone.",
+    ]
+    offered, problems = Catalog(model, folder).offered()
+    assert list(offered) == ["alone", "book"]
+    assert problems == [
+        "own.kvs is not offered: it was made by reader, and the server uses one model, pocket. "
+        "With -m reader the server offers it."
+    ]
+
+
+def test_the_name_of_a_model_in_a_file_is_shown_in_one_short_line(model, tmp_path) -> None:
+    name = "a\x1b[2J\nb" * 50
+    odd = under_another_name(model, name)
+    odd.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "odd.kvs")
+    [problem] = Catalog(model, tmp_path).offered()[1]
+    assert problem.isprintable()
+    assert len(problem) < 600
+
+
+@pytest.mark.parametrize("name", ["book", "alone"])
+def test_a_file_of_another_model_is_not_found(start_of, reader, folder, name) -> None:
+    made = {"book": "pocket for reader", "alone": "pocket"}[name]
+    message = (
+        f"There is no model '{name}' here: its file was made by {made}, and this server uses one "
+        "model, reader. GET /v1/models lists those that are."
+    )
+    running: Running = start_of(reader, memories=folder)
+    rows = running.http.get("/v1/models").json()["data"]
+    assert [row["id"] for row in rows] == ["reader", "own"]
+    for stream in (False, True):
+        found = error(running.ask(QUESTION, model=name, stream=stream), 404)
+        assert found == {
+            "message": message, "type": "invalid_request_error", "param": "model",
+            "code": "model_not_found",
+        }  # fmt: skip
+    assert error(running.http.get(f"/v1/models/{name}"), 404)["message"] == message
+    unknown = error(running.ask(QUESTION, model="nobody"), 404)
+    assert (unknown["code"], unknown["param"]) == ("model_not_found", "model")
+    assert running.ask(QUESTION, model="own").status_code == 200
+
+
+def test_a_client_does_not_see_where_the_model_of_a_file_lies(model, start, tmp_path) -> None:
+    made = under_another_name(model, "/srv/secret/tiny-llama")
+    made.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "own.kvs")
+    running: Running = start(memories=tmp_path)
+    found = error(running.ask(QUESTION, model="own"), 404)
+    assert "made by tiny-llama, and" in found["message"]
+    assert "secret" not in json.dumps(found)
+    assert "-m /srv/secret/tiny-llama" in running.service.catalog.offered()[1][0]
+
+
+def test_a_file_of_other_weights_of_the_same_name_is_told_without_options(
+    model, start, tmp_path
+) -> None:
+    """It is listed, since weights of another number type can be the same."""
+    made = under_another_name(model, "pocket")
+    made.read(text=FACT, questions=[QUESTION], **SMALL).save(tmp_path / "own.kvs")
+    running: Running = start(memories=tmp_path)
+    found = error(running.ask(QUESTION, model="own"), 400)
+    assert found == {
+        "message": "The memory 'own' cannot be used here: it was made by pocket with other "
+        "weights than those of this server.",
+        "type": "invalid_request_error", "param": "model", "code": "memory_unusable",
+    }  # fmt: skip
+
+
+def test_a_file_that_is_damaged_has_a_code_of_its_own(start, folder, tmp_path) -> None:
+    data = (folder / "alone.kvs").read_bytes()
+    (tmp_path / "cut.kvs").write_bytes(data[:-100])
+    (tmp_path / "text.kvs").write_bytes(b"not a memory" * 99)
+    running: Running = start(memories=tmp_path)
+    for name in ("cut", "text"):
+        found = error(running.ask(QUESTION, model=name), 400)
+        assert (found["code"], found["param"]) == ("memory_unusable", "model")
+        assert found["message"].startswith(f"{name}.kvs ")
+
+
+def test_a_file_that_is_gone_meanwhile_is_not_found(model, folder, tmp_path, monkeypatch) -> None:
+    shutil.copy(folder / "alone.kvs", tmp_path)
+    catalog = Catalog(model, tmp_path)
+    files = catalog.files()
+    monkeypatch.setattr(catalog, "files", lambda: files)
+    (tmp_path / "alone.kvs").unlink()
+    with pytest.raises(Exception, match="'alone' is gone") as caught:
+        catalog.path("alone")
+    assert told(caught.value).code == "model_not_found"
+
+
+# Codes.
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "param"),
+    [
+        (BudgetError, "context_length_exceeded", "messages"),
+        (SourceError, "request_failed", None),
+        (UsageError, "invalid_request", None),
+        (ModelError, "request_failed", None),
+        (KvstreamError, "request_failed", None),
+    ],
+)
+def test_no_code_is_the_name_of_a_class(raised, code, param, tmp_path) -> None:
+    found = told(
+        raised(f"{tmp_path}/a/x.kvs and {tmp_path}/b/y.kvs"), tmp_path / "a", tmp_path / "b"
+    )
+    assert (found.status, found.code, found.param) == (400, code, param)
+    assert found.message == "x.kvs and y.kvs"
+
+
+def test_every_code_is_in_the_guide() -> None:
+    guide = (ROOT / "docs" / "guide" / "server.md").read_text("utf-8")
+    sources = (ROOT / "kvstream" / "server").glob("*.py")
+    codes = {code for path in sources for code in re.findall(r'code="(\w+)"', path.read_text())}
+    assert {"model_not_found", "memory_unusable", "invalid_request", "request_failed"} <= codes
+    codes.remove("client_left")  # which nobody gets
+    assert {code for code in codes if f"`{code}`" not in guide} == set()
+
+
+def test_a_path_is_cut_only_where_it_begins(tmp_path) -> None:
+    text = f"/old{tmp_path}/a.kvs, '{tmp_path}/b.kvs' and ({tmp_path}/c.kvs)"
+    assert without_folders(text, tmp_path, None) == f"/old{tmp_path}/a.kvs, 'b.kvs' and (c.kvs)"
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    assert without_folders(f"{tmp_path}/a.kvs {link}/b.kvs", link) == "a.kvs b.kvs"
+    assert without_folders("cache/a.kvs", Path("cache")) == "cache/a.kvs"
+
+
+def test_an_error_names_no_file_of_the_cache(start, monkeypatch) -> None:
+    running: Running = start()
+    place = running.service.cache.folder / "a.reading"
+
+    def full(*arguments: Any, **more: Any) -> Any:
+        raise KvstreamError(f"Cannot write {place}: No space left on device.")
+        yield
+
+    monkeypatch.setattr(running.service.worker.answering, "events", full)
+    found = error(running.ask(FACT), 400)
+    assert found["message"] == "Cannot write a.reading: No space left on device."
+    assert found["code"] == "request_failed"
+
+
+# What the program says at its start.
+
+
+@pytest.fixture
+def begun(model, reader, monkeypatch) -> Callable[..., list[str]]:
+    """The lines that ``kvstream serve`` logs until clients can connect."""
+
+    def begin(name: str, memories: Path | None, *, quiet: bool = False) -> list[str]:
+        from kvstream.server import run
+        from kvstream.server.service import Service
+        from kvstream.server.settings import ServerSettings
+
+        lines: list[str] = []
+        log = SimpleNamespace(
+            info=lambda form, *values: lines.append(form % values if values else form),
+            warning=lambda form, *values: lines.append(form % values if values else form),
+        )
+        loaded = model if name == "pocket" else reader
+        options: Any = SimpleNamespace(model=name, quiet=quiet)
+        settings = ServerSettings(reading=SMALL, port=0, memories=memories)
+
+        def serve_none(model: Model, settings: Any, found: Any, ready: Any) -> None:
+            service = Service(model, settings)
+            ready(SimpleNamespace(service=service, address="http://127.0.0.1:1"))
+            service.close()
+            found.close()
+
+        monkeypatch.setattr(run, "serve", serve_none)
+        monkeypatch.setattr(serve, "_log", lambda options: log)
+        monkeypatch.setattr(serve, "quiet_libraries", lambda options: None)
+        monkeypatch.setattr(serve, "open_model", lambda options: loaded)
+        serve.serve(options, settings)
+        return lines
+
+    return begin
+
+
+def test_no_other_model_is_advised_where_files_are_of_pocket(begun, folder, tmp_path) -> None:
+    (tmp_path / "empty").mkdir()
+    for memories in (None, tmp_path / "empty"):
+        [hint] = [line for line in begun("pocket", memories) if "demonstration" in line]
+        assert "for better answers" in hint
+    lines = begun("pocket", folder)
+    assert lines[0] == (
+        "pocket is a small model for demonstration, but only pocket answers from the memory files "
+        "that it made."
+    )
+    assert not any("better answers" in line or "-m pocket" in line for line in lines)
+    assert "Models: pocket, alone, book" in lines
+
+
+def test_the_hint_is_for_pocket_alone_and_not_with_quiet(begun, folder) -> None:
+    assert not any("demonstration" in line for line in begun("reader", folder))
+    assert not any("demonstration" in line for line in begun("pocket", folder, quiet=True))
