@@ -289,6 +289,8 @@ class DocumentStep:
     name: str
     tokens: int
     """Tokens of the document so far."""
+    share: float = 0.0
+    """Part of the document that has been read, over all methods: 0 to 1; 0 if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,12 @@ _BYTES = {
 
 
 def _times(digits: str, unit: int) -> int:
-    """``1.5`` times a unit, rounded down. Raises UsageError for what no machine has."""
+    """``1.5`` times a unit, rounded down. Raises UsageError for what no machine has, and for parts
+    of a single token or byte."""
     if len(digits) > MOST_DIGITS:
         raise UsageError(f"A number of {len(digits)} digits is more than any machine holds.")
+    if unit == 1 and not float(digits).is_integer():
+        raise UsageError(f"{digits} is not a whole number; 1.5k and 1.5MB are.")
     return int(float(digits) * unit)
 
 
@@ -76,7 +79,8 @@ class Budget:
             return cls(tokens=parse_count(text))
         except UsageError:
             raise UsageError(
-                f"{text!r} is not a budget; write tokens as 4096 or 4k, bytes as 512MB or 1GiB."
+                f"{text!r} is not a budget; write whole tokens as 4096 or 4k, bytes as 512MB or "
+                "1GiB."
             ) from None
 
     def __str__(self) -> str:

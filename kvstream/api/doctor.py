@@ -1,4 +1,4 @@
-"""What this machine can run: versions, devices, memory, attention, and whether pocket works.
+"""What this machine can run: versions, devices, memory, attention, and whether models load.
 
 Every check is a Finding; the command line prints them. A finding that is not ok says what to do.
 """
@@ -35,7 +35,7 @@ class Finding:
 def diagnose() -> Iterator[Finding]:
     """What this machine can run, cheap checks first; a check that breaks is a finding, too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _versions, _memory, _devices, _attention, _extras, _pocket,
+        _versions, _memory, _devices, _attention, _extras, _pocket, _reader,
     )  # fmt: skip
     for check in checks:
         try:
@@ -137,13 +137,23 @@ def _extras() -> Iterator[Finding]:
 
 
 def _pocket() -> Iterator[Finding]:
+    remedy = f"Reinstall kvstream for {sys.executable}: its model file is missing or damaged."
+    yield _loads("pocket", remedy)
+
+
+def _reader() -> Iterator[Finding]:
+    from kvstream.api.models import reader_is_ready
+
+    if reader_is_ready():
+        yield _loads("reader", "Fetch it again: kvstream models get reader.")
+
+
+def _loads(name: str, remedy: str) -> Finding:
     from kvstream.session.session import Session
     from kvstream.settings import ModelSettings
 
-    remedy = f"Reinstall kvstream for {sys.executable}: its model file is missing or damaged."
     try:
-        session = Session.open(ModelSettings(name="pocket"))
+        Session.open(ModelSettings(name=name, quiet=True))
     except KvstreamError as error:
-        yield Finding("pocket", f"does not load: {error}", False, remedy)
-    else:
-        yield Finding("pocket", f"loads ({session.model_name})")
+        return Finding(name, f"does not load: {error}", False, remedy)
+    return Finding(name, "loads")

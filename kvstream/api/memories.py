@@ -145,7 +145,8 @@ def merge(
         memory = session.recall(kind, RunSettings())
         if answering is not None:
             parts.append(KeptPart.of(memory))
-        merged = memory if merged is None else join(merged, memory, entries)
+        names = str(kinds[0].path), str(kind.path)
+        merged = memory if merged is None else join(merged, memory, entries, names=names)
     assert merged is not None
     if answering is not None:
         merged.beside = joined(parts, answering)

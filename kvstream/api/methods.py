@@ -88,7 +88,7 @@ def method_info(name: str) -> MethodInfo:
     """The method of that name. Raises UsageError with those that there are."""
     from kvstream.methods.registry import named
 
-    return _info(name, named(name))
+    return _info(name, named(name, (AUTO,)))
 
 
 def _info(name: str, method: type[Method]) -> MethodInfo:

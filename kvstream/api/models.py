@@ -271,8 +271,10 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
         facts["kv_tokens"] = min(BUDGET, facts["trained"] or BUDGET)
         facts["problem"] = architecture_problem(file)
         facts["bounded"] = facts["problem"] is None
-        each = number_bytes(room)
-        facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file) * each
+        full = gguf_file.all_float32(file.tensors.values())
+        each = 4 if full else number_bytes(room)
+        # The KV cache keeps the 16 bits of the converted weights, also where float32 is computed.
+        facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file, 4 if full else 2)
         weights = round(file.parameters * each * HEADROOM)
         facts["needs_bytes"] = weights + facts["kv_bytes"]
         facts["fits"] = facts["needs_bytes"] <= room.free
@@ -290,14 +292,15 @@ def number_bytes(room: Room) -> int:
     return automatic_dtype(room.device).itemsize
 
 
-def _gguf_entry(file: gguf_file.GGUF) -> int:
-    """Numbers of one token's keys and values over all layers and heads."""
+def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:
+    """Bytes of one token's keys, values and origins over all layers and heads."""
     layers, heads = file.of_model("block_count"), file.of_model("attention.head_count")
     most = max(heads) if isinstance(heads, list) else heads
     keeping = file.of_model("attention.head_count_kv", heads)
     each = keeping if isinstance(keeping, list) else [keeping] * layers
     width = file.of_model("attention.key_length") or file.of_model("embedding_length") // most
-    return int(sum(each) * (width + (file.of_model("attention.value_length") or width)))
+    numbers = width + (file.of_model("attention.value_length") or width)
+    return int(sum(each) * (numbers * number_bytes + ORIGIN_BYTES))
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:

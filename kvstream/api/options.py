@@ -277,8 +277,9 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
         need_bm25()
         method = "full"  # of the parts that are found nothing is evicted
     else:
-        from kvstream.methods.registry import make, preset
+        from kvstream.methods.registry import make, named, preset
 
+        named(method, (AUTO,))
         if options.get("preset"):
             paper = preset(method)
             settings = {**paper.settings, **settings}
@@ -348,8 +349,9 @@ def refuse_small(budget: Budget | None) -> None:
     """Raises BudgetError for a budget in tokens that is too small for every model and question."""
     if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:
         raise BudgetError(
-            f"A budget of {budget.tokens} tokens is too small: the text needs {SMALLEST_FREE}, and "
-            "the prompt, the question and the answer need more. Use --budget 256 or more."
+            f"A budget of {budget.tokens} tokens is too small for any model: the text needs "
+            f"{SMALLEST_FREE}, and the prompt, the question and the answer need more. --budget 256 "
+            "is enough for a short question with most models."
         )
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from kvstream.errors import SourceError, UsageError
 from kvstream.input.folders import files_in
-from kvstream.input.sources import EXPANSION, look, quoted
+from kvstream.input.sources import EXPANSION, look, no_text_files, quoted
 
 PIECE = 1 << 20
+_HIDDEN = "hidden or ignored"
+"""Among what was left out; nobody is told how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,11 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
                 f"{path} is not a file, and --each names its results by their content; write it to "
                 "a file first, and name the file."
             )
-    told = ", ".join(f"{count:,} × {what}" for what, count in left_out.items())
+    hidden = left_out.pop(_HIDDEN, 0) > 0
+    told = [f"{count:,} × {what}" for what, count in left_out.items()]
     if not found:
-        raise SourceError(
-            f"{', '.join(paths)}: no text files, apart from hidden and ignored ones"
-            f"{f' ({told} skipped)' if told else ''}; name the files themselves."
-        )
-    return list(found.values()), [f"Skipped: {told}."] if told else []
+        raise SourceError(no_text_files(paths, told, hidden=hidden))
+    return list(found.values()), [f"Skipped: {', '.join(told)}."] if told else []
 
 
 def digest_of(path: str) -> str:
@@ -85,8 +85,11 @@ def _folder(folder: Path, left_out: Counter[str], *, text: bool) -> list[Documen
     def no_disk(kind: str, what: str) -> None:
         left_out[f"{what} on no disk ({kind})"] += 1
 
+    def hidden() -> None:
+        left_out[_HIDDEN] += 1
+
     found = []
-    for path in files_in(folder, unreadable, no_disk):
+    for path in files_in(folder, unreadable, no_disk, hidden):
         document = _document(path, str(path), text=text)
         if " is binary " in document.problem:
             left_out["binary file"] += 1

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from kvstream.memory.base import Memory
 
 OUT_OF_MEMORY = 5
-OnStep = Callable[[str, int], None]
+OnStep = Callable[[str, int, float], None]
+"""Gets the name of a document, its tokens so far, and which share of it has been read."""
 
 
 class DocumentReader:
@@ -66,12 +67,12 @@ class DocumentReader:
         )
 
     def _answers(self, name: str, path: str, on_step: OnStep | None) -> Iterator[dict[str, Any]]:
-        for part in self.job.parts:
+        for before, part in enumerate(self.job.parts):
             sources = self._sources(name, path)
             ask = self.session.ask_by_words if part.by_words else self.session.ask
             try:
                 for event in ask(sources, part.request):
-                    _tell(event, name, on_step)
+                    _tell(event, name, on_step, before, len(self.job.parts))
                     if isinstance(event, Answered):
                         answer = event.result.answer
                         yield {**event.result.to_json(), "abstains": abstains(answer)}
@@ -127,6 +128,11 @@ def _drained(events: Generator[Event, None, Memory], name: str, on_step: OnStep 
             return memory
 
 
-def _tell(event: Event, name: str, on_step: OnStep | None) -> None:
+def _tell(
+    event: Event, name: str, on_step: OnStep | None, before: int = 0, readings: int = 1
+) -> None:
+    """Tell of a step; `before`: complete readings of the document, of so many in all."""
     if on_step is not None and isinstance(event, StepDone):
-        on_step(name, event.seen)
+        whole = max(event.seen, event.estimated_tokens or 0)
+        now = event.seen / whole if event.estimated_tokens else 0.0
+        on_step(name, event.seen, (before + now) / readings)

@@ -53,5 +53,5 @@ def read_here(
         yield kept(
             job,
             item,
-            reader.read(item, on_step=lambda name, tokens: tell(DocumentStep(name, tokens))),
+            reader.read(item, on_step=lambda *step: tell(DocumentStep(*step))),
         )

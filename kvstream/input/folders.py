@@ -21,18 +21,20 @@ def files_in(
     folder: Path,
     unreadable: Callable[[OSError], None],
     no_disk: Callable[[str, str], None],
+    hidden: Callable[[], None],
 ) -> Iterator[Path]:
     """Regular files in ``folder``, depth first by name, ``.gitignore`` obeyed.
 
     Links to directories are not followed, so a loop of links cannot hold us; FIFOs, sockets and
     devices are left alone.  A directory that cannot be listed goes to ``unreadable``; what lies
-    on no disk goes to ``no_disk``, with its file system and ``file`` or ``directory``.
+    on no disk goes to ``no_disk``, with its file system and ``file`` or ``directory``; for each
+    file or directory that is hidden or ignored ``hidden`` is called.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
         no_disk(kind, "directory")
         return
-    yield from _walk(folder, _ignores_above(folder), unreadable, no_disk)
+    yield from _walk(folder, _ignores_above(folder), unreadable, no_disk, hidden)
 
 
 def _walk(
@@ -40,6 +42,7 @@ def _walk(
     ignores: list[_Ignore],
     unreadable: Callable[[OSError], None],
     no_disk: Callable[[str, str], None],
+    hidden: Callable[[], None],
 ) -> Iterator[Path]:
     # Without recursion: folders can be nested deeper than Python's calls.
     waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
@@ -59,20 +62,19 @@ def _walk(
         found: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = []
         for entry in entries:
             if entry.name.startswith("."):
+                hidden()
                 continue
             path = Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name in VCS_FOLDERS or _ignored(path, ignores, is_folder=True):
-                    continue
-                if (kind := _pseudo(entry)) is not None:
-                    no_disk(kind, "directory")
-                    continue
-                found.append((path, ignores))
-            elif entry.is_file() and not _ignored(path, ignores, is_folder=False):
-                if (kind := _pseudo(entry)) is not None:
-                    no_disk(kind, "file")
-                    continue
-                found.append((entry, ignores))
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if not (is_folder or entry.is_file()):
+                continue
+            vcs = is_folder and entry.name in VCS_FOLDERS
+            if vcs or _ignored(path, ignores, is_folder=is_folder):
+                hidden()
+            elif (kind := _pseudo(entry)) is not None:
+                no_disk(kind, "directory" if is_folder else "file")
+            else:
+                found.append((path if is_folder else entry, ignores))
         waiting += reversed(found)
 
 

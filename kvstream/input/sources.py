@@ -198,7 +198,8 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
     def no_disk(kind: str, what: str) -> None:
         skipped[f"{what} on no disk ({kind})"] += 1
 
-    for path in files_in(folder, unreadable, no_disk):
+    hidden: list[None] = []
+    for path in files_in(folder, unreadable, no_disk, lambda: hidden.append(None)):
         try:
             source, problem = look(path, str(path), text=text)
         except OSError:
@@ -215,13 +216,19 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
             skipped["binary file"] += 1
     told = [f"{count:,} × {what}" for what, count in skipped.items()]
     if not found:
-        seen = ", ".join(["hidden and ignored files", *told])
-        raise SourceError(
-            f"{folder} has no text files (skipped: {seen}); name the files themselves."
-        )
+        raise SourceError(no_text_files([str(folder)], told, hidden=bool(hidden)))
     if told:
         warnings.append(f"Skipped in {folder}: {', '.join(told)}.")
     return found
+
+
+def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
+    """What to tell of folders without text; `hidden`: some of their files are, or are ignored."""
+    told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
+    left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
+    if not left_out:
+        return f"{told}; name another folder, or a file."
+    return f"{told} (skipped: {left_out}); name the files themselves."
 
 
 def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
@@ -504,10 +511,10 @@ class SourceSet:
                     pages[source.name] = count
         return pages
 
-    def nothing(self) -> SourceError:
-        """The error for sources without any text."""
+    def nothing(self, held: str = "0 bytes of text") -> SourceError:
+        """The error for sources without any text; `held` is what they have."""
         why = "".join(f" {line}" for line in self._about_damage())
-        return SourceError(nothing_in(self.names, "0 bytes of text") + why)
+        return SourceError(nothing_in(self.names, held) + why)
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: BlockDecoder | OtherDecoder | None = None

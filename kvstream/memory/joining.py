@@ -24,33 +24,55 @@ from kvstream.settings import Budget
 from kvstream.tokenization.loading import WordForms
 from kvstream.tokenization.passages import Passages, TokenOrigins
 
+NAMES = ("the first memory", "the second one")
+"""What errors call two memories that have no file."""
 
-def check_joinable(first: Memory, second: Memory) -> None:
-    """Raises UsageError with what differs, or for what cannot be joined."""
-    name = first.run.method
+
+def check_joinable(first: Memory, second: Memory, names: tuple[str, str] = NAMES) -> None:
+    """Raises UsageError with what differs, or for what cannot be joined; `names` is for both."""
+    name, other = first.run.method, second.run.method
+    one, two = names
     if first.reader.model.fingerprint != second.reader.model.fingerprint:
         raise UsageError(
-            f"A memory of {first.model} and one of {second.model} cannot be joined; read the "
-            "sources again with one model."
+            f"Memories of different models cannot be joined: {one} was made by {first.model}, and "
+            f"{two} by {second.model}. Read the sources again with one model."
         )
     if first.plan.method != second.plan.method:
+        remedy = _one_method(first, second, names)
+        if name == other:
+            raise UsageError(
+                f"Memories with different settings of {name} cannot be joined: {one} and {two} "
+                f"differ in them. {remedy}"
+            )
         raise UsageError(
-            f"A memory made by {name} and one made by {second.run.method}, or with other "
-            "settings, cannot be joined; read the sources again with one method."
+            f"Memories of different methods cannot be joined: {one} was made by {name}, and {two} "
+            f"by {other}. {remedy}"
         )
     if first.plan.prompt.head != second.plan.prompt.head:
         raise UsageError(
-            "The memories have different prompts (--system, or a summary and a question); read "
-            "the sources again with one prompt."
+            f"Memories with different prompts cannot be joined: {one} and {two} differ in --system "
+            "(or one is of a summary). Read the sources again with one prompt."
         )
     if sorted(first.plan.questions) != sorted(second.plan.questions):
         raise UsageError(
-            "The memories were made for different questions; read the sources again with the same "
-            "ones, or with none."
+            f"Memories for different questions cannot be joined: {one} and {two} differ in -Q. "
+            "Read the sources again with the same questions, or with none."
         )
     check_can_be_joined(first.plan, first.reader.model, name)
     if not (first.reader.begun and second.reader.begun):
         raise UsageError("A memory that has read nothing cannot be joined.")
+
+
+def _one_method(first: Memory, second: Memory, names: tuple[str, str]) -> str:
+    """What to do about two methods; the usual cause is that only one text had questions."""
+    asked, later = (bool(memory.plan.questions) for memory in (first, second))
+    if asked == later:
+        return "Read the sources again with one method and the same settings of it."
+    known = names[0] if asked else names[1]
+    return (
+        f"Only {known} was made for questions (-Q), and without --method that decides the method. "
+        "Read the sources again, all with the same -Q or all without."
+    )
 
 
 def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
@@ -70,15 +92,23 @@ def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
         )
 
 
-def join(first: Memory, second: Memory, budget: int, *, one_text: bool = False) -> Memory:
+def join(
+    first: Memory,
+    second: Memory,
+    budget: int,
+    *,
+    one_text: bool = False,
+    names: tuple[str, str] = NAMES,
+) -> Memory:
     """One memory of what two hold, `first` in front; both are used up by it.
 
     What is kept `beside` them for another model is not in it. `budget` is in entries a head.
     `one_text`: both are parts of the same text (`PartOfText`), whose names, offsets and lines they
-    have already. Raises UsageError where they do not belong together,
-    BudgetError where the budget cannot hold the prompt, the questions and something of each.
+    have already. `names` is what errors call them. Raises UsageError where they do not belong
+    together, BudgetError where the budget cannot hold the prompt, the questions and something of
+    each.
     """
-    check_joinable(first, second)
+    check_joinable(first, second, names)
     sizes = _sizes(first.reader.sizes, second.reader.sizes, budget)
     plan = replace(first.plan, sizes=sizes, extract=True)
     run = replace(first.run, budget=Budget(tokens=budget), keep=None, start=None, chunk_size=None)

@@ -47,11 +47,10 @@ class Cascade(Method):
     ``m / N * (2^N - 1)`` tokens (eq. 4); N = 1 is `streaming`. The chunk in flight is the paper's
     stride: its own queries see all of it, then it is inserted.
 
-    Two things differ from the paper, because together they measured better
-    (docs/reference/methods.md). First, a ``run`` of adjacent tokens with their mean score is taken
-    or contests: single tokens would break names and numbers. Second, scores are those of
-    `keydiff`, the difference of a key from the mean key of its head, which needs no attention.
-    ``run=1, contest=attention`` is the paper's: the moving average
+    Two things differ from the paper, because together they measured better. First, a ``run`` of
+    adjacent tokens with their mean score is taken or contests: single tokens would break names and
+    numbers. Second, scores are those of `keydiff`, the difference of a key from the mean key of its
+    head, which needs no attention. ``run=1, contest=attention`` is the paper's: the moving average
     ``mu <- gamma mu + (1 - gamma) s`` over all queries, the entry's ``ema`` [G, K, n].
 
     If memory grows with the schedule, every sub-cache grows by its part and takes all tokens until

@@ -19,14 +19,15 @@ CATALYSTS = ("auto", "none", "placeholder", "unrelated", "general", "question", 
 
 @dataclass(frozen=True)
 class InfiniPot(Method):
-    """Keeps what a catalyst prompt attends to (CaP), and with alpha what surprised the model (NuC).
+    """Keeps what a catalyst prompt attends to, and with alpha what surprised the model.
 
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
-    Selects ``alpha * keep`` entries by cross-entropy, the rest by the attention of the catalyst's
-    tokens. Departures: an entry keeps its first novelty; scores are pooled along the source, so
-    that neighbors stay together; all heads share a part of memory, because few heads find what a
-    question asks for and all need it for the answer; alpha is 0 and not 0.5, because novelty takes
-    room from answers if the question is the catalyst (docs/reference/methods.md).
+    The catalyst is a text, such as the question, that is read behind every chunk and then removed.
+    Selects ``alpha * keep`` entries by novelty, which is their cross-entropy (the paper's NuC), the
+    rest by the attention of the catalyst's tokens (its CaP). Departures: an entry keeps its first
+    novelty; scores are pooled along the source, so that neighbors stay together; all heads share a
+    part of memory, because few heads find what a question asks for and all need it for the answer;
+    alpha is 0 and not 0.5, because novelty takes room from answers if the question is the catalyst.
     """
 
     name: ClassVar[str] = "infinipot"

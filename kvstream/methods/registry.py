@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from kvstream.errors import UsageError, meant
 from kvstream.methods.append import Append
+from kvstream.methods.automatic import AUTO
 from kvstream.methods.base import Method, Preset, in_words, limits
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
@@ -58,13 +59,21 @@ def available() -> Mapping[str, type[Method]]:
     return methods
 
 
-def named(name: str) -> type[Method]:
-    """The method of that name. Raises UsageError with those that there are."""
+def named(name: str, also: Sequence[str] = ()) -> type[Method]:
+    """The method of that name. Raises UsageError with those that there are, and with what `also`
+    may be named where it is asked for.
+    """
     methods = available()
-    if name not in methods:
-        close = meant(name, methods) or " If a plugin adds it, install the plugin."
-        raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(methods)}.")
-    return methods[name]
+    if name in methods:
+        return methods[name]
+    if name == AUTO:
+        raise UsageError(
+            f"{AUTO} is no method: it chooses one when a text is read. Name one of "
+            f"{', '.join(methods)}."
+        )
+    known = (*also, *methods)
+    close = meant(name, known) or " If a plugin adds it, install the plugin."
+    raise UsageError(f"Unknown method {name!r}.{close} There are: {', '.join(known)}.")
 
 
 def remade(name: str, settings: Mapping[str, str], path: object) -> Method:

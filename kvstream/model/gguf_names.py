@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.store.gguf_file import GGUF, Place
+from kvstream.store.gguf_file import GGUF, Place, all_float32
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_freqs\.weight")
 """Tensors that are no part of the language model: of images and sound, and frequencies, which the
@@ -53,8 +53,7 @@ class Plan:
     @cached_property
     def all_full(self) -> bool:
         """Whether all matrices are float32 in the file."""
-        matrices = [p for t in self.targets for p in t.sources if len(p.shape) > 1]
-        return all(place.kind == 0 for place in matrices)
+        return all_float32(place for target in self.targets for place in target.sources)
 
 
 def plan(file: GGUF, config: Any, path: Path) -> Plan:

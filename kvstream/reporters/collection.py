@@ -183,9 +183,9 @@ def start_line(tally: Tally) -> str:
 
 
 def count_line(tally: Tally) -> str:
-    """Documents done, running, left, failed."""
-    parts = [f"{number(tally.done)} done", f"{number(len(tally.running))} running"]
-    parts += [f"{number(tally.left)} left"]
+    """Documents done, of all; those that are being read, and those that failed."""
+    parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
+    parts += [f"{number(len(tally.running))} being read"] if tally.running else []
     parts += [f"{number(tally.failed)} failed"] if tally.failed else []
     return " · ".join(parts)
 
@@ -200,8 +200,7 @@ def speed_line(tally: Tally) -> str:
 
 def panel_lines(tally: Tally, width: int) -> list[str]:
     """The panel, at most `width` columns wide."""
-    whole = max(1, tally.documents)
-    full = round(width * (tally.done + tally.failed) / whole)
+    full = round(width * tally.progress)
     lines = ["━" * full + "─" * (width - full), count_line(tally), speed_line(tally)]
     shown = list(tally.running.items())[:RUNNING]
     for name, (event, began) in shown:

@@ -66,11 +66,12 @@ class Teller(Reporter):
     def warn_of(self, result: Result) -> None:
         """The warnings of an answer; those of the reading once for all answers.
 
-        Where answers go elsewhere, its question stands above those of a later answer.
+        Where answers go elsewhere, its question stands above those of a later answer. A comparison
+        names method and question in each.
         """
         own = [w for w in result.warnings if w not in self.noticed and w not in result.of_reading]
         self.noticed.clear()
-        if own and self.number and not self.is_terminal:
+        if own and self.number and not self.is_terminal and result.command != "compare":
             self.tell(f"Question: {result.question}")
         for warning in result.of_reading:
             self.warn(warning)

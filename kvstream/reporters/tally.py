@@ -61,6 +61,8 @@ class Tally:
     """When each began."""
     steps: dict[str, int] = field(default_factory=dict)
     """Tokens so far of documents that are being read in this process."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """How much of each of them has been read: 0 to 1."""
     failures: list[DocumentFailed] = field(default_factory=list)
     best: list[Ranked] = field(default_factory=list)
     """A heap."""
@@ -78,6 +80,7 @@ class Tally:
             self.running[event.name] = event, now
         elif isinstance(event, DocumentStep):
             self.steps[event.name] = event.tokens
+            self.shares[event.name] = event.share
         elif isinstance(event, DocumentDone):
             self._ended(event.name)
             self._done(event)
@@ -104,11 +107,20 @@ class Tally:
         return (self.read + sum(self.steps.values())) / max(self.seconds, 1e-9)
 
     @property
+    def progress(self) -> float:
+        """Documents that are ended, with the shares of those that are being read: 0 to 1."""
+        ended = self.done + self.failed + sum(self.shares.values())
+        return min(1.0, ended / max(1, self.documents))
+
+    @property
     def seconds_left(self) -> float | None:
-        """By the bytes that are done; None while that says nothing."""
-        if not self.bytes_read or self.present:
+        """By the bytes that have been read; None while that says nothing."""
+        read = self.bytes_read + sum(
+            self.shares.get(name, 0.0) * event.bytes for name, (event, _) in self.running.items()
+        )
+        if not read or self.present:
             return None
-        return self.seconds * max(0, self.bytes - self.bytes_read) / self.bytes_read
+        return self.seconds * max(0, self.bytes - read) / read
 
     def ranking(self) -> list[Ranked]:
         """The documents whose answers the text supports most, the best first."""
@@ -116,6 +128,7 @@ class Tally:
 
     def _ended(self, name: str) -> None:
         self.steps.pop(name, None)
+        self.shares.pop(name, None)
         started = self.running.pop(name, None)
         if started is not None:
             self.bytes_read += started[0].bytes

@@ -11,7 +11,7 @@ import math
 import mmap
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,11 @@ class GGUF:
     def of_model(self, key: str, default: Any = None) -> Any:
         """The value of ``<architecture>.<key>``."""
         return self.keys.get(f"{self.architecture}.{key}", default)
+
+
+def all_float32(places: Iterable[Place]) -> bool:
+    """Whether all matrices among these are float32 in the file."""
+    return all(place.kind == 0 for place in places if len(place.shape) > 1)
 
 
 def is_gguf(path: Path) -> bool:

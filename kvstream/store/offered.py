@@ -13,9 +13,9 @@ from kvstream.store.stores import STORES, fetched_folder
 
 EMBEDDED = "pocket"
 SUPPORTED = (
-    "Give --model a folder with config.json and safetensors weights, a GGUF file, ollama:NAME, a "
-    "model of the hub as owner/name, a short name from the config file, or pocket. `kvstream "
-    "models` lists what is here."
+    "Give --model pocket, reader or smollm2 (`kvstream models get` fetches the last two), a folder "
+    "with config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
+    "owner/name, or a short name from the config file. `kvstream models` lists what is here."
 )
 
 

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
+import gguf_files
 import models
 import pytest
 import torch
@@ -15,12 +17,13 @@ import torch
 from kvstream.api import models as catalog
 from kvstream.api.models import BUDGET, Room
 from kvstream.cli import config
-from kvstream.cli.commands.models import _lines, _row
+from kvstream.cli.commands.models import _lines, _offered, _row
 from kvstream.errors import ModelError, UsageError
 from kvstream.model import precision
 from kvstream.run.request import Request
 from kvstream.session.session import Session
 from kvstream.settings import ModelSettings, RunSettings
+from kvstream.store.offered import OFFERS
 
 PLENTY = Room("cpu", 2**40)
 
@@ -63,6 +66,19 @@ def test_the_kv_cache_is_that_of_a_run(fast: bool, monkeypatch: pytest.MonkeyPat
     session = Session.open(ModelSettings())
     entry = next(catalog.entries(PLENTY, {}))
     assert session.model.layers[0].dtype == (torch.bfloat16 if fast else torch.float32)
+    assert entry.kv_bytes == capacity(session)
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_kv_cache_of_a_gguf_file_is_that_of_a_run(
+    kind: str, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the origins of the entries, and in 16 bits where the weights have them."""
+    monkeypatch.setattr(precision, "fast_bfloat16", lambda: fast)
+    path = gguf_files.write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType[kind])
+    entry = catalog._gguf("m", catalog.FILE, path, PLENTY)
+    session = Session.open(ModelSettings(name=str(path), quiet=True))
     assert entry.kv_bytes == capacity(session)
 
 
@@ -161,7 +177,7 @@ def test_almost_a_name_is_not_looked_up_on_the_hub(config_file: Path, monkeypatc
 def test_names_of_other_tools_are_answered_at_once(name: str, says: str, kvstream: Any) -> None:
     with pytest.raises(ModelError, match=says) as caught:
         config.model_name(name)
-    assert "Give --model a folder" in str(caught.value)
+    assert "Give --model pocket, reader or smollm2" in str(caught.value)
     if name.startswith("llama3.2"):
         began = time.perf_counter()
         ran = kvstream("ask", __file__, "Who?", "-m", name)
@@ -220,6 +236,17 @@ def test_the_list_fits_the_terminal_and_keeps_names_whole() -> None:
     wide = list(_lines([small, long], 400))
     assert len(wide) == 3
     assert wide[2].startswith(f"{name}  hub cache qwen3_5_text")
+
+
+def test_what_can_be_fetched_is_told_in_paragraphs_beside_the_names() -> None:
+    told = "\n".join(_offered(OFFERS.values(), 80)).split("\n")
+    assert max(map(len, told)) <= 80
+    assert [line[:9].strip() for line in told] == ["smollm2", "", "reader", ""]
+    words = [word for line in told for word in line.split()]
+    assert {"English;", "memory,"} <= set(words)
+    wide = list(_offered(OFFERS.values(), 400))
+    assert [line.count("\n") for line in wide] == [0, 0]
+    assert wide[1].startswith("reader   smollm2 with kvstream's adapter")
 
 
 def test_as_a_program(kvstream: Any, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.api.doctor import Finding, _extras
+from kvstream.api.doctor import Finding, _extras, _pocket, _reader
 from kvstream.engine.budget import share_out
-from kvstream.errors import BudgetError
-from kvstream.settings import Budget
+from kvstream.errors import BudgetError, ModelError
+from kvstream.settings import Budget, ModelSettings
 
 
 @pytest.fixture
@@ -91,6 +91,10 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["compare", "BOOK", "BOOK"], "is a file, so there is no question"),
         (["ask", "BOOK", ""], "question is empty"),
         (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
+        (["ask", "BOOK", "Q?", "--budget", "4096.5"], "write whole tokens as 4096 or 4k"),
+        (["ask", "BOOK", "Q?", "--budget", "9000000.5B"], "9000000.5 is not a whole number"),
+        (["ask", "BOOK", "Q?", "-n", "8.5"], "8.5 is not a whole number"),
+        (["ask", "BOOK", "Q?", "--extract", "--strict"], "--strict checks written answers"),
         (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
         (["ask", "BOOK", "Q?", "--schedule", "exponential"], "linear"),
         (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
@@ -121,6 +125,9 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--passages", "5"], "no effect without --extract"),
         (["ask", "BOOK", "Q?", "--checkpoint-every", "5"], "without --checkpoint FILE"),
         (["ask", "BOOK", "Q?", "--method", "snapkw"], "Did you mean snapkv?"),
+        (["ask", "BOOK", "Q?", "--method", "nonsense"], "There are: auto, infinipot"),
+        (["ask", "BOOK", "Q?", "--method", "atuo"], "Did you mean auto?"),
+        (["bench", "needle", "--method", "auto"], "auto is no method: it chooses one"),
         (["tell", "BOOK"], "No such command 'tell'. There are ask, summarize"),
         (["aks", "BOOK", "Q?"], "No such command 'aks'. Did you mean ask? There are ask, "),
         (["gate", "trian"], "Did you mean train?"),
@@ -129,7 +136,7 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
             ["methods", "train", "snapkv"],
             "snapkv has nothing to train. There are edgeinfinite, foresight.",
         ),
-        (["methods", "nonsense"], "There are: infinipot"),
+        (["methods", "nonsense"], "There are: auto, infinipot"),
     ],
 )
 def test_usage_errors_are_code_2_and_say_what_would_be_right(
@@ -140,6 +147,31 @@ def test_usage_errors_are_code_2_and_say_what_would_be_right(
     assert ran.stdout == ""
     assert says in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_budget_for_no_model_names_one_that_is_enough(cli, fake_session, book) -> None:
+    """It must not say that all below it are too small: what is, depends on the model."""
+    for budget in ("10", "64"):
+        ran = cli("ask", book, "Q?", "--budget", budget)
+        assert ran.code == BudgetError.exit_code
+        assert f"A budget of {budget} tokens is too small for any model" in ran.stderr
+        assert "--budget 256 is enough for a short question" in ran.stderr
+        assert "or more" not in ran.stderr
+
+
+def test_an_unknown_model_is_answered_with_those_that_need_no_hub(cli, book) -> None:
+    ran = cli("ask", book, "Q?", "-m", "nosuch")
+    assert ran.code == 4
+    assert "Give --model pocket, reader or smollm2 (`kvstream models get`" in ran.stderr
+
+
+def test_the_config_file_may_have_strict_beside_extract(
+    cli, fake_session, book, tmp_path, monkeypatch
+) -> None:
+    settings = tmp_path / "config.toml"
+    settings.write_text("strict = true\n")
+    monkeypatch.setenv("KVSTREAM_CONFIG", str(settings))
+    assert cli("ask", book, "Q?", "--extract", "-q").code == 0
 
 
 def test_environment_and_config_file_and_their_order(
@@ -218,6 +250,35 @@ def test_doctor_wraps_at_words_and_lists_the_extras(cli, monkeypatch) -> None:
     extras = {line.split()[2] for line in lines if line.startswith("ok  extra")}
     assert extras >= {"zstd", "documents", "serve", "ray", "report", "words", "quantize"}
     assert sum(line.startswith(" " * 22) for line in lines) >= 2
+
+
+def test_doctor_loads_pocket_and_a_fetched_reader(cli, monkeypatch) -> None:
+    """Without loading them: which are tried, and what is said of one that does not load."""
+
+    def load(settings: ModelSettings) -> None:
+        if settings.name == "reader":
+            raise ModelError("Its adapter is damaged.")
+
+    monkeypatch.setattr("kvstream.session.session.Session.open", load)
+    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: False)
+    assert [finding.name for finding in (*_pocket(), *_reader())] == ["pocket"]
+    monkeypatch.setattr("kvstream.api.models.reader_is_ready", lambda: True)
+    found = [*_pocket(), *_reader()]
+    assert {finding.name: finding.ok for finding in found} == {"pocket": True, "reader": False}
+    monkeypatch.setattr("kvstream.api.doctor.diagnose", lambda: iter(found))
+    ran = cli("doctor")
+    assert ran.code == 1
+    assert "!!  reader" in ran.stdout
+    assert "does not load: Its adapter is damaged." in ran.stdout
+    assert "kvstream models get reader" in ran.stdout
+
+
+def test_methods_explain_their_terms_and_name_no_file_of_the_project(cli) -> None:
+    assert "docs/" not in cli("methods", "-v").stdout
+    told = " ".join(cli("methods", "infinipot").stdout.split())
+    assert "The catalyst is a text, such as the question" in told
+    assert "novelty, which is their cross-entropy (the paper's NuC)" in told
+    assert "(CaP)" not in cli("methods").stdout
 
 
 def test_methods_lists_one_line_each(cli) -> None:

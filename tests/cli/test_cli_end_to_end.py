@@ -53,6 +53,20 @@ def test_a_directory_without_text(cli, tmp_path) -> None:
     told(cli("ask", str(tmp_path), "Q?"), 3, "no text files", "binary file")
 
 
+def test_an_empty_folder_has_skipped_nothing(cli, tmp_path) -> None:
+    """Also among folders for --each; what is hidden or ignored is said where there is some."""
+    empty, hidden = tmp_path / "empty", tmp_path / "hidden"
+    (empty / "below").mkdir(parents=True)
+    (hidden / "CVS").mkdir(parents=True)
+    nothing = f"{empty} has no text files; name another folder, or a file."
+    skipped = f"{hidden} has no text files (skipped: hidden and ignored files); name the files"
+    for each in ((), ("--each",)):
+        told(cli("summarize", str(empty), *each), 3, nothing)
+        told(cli("summarize", str(hidden), *each), 3, skipped)
+    both = f"{empty}, {hidden} have no text files (skipped: hidden and ignored files); name"
+    told(cli("summarize", str(empty), str(hidden), "--each"), 3, both)
+
+
 def test_empty_standard_input(cli) -> None:
     told(cli("ask", "Q?"), 3, "Nothing to read: standard input held 0 bytes")
     told(cli("summarize"), 3, "Nothing to read")
@@ -134,7 +148,7 @@ def test_a_budget_smaller_than_the_question(cli, story) -> None:
 
 
 def test_a_budget_past_the_trained_length(cli, story) -> None:
-    told(cli("ask", str(story), "Q?", "--budget", "1M"), 5, "1048576", "trained")
+    told(cli("ask", str(story), "Q?", "--budget", "1M"), 5, "1,048,576", "trained")
 
 
 def test_an_unknown_model(cli, story, tmp_path) -> None:

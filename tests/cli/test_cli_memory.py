@@ -160,6 +160,31 @@ def test_a_checkpoint_is_removed_when_all_is_done(cli, story, tmp_path) -> None:
     assert not saved.exists()
 
 
+def test_a_checkpoint_that_is_left_is_told(cli, story, tmp_path, monkeypatch) -> None:
+    """After Ctrl-C, and after an error behind the reading; not where the run is complete."""
+    saved = tmp_path / "c.kvs"
+    asked = (
+        "ask", str(story), QUESTION, *FEW, "--checkpoint", str(saved), "--checkpoint-every", "100",
+    )  # fmt: skip
+    told = f"{saved} holds the reading so far; the same command goes on from it.\n"
+    with monkeypatch.context() as pressed:
+        pressed.setattr(
+            "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: saved.exists()
+        )
+        ran = cli(*asked)
+        assert ran.code == 0, ran.stderr
+        assert ran.stderr.endswith(told)
+        first = saved.read_bytes()
+        assert told not in cli(*asked, "-q").stderr
+        saved.write_bytes(first)
+    assert told not in cli(*asked, "--dry-run").stderr
+    ran = cli(*asked)
+    assert ran.code == 0, ran.stderr
+    assert "Going on from" in ran.stderr
+    assert told not in ran.stderr
+    assert not saved.exists()
+
+
 def test_a_kill_before_the_checkpoint_is_removed_is_finished_work(
     cli, memory, story, tmp_path, monkeypatch
 ) -> None:
@@ -384,6 +409,50 @@ def test_a_cache_that_is_rounded_is_told_once(cli, story, tmp_path) -> None:
         ran = cli(*command)
         assert ran.code == 0, ran.stderr
         assert ran.stderr.count(f"The KV cache in {files[1]} is in float32, and was rounded") == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (
+            ("-Q", "Who?"), (),
+            "Memories of different methods cannot be joined: {0} was made by infinipot, and {1} by "
+            "foresight. Only {0} was made for questions (-Q), and without --method that decides "
+            "the method. Read the sources again, all with the same -Q or all without.",
+        ),
+        (
+            ("--method", "h2o"), ("--method", "tova"),
+            "{0} was made by h2o, and {1} by tova. Read the sources again with one method and",
+        ),
+        (
+            ("--method", "h2o"), ("--method", "h2o", "--set", "h2o.sinks=9"),
+            "Memories with different settings of h2o cannot be joined: {0} and {1} differ in them.",
+        ),
+        (
+            ("-Q", "Who?"), ("-Q", "Where?"),
+            "Memories for different questions cannot be joined: {0} and {1} differ in -Q.",
+        ),
+        (
+            ("--method", "h2o"), ("--method", "h2o", "-s", "Be kind."),
+            "Memories with different prompts cannot be joined: {0} and {1} differ in --system",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_joined_is_named_by_its_files(cli, tmp_path, first, second, says) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("The mill is old. " * 20)
+    files = [str(tmp_path / name) for name in ("a.kvs", "b.kvs", "c.kvs")]
+    for name, options in zip(files, (first, first, second), strict=True):
+        ran = cli("remember", str(text), "-o", name, "-q", *FEW, *options)
+        assert ran.code == 0, ran.stderr
+    one, _, three = files
+    for pair, names in ((files, (one, three)), ([one, three], (one, three))):
+        ran = cli("merge", *pair, "-o", str(tmp_path / "both.kvs"), "-q")
+        assert ran.code == 2
+        assert says.format(*names) in ran.stderr
+    if "{0} was made for" in says:  # whichever comes first
+        ran = cli("merge", three, one, "-o", str(tmp_path / "both.kvs"), "-q")
+        assert f"Only {one} was made for questions (-Q)" in ran.stderr
 
 
 def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) -> None:

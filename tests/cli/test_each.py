@@ -17,7 +17,16 @@ from typing import Any
 
 import pytest
 
-from kvstream.events import CollectionStarted, DocumentDone, DocumentFailed, DocumentStarted
+from kvstream.api.collection import ask_each
+from kvstream.cli.shared.each import _not_read
+from kvstream.events import (
+    CollectionEvent,
+    CollectionStarted,
+    DocumentDone,
+    DocumentFailed,
+    DocumentStarted,
+    DocumentStep,
+)
 from kvstream.reporters.collection import Collected, last_lines, panel_lines, table
 from kvstream.reporters.tally import LISTED, RANKED, Tally
 
@@ -230,9 +239,18 @@ def test_ctrl_c_finishes_the_document(letters: Path, tmp_path: Path, warm: list[
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "finishing the documents that are being read" in err
+    assert "finishing the documents that are being read; later the same command goes on" in err
     assert 1 <= len(os.listdir(into)) < 32
+    left = 32 - len(os.listdir(into))
+    documents = "document" if left == 1 else "documents"
+    assert f"Interrupted: {left} {documents} not read. The same command goes on with the" in err
     assert not [name for name in os.listdir(into) if name.endswith(".part")]
+
+
+def test_what_ctrl_c_leaves_without_a_folder_names_the_option_that_resumes() -> None:
+    told = "Interrupted: 2 documents not read. With -o FOLDER, the same command goes on with the "
+    assert _not_read(2, None) == f"{told}rest."
+    assert _not_read(1, Path("out")).startswith("Interrupted: 1 document not read. The same")
 
 
 def done(name: str, support: float, answer: str = "an answer") -> DocumentDone:
@@ -293,9 +311,47 @@ def test_the_panel_counts_and_fits() -> None:
     for width in (30, 76):
         lines = panel_lines(tally, width)
         assert max(map(len, lines)) <= width
-        assert lines[1].startswith("1 done · 5 running · 5 left"[:width])
+        assert lines[1].startswith("1 of 12 documents done · 5 being read · 1 failed"[:width])
         assert lines[2].startswith("10 tokens/s · 10.0 s")
     assert "about 50.0 s left" in panel_lines(tally, 76)[2]
+
+
+def test_the_panel_grows_within_a_document() -> None:
+    """And it says how long the first one takes; the bar never goes beyond its end."""
+    now = [0.0]
+    tally = Tally(lambda: now[0])
+    tally.add(CollectionStarted(2, 400, 1))
+    tally.add(DocumentStarted("a.txt", 300, "", 0))
+    assert panel_lines(tally, 40)[0] == "─" * 40
+    now[0] = 10.0
+    tally.add(DocumentStep("a.txt", 100, 0.5))
+    bar, counts, times, _ = panel_lines(tally, 60)
+    assert bar == "━" * 15 + "─" * 45
+    assert counts == "0 of 2 documents done · 1 being read"
+    assert times == "10 tokens/s · 10.0 s · about 16.7 s left"
+    tally.add(done("a.txt", 0.5))
+    assert panel_lines(tally, 40)[0] == "━" * 20 + "─" * 20
+    tally.add(done("b.txt", 0.5))
+    tally.add(DocumentStep("b.txt", 100, 1.0))
+    assert panel_lines(tally, 40)[0] == "━" * 40
+
+
+def test_steps_tell_how_much_of_a_document_was_read(letters: Path) -> None:
+    steps: list[DocumentStep] = []
+
+    def note(event: CollectionEvent) -> None:
+        if isinstance(event, DocumentStep):
+            steps.append(event)
+
+    (letters / "Ada.txt").write_text("Ada hid the letter under the wall.\n" * 200)
+    (letters / "Berta.txt").unlink()
+    methods = ["streaming", "window"]
+    outcomes = ask_each([str(letters)], WHO, methods=methods, budget=256, max_tokens=2,
+                        progress=note)  # fmt: skip
+    assert len(list(outcomes)) == 1
+    shares = [step.share for step in steps]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 0.5 < shares[-2] < shares[-1] == 1
 
 
 def test_failures_are_all_told_and_some_are_held() -> None:

@@ -139,7 +139,7 @@ def test_what_is_skipped_in_a_folder_of_logs_is_told(cli, tmp_path) -> None:
     (tmp_path / "d.gz").write_bytes(packed)
     ran = cli("summarize", str(tmp_path))
     assert ran.code == 0
-    assert "that cannot be read" in ran.stderr, "in a folder it is skipped, as elsewhere"
+    assert "Only the first 251,100 bytes of text of" in ran.stderr, "in a folder it is no error"
 
 
 def test_text_reads_several_logs_as_they_are(cli, tmp_path) -> None:
@@ -284,6 +284,45 @@ def test_what_a_page_has_no_use_for_is_refused(options, log, cli) -> None:
     assert done.code == 2
     assert f"{options[-2]} has " in done.stderr
     assert done.stdout == ""
+
+
+def test_a_dry_run_of_a_log_says_that_no_model_reads_it(cli, fake_session, log, tmp_path) -> None:
+    Path(log).write_text(lines(1, 60) * 100)
+    size = os.path.getsize(log)
+    for options in ((), ("--as", "log")):
+        ran = cli("summarize", log, "--dry-run", *options)
+        assert (ran.code, ran.stderr) == (0, "")
+        assert ran.stdout == (
+            f"{log}: a log of about {size / 1024:.0f} KiB. No model reads it. For the plan of a "
+            "reading by a model, add --as prose.\n"
+        )
+    packed = tmp_path / "old.log.gz"
+    packed.write_bytes(gzip.compress(lines(1).encode()))
+    ran = cli("summarize", log, str(packed), "--dry-run", "-m", "some/model")
+    assert ran.stdout.startswith("2 files: logs of about ")
+    assert "No model reads them, but some/model reads the page." in ran.stdout
+    ran = cli("summarize", "--dry-run", "--json", stdin=lines(1).encode())
+    assert json.loads(ran.stdout) == {"kind": "log", "dry_run": True, "bytes": None, "model": None}
+    assert "steps" in cli("summarize", log, "--dry-run", "--as", "prose").stdout
+    assert "steps" in cli("summarize", log, "--dry-run", "--budget", "1k").stdout
+
+
+def test_blank_lines_alone_are_no_log(cli, tmp_path) -> None:
+    """The same error as without --as log; a log that is followed may be blank so far."""
+    blank, output = tmp_path / "blank.log", tmp_path / "page.txt"
+    blank.write_text("\n \n\n\t\n")
+    told = [
+        cli("summarize", str(blank), "-q", *options)
+        for options in ((), ("--as", "log"), ("--as", "log", "-o", str(output)))
+    ]
+    says = f"Error: Nothing to read: {blank} held only spaces and line ends; name another file.\n"
+    assert [(ran.code, ran.stdout, ran.stderr) for ran in told] == [(3, "", says)] * 3
+    assert not output.exists()
+    ran = cli("summarize", "--as", "log", stdin=b"\n\n")
+    assert ran.code == 3
+    assert "standard input held only spaces and line ends" in ran.stderr
+    (tmp_path / "app.log").write_text(lines(1))
+    assert cli("summarize", str(blank), str(tmp_path / "app.log"), "--as", "log").code == 0
 
 
 def test_quiet_following_says_nothing(log) -> None:

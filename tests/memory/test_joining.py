@@ -160,7 +160,7 @@ def test_citations_name_the_right_source(session: Session, stories: list[Path]) 
 def test_what_does_not_belong_together_is_refused(session: Session, stories: list[Path]) -> None:
     infinipot = read(session, stories[0])
     for other, why in (
-        (read(session, stories[1], "keydiff"), "cannot be joined; read the sources again"),
+        (read(session, stories[1], "keydiff"), "first memory was made by infinipot, and the"),
         (read(session, stories[1], questions=(QUESTION,)), "different questions"),
     ):
         with pytest.raises(UsageError, match=why):

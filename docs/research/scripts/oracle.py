@@ -1,6 +1,7 @@
 """How much a perfect choice of entries is worth: scores from the questions that come later.
 
-See docs/research/later-questions.md. Takes the options of `later_questions.py`, with one more method:
+See docs/research/later-questions.md. Takes the options of `later_questions.py`, with one method
+more:
 
     python docs/research/scripts/oracle.py --save oracle.jsonl --qa ... --text ... \
         --cases keydiff:pool=15 full oracle:alike=none oracle:alike=all,pool=7

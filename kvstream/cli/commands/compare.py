@@ -263,7 +263,9 @@ def _named(event: Event, about: str, noticed: set[str]) -> Event:
     if not isinstance(event, Answered):
         return event
     warnings = tuple(w if w in noticed else f"{about}: {w}" for w in event.result.warnings)
-    return replace(event, result=replace(event.result, warnings=warnings))
+    of_reading = tuple(w for w in event.result.warnings if w in noticed)
+    result = replace(event.result, warnings=warnings, of_reading=of_reading)
+    return replace(event, result=result)
 
 
 def _plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import click
 
 from kvstream.cli.groups import Group
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, json_line, size
+from kvstream.reporters.format import for_terminal, in_lines, json_line, size
 
 if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
@@ -53,11 +53,14 @@ def command(ctx: click.Context, json: bool) -> None:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_line(record, sys.stdout), nl=False)
         return
-    # A pipe gets a line for each model, for `grep` and the like.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for line in _lines(found, width):
+    for line in _lines(found, _width()):
         click.echo(for_terminal(line))
     click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
+
+
+def _width() -> int:
+    """Columns of the terminal; a pipe gets a line for each model, for `grep` and the like."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
@@ -120,8 +123,8 @@ def get(name: str | None) -> None:
     from kvstream.store.offered import OFFERS
 
     if name is None:
-        for offer in OFFERS.values():
-            click.echo(f"{offer.name}  {_told(offer)}{'  (here)' if offer.is_here() else ''}")
+        for line in _offered(OFFERS.values(), _width()):
+            click.echo(line)
         return
     if name not in OFFERS:
         raise UsageError(
@@ -132,9 +135,24 @@ def get(name: str | None) -> None:
 
     offer = OFFERS[name]
     if not offer.is_here():
-        click.echo(f"Fetching {name}: {_told(offer)} ...", err=True)
+        _say(f"Fetching {name}: {_told(offer)} ...")
     path = fetching.get(name, lambda text: click.echo(text, err=True))
-    click.echo(f"{name} is in {path}; use it with -m {name}.", err=True)
+    _say(f"{name} is in {path}; use it with -m {name}.")
+
+
+def _say(text: str) -> None:
+    click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
+
+
+def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
+    """A paragraph of at most `width` columns for each model, beside its name."""
+    names = max(len(offer.name) for offer in offers)
+    for offer in offers:
+        here = "  (here)" if offer.is_here() else ""
+        yield fill(
+            f"{_told(offer)}{here}", width, initial_indent=f"{offer.name:{names}}  ",
+            subsequent_indent=" " * (names + 2), break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _told(offer: Offer) -> str:

@@ -51,9 +51,13 @@ EXPECT = (
 )
 """Said where parts of the text were evicted before anybody asked."""
 WITHOUT = dict.fromkeys(OF_ANSWERS_ALONE, ANSWERS)
+HELPS = {
+    "method": ONE_METHOD,
+    "max_tokens": "Room that the memory keeps for each later answer, in tokens. [default: 256]",
+}
 
 
-@click.command("remember", cls=SectionedCommand, without=WITHOUT, helps={"method": ONE_METHOD})
+@click.command("remember", cls=SectionedCommand, without=WITHOUT, helps=HELPS)
 @sources_argument
 @option(
     "-Q", "--question", multiple=True, metavar="TEXT", section="Questions", envvar=(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import sys
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
@@ -18,6 +20,7 @@ from kvstream.cli.options.option import Command, given_options, stack, typed
 from kvstream.cli.options.streams import output_options
 from kvstream.cli.options.types import NONE
 from kvstream.errors import UsageError
+from kvstream.reporters.format import in_lines
 
 ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
@@ -141,13 +144,37 @@ def reading_options(command: Command) -> Command:
         options = ReadingOptions.of(
             shared, strict_settings=typed(context, "set"), given=given_options()
         )
-        return command(options=options, **values)
+        with _telling_of(options.checkpoint, quiet=options.quiet):
+            return command(options=options, **values)
 
     update_wrapper(wrapper, command)
     model = model_option("reader once it is fetched, else pocket")
     return stack(  # type: ignore
         memory_options, model, skim_options, loading_options, answer_options, output_options
     )(wrapper)
+
+
+@contextmanager
+def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
+    """Tell of a checkpoint that the command wrote and left, however it ends: it is of use."""
+    before = _written(checkpoint)
+    try:
+        yield
+    finally:
+        if _written(checkpoint) not in (None, before) and not quiet:
+            told = f"{checkpoint} holds the reading so far; the same command goes on from it."
+            click.echo(in_lines(told) if sys.stderr.isatty() else told, err=True)
+
+
+def _written(checkpoint: Path | None) -> tuple[int, int] | None:
+    """Which file it is, and when it was written; None where there is none."""
+    if checkpoint is None:
+        return None
+    try:
+        status = checkpoint.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -159,6 +186,11 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
                 "the most likely token; add --temp 0.7, or leave it out.",
                 ctx,
             )
+    if typed(ctx, "strict") and values["extract"]:
+        raise click.UsageError(
+            "--strict checks written answers, and --extract writes none; leave one of them out.",
+            ctx,
+        )
     if typed(ctx, "skim_by") and values["skim"] in (NONE, WORD_SEARCH):
         raise click.UsageError(
             f"--skim-by has no effect with --skim {values['skim']}; leave one of them out.", ctx

@@ -87,10 +87,10 @@ class MethodsType(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from kvstream.api.methods import method_names, plugins
 
-        known = method_names()
+        known = (AUTO, *method_names())
         for name in filter(None, (each.strip() for each in str(value).split(","))):
             # Another package's method may have another name than its entry point; it is asked later
-            if name not in known and name != AUTO and not plugins():
+            if name not in known and not plugins():
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
                 self.fail(
                     f"Unknown method {name[:40]!r}.{close} There are: {', '.join(known)}.",

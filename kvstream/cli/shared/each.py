@@ -77,6 +77,8 @@ def read_each(
         stack.callback(reporter.close)
         interrupts = stack.enter_context(Interrupts(reporter.tell))
         interrupts.then = "finishing the documents that are being read"
+        if into is not None:
+            interrupts.then += "; later the same command goes on with the rest"
         if options.model == POCKET and not options.quiet:
             reporter.tell(demonstration() if questions else EXTRACTS)
         outcomes = _outcomes(
@@ -98,10 +100,20 @@ def read_each(
         reporter.finish(None if into is None else str(into))
         tally = reporter.tally
         if interrupts.pressed:
+            if tally.left and not options.quiet:
+                reporter.tell(_not_read(tally.left, into))
             return INTERRUPTED
         if tally.failed:
             code = SOME_FAILED if tally.done else tally.code
         return code or (WITHHELD if withheld else 0)
+
+
+def _not_read(documents: int, into: Path | None) -> str:
+    """What Ctrl-C left over, and how to go on with it."""
+    told = f"Interrupted: {documents:,} document{'s'[: documents != 1]} not read."
+    if into is not None:
+        return f"{told} The same command goes on with the rest."
+    return f"{told} With -o FOLDER, the same command goes on with the rest."
 
 
 def _outcomes(

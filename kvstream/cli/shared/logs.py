@@ -39,7 +39,7 @@ from kvstream.cli.shared.reports import PageFile
 from kvstream.cli.shared.running import POCKET, can_be_read_again, open_model
 from kvstream.cli.shared.running import open_sources as open_for_reading
 from kvstream.errors import KvstreamError, UsageError
-from kvstream.reporters.format import in_lines, json_text
+from kvstream.reporters.format import in_lines, json_text, size
 from kvstream.reporters.plain import Teller
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ _OF_MODEL = frozenset(
         "extract",
         "checkpoint",
         "stats",
-        "dry_run",
         "system",
         "max_tokens",
     )
@@ -151,6 +150,9 @@ def summarize(
         waiting = _Waiting(every, follow=follow)
         due = waiting.due
         sources = open_for_reading(paths, options, interrupts, follow=follow, due=due)
+        if options.dry_run:
+            out.write(_plan(sources, options))
+            return 0
         before = paths[:-1] if follow else paths  # what is followed is read last
         if not all(map(can_be_read_again, before)):
             before = []
@@ -173,6 +175,8 @@ def summarize(
             if every is not None and every.due(log.lines):
                 reports.tell()
         log.close()
+        if log.blank == log.lines and not (follow or interrupts()):
+            raise sources.nothing("only spaces and line ends")
         if follow and interrupts() and not options.quiet:
             teller.tell(reports.stopped())
         reports.tell(last=True)
@@ -203,7 +207,7 @@ class _Waiting:
     def told(self, name: str, lines: int) -> str:
         """What is being done, and how to get a page."""
         so_far = f"{lines:,} line{'' if lines == 1 else 's'} so far"
-        name = "standard input" if name == "-" else name
+        name = _shown_name(name)
         if self._every is None:
             how = "Ctrl-C prints the page; --every 30s prints it while you wait."
         else:
@@ -286,6 +290,25 @@ class _Reports:
         table = page(self._log, ROWS_READ, news=news)
         answer = self._model.ask(text=table, question=QUESTION, max_tokens=MOST_TOKENS, thin="off")
         return checked(answer.text, table)
+
+
+def _shown_name(name: str) -> str:
+    return "standard input" if name == "-" else name
+
+
+def _plan(sources: Any, options: ReadingOptions) -> str:
+    """What --dry-run prints of logs: how much there is, and that no model reads it."""
+    writes = options.model if options.model != POCKET else None
+    total = sources.size_hint()
+    if options.as_json:
+        return json_text({"kind": "log", "dry_run": True, "bytes": total, "model": writes}) + "\n"
+    held = "of unknown size" if total is None else f"of about {size(total)}"
+    number = len(sources.names)
+    told = f"{_shown_name(sources.names[0])}: a log {held}. No model reads it"
+    if number > 1:
+        told = f"{number:,} files: logs {held}. No model reads them"
+    page = f", but {writes} reads the page" if writes else ""
+    return f"{told}{page}. For the plan of a reading by a model, add --as prose.\n"
 
 
 def _pieces(sources: Any) -> Iterator[tuple[int, str]]:
