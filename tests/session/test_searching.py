@@ -214,6 +214,8 @@ def test_the_command_line(
         (("chat", "STORY", "--skim", "words"), "keeps no memory"),
         (("remember", "STORY", "--skim", "words", "-o", "x.kvs"), "keeps no memory"),
         (("ask", "STORY", "Q?", "--skim", "words", "--skim-by", "words"), "has no effect"),
+        (("ask", "STORY", "Q?", "--skim", "words", "--method", "h2o"), "--method has no effect"),
+        (("ask", "STORY", "Q?", "--skim", "words", "--keep", "99"), "--keep has no effect"),
         (("ask", "STORY", "Q?", "--skim", "words", "--reread"), "is for one model"),
         (("ask", "STORY", "Q?", "--skim", "words", "--shards", "2"), "--skim is for one reading"),
         (("summarize", "STORY", "--skim", "words"), "one model reads here"),

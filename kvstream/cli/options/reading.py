@@ -16,7 +16,7 @@ from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, method_settings
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
-from kvstream.cli.options.option import Command, given_options, stack, typed
+from kvstream.cli.options.option import Command, first_typed, given_options, stack, typed
 from kvstream.cli.options.streams import output_options
 from kvstream.cli.options.types import NONE
 from kvstream.errors import UsageError
@@ -32,6 +32,10 @@ FIELDS = (
     "verbose", "dry_run",
 )  # fmt: skip
 """Names of the options that are fields of `ReadingOptions` as they are."""
+OF_MEMORY = (
+    "skim_by", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
+)  # fmt: skip
+"""Names of the options that say how a model keeps memory."""
 SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json")))
 """Names of all options that `reading_options` adds: they become one `ReadingOptions`."""
 
@@ -191,9 +195,15 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
             "--strict checks written answers, and --extract writes none; leave one of them out.",
             ctx,
         )
-    if typed(ctx, "skim_by") and values["skim"] in (NONE, WORD_SEARCH):
+    if typed(ctx, "skim_by") and values["skim"] == NONE:
         raise click.UsageError(
-            f"--skim-by has no effect with --skim {values['skim']}; leave one of them out.", ctx
+            "--skim-by has no effect with --skim none; leave one of them out.", ctx
+        )
+    if values["skim"] == WORD_SEARCH and (option := first_typed(ctx, OF_MEMORY)):
+        raise click.UsageError(
+            f"{option} has no effect with --skim words, which keeps no memory; leave one of them "
+            "out.",
+            ctx,
         )
     if typed(ctx, "checkpoint_every") and values["checkpoint"] is None:
         raise click.UsageError(
