@@ -290,6 +290,8 @@ class Model:
         asked = (*(() if question is None else (question,)), *questions)
         request = self._request(asked, options)
         sources = self._sources(source, text, options, request)
+        if _shards(options):
+            self._refuse_two()
         if self._skims(request, options):
             assert self.skimming is not None
             return self.skimming.plan(sources, request)
@@ -332,8 +334,7 @@ class Model:
         """The events of a reading in parts, here or on workers; returns the joined memory."""
         from kvstream.session.sharding import read_shards
 
-        if self.skimming is not None or self.searches:
-            raise UsageError("shards= is for one model; load it without skim=.")
+        self._refuse_two()
         if options.get("follow"):
             raise UsageError("shards= needs a text with a known end; leave out follow=.")
         shards, workers = options["shards"], options.get("workers")
@@ -353,6 +354,11 @@ class Model:
             self.session, self.settings, sources, request, shards, place
         )
         return memory
+
+    def _refuse_two(self) -> None:
+        """Raises UsageError where a text is read in parts and skimmed."""
+        if self.skimming is not None or self.searches:
+            raise UsageError("shards= is for one model; load it without skim=.")
 
     def _skims(self, request: Request, options: Any) -> bool:
         """Whether the second model reads for the first one. Raises UsageError."""

@@ -83,11 +83,17 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
     sizes = np.array([row[2] for row in rows], dtype=float)
     scores = bm25_of_documents(often, sizes)
     ranked = [
-        Ranked(seen.path, seen.names, float(score), known=question in seen.questions)
+        Ranked(seen.path, seen.names, float(score), known=_known(question, seen))
         for (seen, *_), score in zip(rows, scores, strict=True)
     ]
     ranked.sort(key=lambda each: (not each.known, -each.words, each.path.name))
     return ranked, broken
+
+
+def _known(question: str, seen: Glance) -> bool:
+    """Whether a memory was made for a question; signs, capitals and accents do not count."""
+    asked = plain_words(question)
+    return any(plain_words(each) == asked for each in seen.questions)
 
 
 def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:

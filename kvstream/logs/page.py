@@ -137,7 +137,7 @@ def head(log: LogSummary, width: int = WIDTH) -> str:
         notes.append(f"the clock goes back {times} {place}")
     if log.overlapped:
         name = _named(log.where(log.first_overlap)[0], width)
-        before = _named(log.before(log.first_overlap), width)
+        before = _named(log.overlapped_source, width)
         more = log.overlapped - 1
         others = f", as do{'es' * (more == 1)} {_count(more, 'other')}" if more else ""
         notes.append(f"{name} begins before the end of {before}{others}")

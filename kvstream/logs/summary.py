@@ -387,6 +387,8 @@ class LogSummary:
         """Sources that begin before the end of the one before."""
         self.first_overlap = 0
         """The first line with a time in the first of them."""
+        self.overlapped_source = ""
+        """The name of the source whose end comes later than that line."""
         self.width = 1.0
         """Seconds (lines, in a log without times) of a bucket."""
         self.by_line = False
@@ -399,6 +401,8 @@ class LogSummary:
         self._shape: Shape | None = None
         self._begins = False
         """Whether no line of this source has had a time so far."""
+        self._timed = ""
+        """The source of the last line that had a time."""
 
     @property
     def dated(self) -> bool:
@@ -435,16 +439,11 @@ class LogSummary:
 
     def where(self, line: int) -> tuple[str, int]:
         """The source of a line and its number there, from 1."""
-        name, before = self.sources[self._source_of(line)] if self.sources else ("", 0)
+        name, before = "", 0
+        for each, lines in self.sources:
+            if lines < line:
+                name, before = each, lines
         return name, line - before
-
-    def before(self, line: int) -> str:
-        """The name of the source before that of a line."""
-        return self.sources[self._source_of(line) - 1][0]
-
-    def _source_of(self, line: int) -> int:
-        begun = [number for number, (_, lines) in enumerate(self.sources) if lines < line]
-        return begun[-1] if begun else 0
 
     def mark(self) -> None:
         """What has been read by now has been reported."""
@@ -457,7 +456,8 @@ class LogSummary:
             return
         if self._begins:
             self.overlapped += 1
-            self.first_overlap = self.first_overlap or number
+            if not self.first_overlap:
+                self.first_overlap, self.overlapped_source = number, self._timed
         else:
             self.jumped += 1
             self.first_jump = self.first_jump or number
@@ -481,6 +481,7 @@ class LogSummary:
         else:
             self._go_back(time, number)
             self._begins = False
+            self._timed = self.sources[-1][0] if self.sources else ""
         self._time = time
         if self.by_line or (time is None and number > UNTIMED):
             self.by_line, time = True, None

@@ -38,7 +38,7 @@ class ConversationCache:
                     f"Cannot make the folder {folder}: {error.strerror}. Choose another one with "
                     "--cache-dir."
                 ) from error
-            self.folder = folder
+            self.folder = folder.resolve()
         self.shrink()
 
     def find(self, key: str) -> Path | None:

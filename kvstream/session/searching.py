@@ -26,8 +26,12 @@ NAME = "words"
 """In place of a model that skims."""
 METHOD = "bm25"
 NO_WORD = (
-    "The text has no word of the question, so a word search cannot find passages for it. Use words "
-    "of the text, or let a model skim: --skim pocket."
+    "No passage that was kept has a word of the question, so a word search cannot find its answer. "
+    "Use words of the text, or let a model skim: --skim pocket."
+)
+COMMON_WORDS = (
+    "The question has only common words, so a word search cannot find its answer. Name what it is "
+    "about, or let a model skim: --skim pocket."
 )
 STEP = 8192
 """Tokens that are searched at a time."""
@@ -122,7 +126,7 @@ class Searching:
         if not trace.read:
             raise NoTextError("There is no text in what was given; nothing to read.")
         kept.note(trace.end, final=True)
-        if not len(kept):
+        if not len(kept) and not kept.dropped:
             raise SourceError(nothing_in(sources.names, "only spaces and line ends"))
         if request.interrupted() and (sources.ends_on_interrupt or not stream.at_end):
             expected = stream.estimate()
@@ -164,7 +168,7 @@ class Searching:
         chosen = found.kept.choose(question, None, (), session.tokenizer, sizes)
         excerpts = Excerpts(chosen, trace.names, trace.bases)
         memory = session.read_excerpts(excerpts, whole, trace.words)
-        nothing = () if found.kept.speaks(question) else (NO_WORD,)
+        nothing = _unfound(found.kept, question)
         for event in answer(memory, question, number, last=True, strict=request.strict):
             if isinstance(event, Answered):
                 seconds = time.perf_counter() - began
@@ -206,3 +210,11 @@ class Searching:
                 "first": None,
             },
         )  # fmt: skip
+
+
+def _unfound(kept: KeptPassages, question: str) -> tuple[str, ...]:
+    """Why no passage has a word of the question; nothing where one has."""
+    if kept.speaks(question):
+        return ()
+    _, _, *having = kept.totals(question) or (0, 0)
+    return (NO_WORD,) if having else (COMMON_WORDS,)

@@ -415,6 +415,7 @@ def test_sources_that_overlap_are_no_jump_of_the_clock(sources: int) -> None:
     """Those of several services, or newer and older files of one."""
     log = read([at(3600, "INFO a: x")] * 100)
     for number in range(sources):
+        log.begin("empty.log")
         log.begin(f"{number}.log")
         log.feed("no time yet\n" + at(-3600 * number, "INFO a: x") + "\n")
     log.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,7 +135,22 @@ def test_a_question_without_any_word_of_the_text(session: Session, story: Path) 
     [result] = ask(session, story, "Zyqqx wvxzz?")
     assert result.skim is not None
     assert result.skim["tokens"] > 0
-    assert any("no word of the question" in warning for warning in result.warnings)
+    assert any("has a word of the question" in warning for warning in result.warnings)
+
+
+def test_a_question_of_common_words(session: Session, story: Path) -> None:
+    [result] = ask(session, story, "Who is it?")
+    assert any("has only common words" in warning for warning in result.warnings)
+    assert not any("has a word of" in warning for warning in result.warnings)
+
+
+def test_passages_that_are_longer_than_the_room(session: Session, tmp_path: Path) -> None:
+    rng = random.Random(3)
+    path = tmp_path / "long.txt"
+    words = ("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=12)) for _ in range(3000))
+    path.write_text(" ".join(words))
+    with pytest.raises(BudgetError, match="No passage of the text fits"):
+        ask(session, path, "Who?", run=RunSettings(Budget(tokens=256), max_tokens=16))
 
 
 def test_ctrl_c_answers_from_what_was_read(session: Session, tmp_path: Path) -> None:

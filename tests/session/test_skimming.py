@@ -330,7 +330,13 @@ def test_words_of_dropped_passages_count_in_a_file(session: Session, tmp_path: P
     assert kept.beside("", "", 0).words == [whole.totals]
     older = KeptPassages.of(replace(beside, words=[]), [FACT.question])
     assert older.beside("", "", 0).words[0][0] == len(beside.excerpts) < whole.totals[0]
-    for wrong in ([1, 5], [5, 9, *whole.totals[2:], 0], [1, 9, *(2 for _ in whole.totals[2:])]):
+    assert beside.excerpts
+    for wrong in (
+        [0] * len(whole.totals),
+        [1, 5],
+        [5, 9, *whole.totals[2:], 0],
+        [1, 9, *(2 for _ in whole.totals[2:])],
+    ):
         with pytest.raises(ValueError, match="counted wrongly"):
             KeptPassages.of(replace(beside, words=[wrong]), [FACT.question])
 
@@ -426,6 +432,24 @@ def test_a_file_of_the_answering_model_is_asked_by_it(session: Session, tmp_path
     assert two._session_of(made) is session
     made.model["name"] = "another"
     assert two._session_of(made) is session, "which says that another model made it"
+
+
+def test_counts_of_words_are_joined_by_question(session: Session, tmp_path: Path) -> None:
+    """Whatever the order of the questions of each file."""
+    asked = ["Who painted the old boat red?", "Where did Ada go?"]
+    model, files, totals = Model(session, Skimming(session, session)), [], []
+    for number, questions in enumerate((asked, asked[::-1])):
+        text = "".join(generate(tokens=2000, seed=number, facts=2))
+        memory = model.read(text=text, questions=questions, budget=320, max_tokens=8)
+        beside = memory._engine.beside
+        assert beside is not None
+        totals.append(dict(zip(questions, beside.words, strict=True)))
+        memory.save(tmp_path / f"{number}.kvs")
+        files.append(tmp_path / f"{number}.kvs")
+    joined = model.merge(files)._engine.beside
+    assert joined is not None
+    expected = [[a + b for a, b in zip(totals[0][q], totals[1][q], strict=True)] for q in asked]
+    assert joined.words == expected
 
 
 def test_memories_of_two_models_are_joined(

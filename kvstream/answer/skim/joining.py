@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages
+from kvstream.errors import SourceError
 from kvstream.memory.base import Beside, Memory
 from kvstream.tokenization.passages import Passage
 
@@ -30,9 +31,13 @@ class KeptPart:
 
     @classmethod
     def of(cls, memory: Memory) -> KeptPart:
-        """That of a memory of two models."""
+        """That of a memory of two models. Raises SourceError where its file is damaged."""
         assert memory.beside is not None
-        kept, trace = KeptPassages.of(memory.beside, memory.plan.questions), memory.trace
+        try:
+            kept = KeptPassages.of(memory.beside, memory.plan.questions)
+        except ValueError as error:
+            raise SourceError(f"The memory cannot be used: {error}.") from error
+        trace = memory.trace
         order = kept.order(memory)
         return cls(memory.beside, kept, order, len(trace.names), trace.read, trace.end)
 
@@ -51,10 +56,9 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
     size = sum(part.kept.bytes for part in parts)
     dropped = sum(part.kept.dropped for part in parts)
     first = parts[0].beside
-    totals = [part.kept.beside("", "", 0).words for part in parts]
-    words = [
-        [sum(each) for each in zip(*of_one, strict=True)] for of_one in zip(*totals, strict=True)
-    ]
+    # The same questions, maybe in another order.
+    found = [[part.kept.totals(question) for part in parts] for question in parts[0].kept.questions]
+    words = [[sum(each) for each in zip(*one, strict=True)] for one in found if None not in one]
     return Beside(
         first.model, first.fingerprint, budget, first.by, room, size, dropped, excerpts, words
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import lt
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
 from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
+from kvstream.errors import BudgetError
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.base import Beside, Memory
 from kvstream.tokenization.loading import Tokenizer
@@ -47,6 +49,8 @@ class KeptPassages:
         self.bytes = self.peak = self.dropped = 0
         """Bytes of text that are held, the most that ever were, and those that were dropped."""
         self._words = [QuestionWords(q) for q in questions] if by != "memory" else []
+        self.questions = tuple(questions)
+        """Those that are known."""
         self._asked = {question: i for i, question in enumerate(questions)}
         self._cutter = ExcerptCutter()
         self._coming: deque[Excerpt] = deque()
@@ -119,7 +123,8 @@ class KeptPassages:
         `tokenizer` is that of the model which will read them, `sizes` the tokens that they may have
         together and those with which it is enough. If the question was not known during the
         reading, ``both`` goes by its words, and by memory only among those that have none
-        (docs/research/skim.md, Questions that come later).
+        (docs/research/skim.md, Questions that come later). Raises BudgetError where no passage
+        fits.
         """
         every, rankings = self._kept, []
         if self.by != "memory":
@@ -133,7 +138,20 @@ class KeptPassages:
             rankings = [fused(rankings)]
         # Where they do not tell, by what memory holds, then in the order of the document.
         order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
-        return fitting([every[i].excerpt for i in order], tokenizer, sizes)
+        chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
+        if not chosen:
+            raise BudgetError(
+                f"No passage of the text fits in the {max(0, sizes[0]):,} tokens that the budget "
+                "leaves; use a larger --budget."
+            )
+        return chosen
+
+    def totals(self, question: str) -> list[int] | None:
+        """`QuestionWords.totals` of a question; None where it was not known, or words decide
+        nothing.
+        """
+        place = self._asked.get(question)
+        return None if place is None or not self._words else self._words[place].totals
 
     def speaks(self, question: str) -> bool:
         """Whether a passage that is held has a word of a question."""
@@ -167,6 +185,8 @@ class KeptPassages:
             made._kept.append(_Kept(excerpt, excerpt.bytes, counts))
         if beside.words:
             for words, totals in zip(made._words, beside.words, strict=True):
+                if len(totals) != len(words.totals) or any(map(lt, totals, words.totals)):
+                    raise ValueError("its words of a question are counted wrongly")
                 words.totals = totals
         made.bytes = sum(kept.bytes for kept in made._kept)
         made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
