@@ -301,8 +301,8 @@ class LayerStore(CacheLayerMixin):
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
 
-    def release(self) -> None:
-        """Give all tensors back; the layer can no longer be used."""
+    def release_entries(self) -> None:
+        """Give all tensors back; the layer can no longer be used. A state has its own `release`."""
         nothing = self.keys.new_empty(0)
         self.keys = self.values = nothing
         self.origin = self.origin.new_empty(0)
@@ -468,7 +468,7 @@ class BoundedCache(Cache):
     def release(self) -> None:
         """Give all tensors back; the cache can no longer be used."""
         for store in self.stores:
-            store.release()
+            store.release_entries()
         for recurrent in self.recurrent:
             recurrent.release()
         self.free_scratch()
