@@ -464,7 +464,8 @@ def show_plan(started: Started, options: ReadingOptions, output: TextIO | Output
     output.write(
         f"{plan_line(started)}\n"
         f"prompt {started.prompt_tokens:,} {entries}, question and answer "
-        f"{started.reserved_tokens:,}, an entry {started.entry_bytes:,.0f} bytes{fixed}\n"
+        f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
+        f"{fixed}\n"
         + (f"{unused}\n" if unused else "")
     )
     output.flush()
