@@ -125,9 +125,7 @@ class Worker:
         job = min(self._active, key=lambda job: job.spent)
         try:
             self._step(job)
-        except BaseException as error:
-            with suppress(Exception):  # the client may wait for good; nothing where it was told
-                self._send(job, self._told(error))
+        except BaseException:
             self.cancel(job, "failed")  # if it is still at work, its next step ends it
             raise
 
