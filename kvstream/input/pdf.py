@@ -38,7 +38,7 @@ class _Reading:
         self.path = path
         self.state = pdf_worker.state_of(path)
         """The worker gives no pages of a file that took its place."""
-        self.patience = Patience(str(path), path.stat().st_size)
+        self.patience = Patience(str(path), self.state[2])
 
 
 class _Worker:

@@ -17,8 +17,8 @@ from kvstream.answer.reread.second_pass import (
     room_of,
     whole_request,
 )
-from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages
-from kvstream.errors import BudgetError, SourceError, UnsupportedModelError, UsageError
+from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages, recalled
+from kvstream.errors import BudgetError, UnsupportedModelError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.input.replayed import Replayed
 from kvstream.input.source import RereadableSource
@@ -213,12 +213,8 @@ class Skimming:
         if beside is None:
             raise UsageError(f"The memory was read by {memory.model} alone; ask it without --skim.")
         run = replace(answer, budget=Budget(tokens=beside.budget))
-        try:
-            kept = KeptPassages.of(beside, memory.plan.questions)
-        except ValueError as error:
-            raise SourceError(f"The memory cannot be used: {error}.") from error
         request = Request(run=run, command="chat", system=memory.plan.system)
-        return Skimmed(kept, request, memory, stays=True)
+        return Skimmed(recalled(memory), request, memory, stays=True)
 
     def chosen(self, skimmed: Skimmed, question: str, basis: Basis) -> Excerpts:
         request = self.whole(skimmed.request, question)

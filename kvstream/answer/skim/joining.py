@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages
-from kvstream.errors import SourceError
+from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages, recalled
 from kvstream.memory.base import Beside, Memory
 from kvstream.tokenization.passages import Passage
 
@@ -33,11 +32,7 @@ class KeptPart:
     def of(cls, memory: Memory) -> KeptPart:
         """That of a memory of two models. Raises SourceError where its file is damaged."""
         assert memory.beside is not None
-        try:
-            kept = KeptPassages.of(memory.beside, memory.plan.questions)
-        except ValueError as error:
-            raise SourceError(f"The memory cannot be used: {error}.") from error
-        trace = memory.trace
+        kept, trace = recalled(memory), memory.trace
         order = kept.order(memory)
         return cls(memory.beside, kept, order, len(trace.names), trace.read, trace.end)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import lt
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from kvstream.answer.reread.excerpts import Excerpt, ExcerptCutter
 from kvstream.answer.reread.ranking import Cited, fused
 from kvstream.answer.reread.second_pass import fitting
 from kvstream.answer.skim.words import Counts, QuestionWords, with_neighbors
-from kvstream.errors import BudgetError
+from kvstream.errors import BudgetError, SourceError
 from kvstream.input.blocks import TextBlock
 from kvstream.memory.base import Beside, Memory
 from kvstream.tokenization.loading import Tokenizer
@@ -185,8 +184,6 @@ class KeptPassages:
             made._kept.append(_Kept(excerpt, excerpt.bytes, counts))
         if beside.words:
             for words, totals in zip(made._words, beside.words, strict=True):
-                if len(totals) != len(words.totals) or any(map(lt, totals, words.totals)):
-                    raise ValueError("its words of a question are counted wrongly")
                 words.totals = totals
         made.bytes = sum(kept.bytes for kept in made._kept)
         made.peak, made.dropped = max(beside.peak, made.bytes), beside.dropped
@@ -203,6 +200,15 @@ class KeptPassages:
             "room_bytes": self.room,
             "dropped_bytes": self.dropped,
         }
+
+
+def recalled(memory: Memory) -> KeptPassages:
+    """What was kept beside a memory of two models. Raises SourceError where its file is damaged."""
+    assert memory.beside is not None
+    try:
+        return KeptPassages.of(memory.beside, memory.plan.questions)
+    except ValueError as error:
+        raise SourceError(f"The memory cannot be used: {error}.") from error
 
 
 def _held(every: Sequence[_Kept], memory: Memory | None) -> np.ndarray:

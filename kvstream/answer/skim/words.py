@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 
 import numpy as np
 
@@ -71,9 +72,12 @@ class QuestionWords:
 
     @totals.setter
     def totals(self, totals: Sequence[int]) -> None:
-        """Those of a reading before. Raises ValueError for what cannot be."""
+        """Those of a longer reading, in which the excerpts so far are. Raises ValueError for what
+        cannot be.
+        """
         excerpts, words, *having = totals
-        if len(having) != len(self._asked) or not all(0 <= n <= excerpts for n in having):
+        less = len(totals) != len(self.totals) or any(map(lt, totals, self.totals))
+        if less or any(n > excerpts for n in having):
             raise ValueError("its words of a question are counted wrongly")
         self._excerpts, self._words = excerpts, words
         self._having = np.array(having, dtype=np.int64)

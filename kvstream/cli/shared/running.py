@@ -465,7 +465,6 @@ def show_plan(started: Started, options: ReadingOptions, output: TextIO | Output
         f"{plan_line(started)}\n"
         f"prompt {started.prompt_tokens:,} {entries}, question and answer "
         f"{started.reserved_tokens:,}; a token takes {started.entry_bytes:,.0f} bytes in all heads"
-        f"{fixed}\n"
-        + (f"{unused}\n" if unused else "")
+        f"{fixed}\n" + (f"{unused}\n" if unused else "")
     )
     output.flush()
