@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kvstream.answer.answering import answer
 from kvstream.answer.reread.excerpts import Excerpts
-from kvstream.answer.reread.second_pass import enough, partial_refusal, room_of, whole_request
+from kvstream.answer.reread.second_pass import partial_refusal, whole_request
 from kvstream.answer.skim.kept import BYTES_A_TOKEN, KeptPassages
 from kvstream.errors import SourceError
 from kvstream.events import Answered, Event, Notice, Result, Started, StepDone
@@ -20,6 +20,7 @@ from kvstream.run.plan import RunPlan
 from kvstream.run.request import Request
 from kvstream.session.reading import NoTextError, stopped_after
 from kvstream.session.session import Session
+from kvstream.session.skimming import told
 from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
 
 NAME = "words"
@@ -162,9 +163,8 @@ class Searching:
         self, found: Found, request: Request, question: str, number: int
     ) -> Iterator[Event]:
         began, session, trace = time.perf_counter(), self.answerer, found.trace
-        budget = session.settle(replace(request, questions=(question,))).sizes.budget
-        whole = whole_request(request, question, budget)
-        sizes = room_of(session.model, session.tokenizer, whole), enough(budget)
+        whole = session.whole(request, question)
+        sizes = session.passage_sizes(whole)
         chosen = found.kept.choose(question, None, (), session.tokenizer, sizes)
         excerpts = Excerpts(chosen, trace.names, trace.bases)
         memory = session.read_excerpts(excerpts, whole, trace.words)
@@ -179,8 +179,7 @@ class Searching:
 
     def _result(self, found: Found, said: Result, excerpts: Excerpts, seconds: float) -> Result:
         """The answer as the result of a run that read all of the text."""
-        kept, read = found.kept.to_json(), found.trace.read
-        refusal = partial_refusal(said)
+        read, refusal = found.trace.read, partial_refusal(said)
         return replace(
             said,
             method=METHOD,
@@ -194,22 +193,8 @@ class Searching:
             interrupted=found.trace.interrupted,
             warnings=tuple(dict.fromkeys((*found.warnings, *said.warnings, *refusal))),
             of_reading=tuple(found.warnings),
-            skim={
-                "model": None,
-                "by": NAME,
-                "pieces": excerpts.to_json(),
-                "tokens": said.read,
-                "kept": kept,
-                "peak": {
-                    "skim": {"kv_tokens": 0, "kv_bytes": 0},
-                    "answer": {
-                        "kv_tokens": said.peak_kv_tokens, "kv_bytes": said.peak_kv_bytes,
-                    },
-                },
-                "seconds": round(seconds, 3),
-                "first": None,
-            },
-        )  # fmt: skip
+            skim=told(None, found.kept, excerpts, None, said, seconds),
+        )
 
 
 def _unfound(kept: KeptPassages, question: str) -> tuple[str, ...]:

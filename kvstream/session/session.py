@@ -9,7 +9,13 @@ from functools import partial
 
 from kvstream.answer.answering import answers
 from kvstream.answer.reread.excerpts import Excerpts
-from kvstream.answer.reread.second_pass import second_pass, words_alone
+from kvstream.answer.reread.second_pass import (
+    enough,
+    room_of,
+    second_pass,
+    whole_request,
+    words_alone,
+)
 from kvstream.engine.prefill import schedule_for
 from kvstream.errors import ModelError, UsageError
 from kvstream.events import Answered, Event, Started
@@ -104,6 +110,18 @@ class Session:
         if not plan.method.evicts:
             return count <= min(plan.sizes.free, plan.sizes.final)
         return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
+
+    def whole(self, request: Request, question: str) -> Request:
+        """What is asked about passages, which memory holds whole."""
+        plan = self.settle(replace(request, questions=(question,)))
+        return whole_request(request, question, plan.sizes.budget)
+
+    def passage_sizes(self, whole: Request) -> tuple[int, int]:
+        """The most tokens that passages may have for such a request, and with how many it is
+        enough.
+        """
+        budget = self.settle(whole).sizes.budget
+        return room_of(self.model, self.tokenizer, whole), enough(budget)
 
     def plan(self, sources: Source, request: Request) -> Started:
         """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.

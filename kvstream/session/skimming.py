@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from kvstream.answer.answering import answer, answered
 from kvstream.answer.citations import Basis
 from kvstream.answer.reread.excerpts import Excerpts
 from kvstream.answer.reread.second_pass import (
     answered_second,
-    enough,
     partial_refusal,
-    room_of,
-    whole_request,
 )
 from kvstream.answer.skim.kept import BY, BYTES_A_TOKEN, KeptPassages, recalled
 from kvstream.errors import BudgetError, UnsupportedModelError, UsageError
@@ -217,18 +215,10 @@ class Skimming:
         return Skimmed(recalled(memory), request, memory, stays=True)
 
     def chosen(self, skimmed: Skimmed, question: str, basis: Basis) -> Excerpts:
-        request = self.whole(skimmed.request, question)
-        budget = self.answerer.settle(request).sizes.budget
-        room = room_of(self.answerer.model, self.answerer.tokenizer, request)
-        sizes = room, enough(budget)
+        sizes = self.answerer.passage_sizes(self.answerer.whole(skimmed.request, question))
         memory, tokenizer = skimmed.memory, self.answerer.tokenizer
         chosen = skimmed.kept.choose(question, memory, basis.regions, tokenizer, sizes)
         return Excerpts(chosen, memory.trace.names, memory.trace.bases)
-
-    def whole(self, request: Request, question: str) -> Request:
-        """What the answering model is asked, about a text that it holds whole."""
-        plan = self.answerer.settle(replace(request, questions=(question,)))
-        return whole_request(request, question, plan.sizes.budget)
 
     def answered_from(
         self,
@@ -243,7 +233,7 @@ class Skimming:
         yield AnswerStarted(first.question, number, held)
         began = time.perf_counter()
         memory, request = skimmed.memory, skimmed.request
-        whole = self.whole(request, first.question)
+        whole = self.answerer.whole(request, first.question)
         second = self.answerer.read_excerpts(excerpts, whole, memory.trace.words)
         for event in answer(
             second, first.question, number, last=True, strict=request.strict, earlier=earlier
@@ -270,7 +260,6 @@ class Skimming:
                 f"read; it may be in the rest, of which {kept.dropped:,} bytes were dropped and "
                 "cannot be read again. Read the text anew with a larger --budget.",
             )
-        seen = {} if first.narrowed is None else {"narrowed": first.narrowed}
         return replace(
             answered_second(first, second, seconds),
             model=self.answerer.model_name,
@@ -280,19 +269,33 @@ class Skimming:
             budget_bytes=larger.budget_bytes + beside,
             peak_kv_bytes=(second.peak_kv_bytes + beside if beside else larger.peak_kv_bytes),
             warnings=tuple(dict.fromkeys((*skimmed.memory.warnings, *second.warnings, *refusal))),
-            skim={
-                "model": self.skimmer.model_name,
-                "by": kept.by,
-                "pieces": excerpts.to_json(),
-                "tokens": second.read,
-                "kept": kept.to_json(),
-                "peak": {
-                    "skim": {"kv_tokens": first.peak_kv_tokens, "kv_bytes": first.peak_kv_bytes},
-                    "answer": {
-                        "kv_tokens": second.peak_kv_tokens, "kv_bytes": second.peak_kv_bytes,
-                    },
-                },
-                "seconds": round(seconds, 3),
-                "first": {"answer": first.answer, "citations": list(first.citations), **seen},
-            },
-        )  # fmt: skip
+            skim=told(self.skimmer.model_name, kept, excerpts, first, second, seconds),
+        )
+
+
+def told(
+    model: str | None,
+    kept: KeptPassages,
+    excerpts: Excerpts,
+    first: Result | None,
+    second: Result,
+    seconds: float,
+) -> dict[str, Any]:
+    """The object ``skim`` of a result; without a small `model` and its answer, of a word search."""
+    seen = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
+    said = first and {"answer": first.answer, "citations": list(first.citations), **seen}
+    return {
+        "model": model,
+        "by": kept.by,
+        "pieces": excerpts.to_json(),
+        "tokens": second.read,
+        "kept": kept.to_json(),
+        "peak": {"skim": _peak(first), "answer": _peak(second)},
+        "seconds": round(seconds, 3),
+        "first": said,
+    }
+
+
+def _peak(result: Result | None) -> dict[str, int]:
+    tokens, size = (result.peak_kv_tokens, result.peak_kv_bytes) if result else (0, 0)
+    return {"kv_tokens": tokens, "kv_bytes": size}

@@ -171,7 +171,7 @@ def skimmed(path: str, question: str) -> tuple[dict[str, Skimmed], Any, Any]:
 
 def read(excerpts: Excerpts, question: str) -> Said:
     """The answering model's answer from excerpts."""
-    whole = pair.whole(Request((question,), run), question)
+    whole = pair.answerer.whole(Request((question,), run), question)
     memory = pair.answerer.read_excerpts(excerpts, whole, None)
     with Refusing(pair.answerer.tokenizer) as refusing:
         result, basis = answered(memory, question)
@@ -190,7 +190,7 @@ def bm25(path: str, question: str) -> Excerpts:
     room = room_of(
         pair.answerer.model,
         pair.answerer.tokenizer,
-        pair.whole(Request((question,), run), question),
+        pair.answerer.whole(Request((question,), run), question),
     )
     sizes = room, enough(given.budget)
     ranked = [every[i] for i in order[:room]]
