@@ -237,10 +237,9 @@ def _told_by_click(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
-    from kvstream.reporters.format import in_lines  # --help has no use for it
+    from kvstream.cli.shared.saying import say  # --help has no use for it
 
-    with suppress(OSError):  # nobody is listening; the exit code still tells
-        click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
+    say(text)
 
 
 def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:

@@ -23,8 +23,6 @@ from kvstream.session.session import Session
 from kvstream.session.skimming import told
 from kvstream.tokenization.loading import TokenStream, WordForms, open_stream
 
-NAME = "words"
-"""In place of a model that skims."""
 METHOD = "bm25"
 NO_WORD = (
     "No passage that was kept has a word of the question, so a word search cannot find its answer. "
@@ -101,7 +99,7 @@ class Searching:
         self, sources: Replayed, request: Request, plan: RunPlan
     ) -> Generator[Event, None, Found]:
         """Read all of the sources, without a model."""
-        kept = KeptPassages(BYTES_A_TOKEN * plan.sizes.budget, NAME, request.questions)
+        kept = KeptPassages(BYTES_A_TOKEN * plan.sizes.budget, "words", request.questions)
         words = WordForms()
         trace = Trace(sources.names, sources.bases, words=words)
         found = Found(kept, trace)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from kvstream.cli.groups import Group
+from kvstream.cli.shared.saying import say
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, in_lines, json_line, size
+from kvstream.reporters.format import for_terminal, json_line, size
 
 if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
@@ -135,13 +136,9 @@ def get(name: str | None) -> None:
 
     offer = OFFERS[name]
     if not offer.is_here():
-        _say(f"Fetching {name}: {_told(offer)} ...")
+        say(f"Fetching {name}: {_told(offer)} ...")
     path = fetching.get(name, lambda text: click.echo(text, err=True))
-    _say(f"{name} is in {path}; use it with -m {name}.")
-
-
-def _say(text: str) -> None:
-    click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
+    say(f"{name} is in {path}; use it with -m {name}.")
 
 
 def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:

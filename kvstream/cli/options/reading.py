@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from kvstream.cli.options.model import LOADING, loading_options, model_option, s
 from kvstream.cli.options.option import Command, first_typed, given_options, stack, typed
 from kvstream.cli.options.streams import output_options
 from kvstream.cli.options.types import NONE
+from kvstream.cli.shared.saying import say
 from kvstream.errors import UsageError
-from kvstream.reporters.format import in_lines
 
 ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
@@ -166,8 +165,7 @@ def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
         yield
     finally:
         if _written(checkpoint) not in (None, before) and not quiet:
-            told = f"{checkpoint} holds the reading so far; the same command goes on from it."
-            click.echo(in_lines(told) if sys.stderr.isatty() else told, err=True)
+            say(f"{checkpoint} holds the reading so far; the same command goes on from it.")
 
 
 def _written(checkpoint: Path | None) -> tuple[int, int] | None:
