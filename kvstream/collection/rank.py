@@ -148,5 +148,5 @@ def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)
         without[head] = float(empty.score(ids[:1], ids[1:]).sum())
-        empty.cache.release()
+        empty.release()
     return without[head] - within

@@ -86,6 +86,7 @@ class Reader:
         """Wait for a GPU around selection, so that `select_seconds` is what it takes there."""
         self.steps = 0
         self.select_seconds = 0.0
+        self._last_retained: Tensor | None = None
 
     # Reading
 
@@ -228,8 +229,17 @@ class Reader:
         return self.evictor.first_candidate
 
     def retained(self) -> Tensor:
-        """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
+        """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU.
+        After `release` those that were held then.
+        """
+        if self._last_retained is not None:
+            return self._last_retained
         return ranking.retained(self.cache, self.compressible)
+
+    def release(self) -> None:
+        """Give the room of the KV cache back; nothing but `retained` can be asked any more."""
+        self._last_retained = self.retained()  # a panel shows it until the answer ends
+        self.cache.release()
 
     def retained_weights(self) -> tuple[Tensor, Tensor]:
         """(ordinals, weights) of the distinct source tokens that some head still holds, sorted;

@@ -148,7 +148,5 @@ class Memory:
         return int(self.reader.retained().numel())
 
     def release(self) -> None:
-        """Give the room of the KV cache back; the memory can no longer be asked, nor what it held
-        be told.
-        """
-        self.reader.cache.release()
+        """Give the room of the KV cache back; the memory can no longer be asked."""
+        self.reader.release()

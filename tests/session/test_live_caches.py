@@ -12,7 +12,7 @@ import pytest
 from kvstream.api.memories import Memories
 from kvstream.api.model import Model
 from kvstream.evaluation.synthetic.document import make_facts
-from kvstream.events import Result
+from kvstream.events import Answered, AnswerStarted, Result, StepDone
 from kvstream.methods import registry
 from kvstream.model.cache import BoundedCache
 from kvstream.session.session import Session
@@ -72,6 +72,30 @@ def test_two_models(session: Session, story: Path, live: list[int], method: str)
     answer = both.ask(story, FACT.question, budget="2MB", method=method, max_tokens=8)
     assert answer.result.skim is not None
     passed(answer.result, live)
+
+
+@pytest.mark.parametrize("skims", [False, True])
+def test_a_panel_can_show_what_was_kept_once_the_cache_is_gone(
+    session: Session, story: Path, skims: bool
+) -> None:
+    """The panel counts again when an answer begins."""
+    model = Model(session, Skimming(session, session) if skims else None)
+    options: dict[str, Any] = {} if skims else {"reread": "citations"}
+    step: StepDone | None = None
+    counted, shares, retained = [], [], 0
+    for event in model.stream(story, question=FACT.question, budget=320, max_tokens=8, **options):
+        if isinstance(event, StepDone):
+            step = event
+        if isinstance(event, AnswerStarted):
+            assert step is not None
+            counted.append(step.retained())
+            shares.append(step.coverage(20))
+        if isinstance(event, Answered):
+            retained = event.result.retained
+    assert counted == [retained]
+    assert retained > 0
+    assert [len(each) for each in shares] == [20]
+    assert max(shares[0]) > 0
 
 
 def passed(result: Result, live: list[int]) -> None:
