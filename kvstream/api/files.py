@@ -65,6 +65,21 @@ class MemoryFile:
         return int(self.kind.content.state["trace"]["read"])
 
     @property
+    def retained(self) -> int:
+        """Distinct tokens of the sources that some head still holds."""
+        return int(self.kind.content.tensors["trace.ordinals"].numel())
+
+    @property
+    def evicted(self) -> int:
+        """Tokens of the sources that no head holds any more."""
+        return self.tokens - self.retained
+
+    @property
+    def entries(self) -> int:
+        """Entries of the fullest head, those of the prompt included."""
+        return max(int(layer["used"]) for layer in self.kind.content.state["cache"]["layers"])
+
+    @property
     def options(self) -> dict[str, Any]:
         """The options that it was read with, by the names of `Model.read`."""
         state = self.kind.content.state
@@ -118,6 +133,43 @@ class MemoryFile:
     def to_json(self) -> dict[str, Any]:
         """The object ``memory`` of ``--json`` for the memory that was asked."""
         return self.kind.to_json()
+
+    def record(self) -> dict[str, Any]:
+        """The object of ``kvstream inspect --json``, with the keys of ``remember --json``.
+
+        Raises SourceError where the passages for the answering model are damaged.
+        """
+        state, notes = self.kind.content.state, self.kind.content.notes
+        peak, position, beside = notes["peak"], self.kind.position, self.kind.beside
+        return {
+            "command": "inspect",
+            "model": self.model["name"],
+            "dtype": self.model["dtype"],
+            "kv_dtype": str(self.kind.kv_dtype).removeprefix("torch."),
+            "method": state["method"]["name"],
+            "settings": dict(state["method"]["settings"]),
+            "memory": {**self.to_json(), "bytes": self.path.stat().st_size},
+            "budget": {"tokens": state["sizes"]["budget"]},
+            "peak": {"kv_tokens": peak["tokens"], "kv_bytes": peak["bytes"]},
+            "tokens": {
+                "read": self.tokens,
+                "retained": self.retained,
+                "evicted": self.evicted,
+                "entries": self.entries,
+            },
+            "schedule": {
+                "memory": state["run"]["growth"],
+                "chunk": state["run"]["chunk"],
+                "steps": state["reader"]["steps"],
+            },
+            "answering": None if beside is None else {**beside.to_json(), "by": beside.by},
+            "checkpoint": None if position is None else {
+                "tokens": position.tokens, "complete": position.complete,
+            },
+            "version": notes["version"],
+            "written": notes["written"],
+            "warnings": list(self.warnings),
+        }  # fmt: skip
 
     def __str__(self) -> str:
         return self.kind.told()

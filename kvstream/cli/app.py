@@ -19,6 +19,7 @@ COMMANDS = {
     "ask": "Answer a question about texts.",
     "summarize": "Summarize texts.",
     "remember": "Read once and save the memory.",
+    "inspect": "Show what memory files hold.",
     "merge": "Join memory files into one.",
     "chat": "Ask one question after another.",
     "serve": "Answer OpenAI-compatible clients.",

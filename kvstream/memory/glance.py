@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvstream.memory import file, header
-from kvstream.memory.saving import LARGEST_TEXT
+from kvstream.memory.packing import LARGEST_TEXT
 from kvstream.tokenization.loading import WordForms
 
 _DAMAGE = (

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +15,10 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Reader
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
-from kvstream.input.source import LineCounts, SourceRecord
 from kvstream.memory import file
-from kvstream.memory.base import Beside, Memory, Trace
+from kvstream.memory.base import Beside, Memory
 from kvstream.memory.file import Content
-from kvstream.memory.header import kept as kept_of
-from kvstream.memory.header import passages as passages_of
+from kvstream.memory.packing import beside_of, packed_kept, packed_passages, trace_of
 from kvstream.memory.state import cache_state, fill
 from kvstream.methods.base import Method
 from kvstream.methods.registry import remade
@@ -33,17 +28,11 @@ from kvstream.model.fingerprint import fingerprint
 from kvstream.run.plan import RunPlan
 from kvstream.run.prompt import Task, build_prompt, wording_of
 from kvstream.settings import Budget, RunSettings
-from kvstream.tokenization.loading import Tokenizer, WordForms
-from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
-from kvstream.tokenization.sentences import MOST_CHARS
+from kvstream.tokenization.loading import Tokenizer
 from kvstream.version import __version__
 
 ROOM = 1.1
 """The file is at most so many times the bytes of a full cache; passages have what is left."""
-LARGEST_TEXT = 1 << 27
-"""Passages of a file that unpack to more bytes are refused."""
-LARGEST_ROW = 12 * MOST_CHARS + 256
-"""Bytes of a passage in JSON: of its characters, of which one takes twelve at most, and numbers."""
 WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError,
     ArithmeticError,
@@ -94,6 +83,14 @@ class Kind:
     def position(self) -> Position | None:
         """Where the reading was, if this is a checkpoint."""
         return position_of(self.content.notes)
+
+    @property
+    def beside(self) -> Beside | None:
+        """What is kept for the model that answers, if another one read. Raises SourceError."""
+        try:
+            return beside_of(self.content.state, self.content.tensors)
+        except WRONG as error:
+            raise _wrong(self.path, error) from error
 
     def to_json(self) -> dict[str, Any]:
         """The object ``memory`` of ``--json`` for the memory that was asked."""
@@ -208,11 +205,11 @@ def memory_state(
     tensors["trace.ordinals"] = torch.from_numpy(ordinals.astype(np.int64))
     tensors["trace.starts"] = torch.from_numpy(starts.astype(np.int64))
     if memory.beside is not None and passages:
-        tensors["trace.kept"] = _packed_kept(memory.beside)
+        tensors["trace.kept"] = packed_kept(memory.beside)
     room = ROOM * reader.cache.capacity_bytes - sum(t.nbytes for t in tensors.values())
     dropped = 0
     if trace.passages is not None and passages:
-        packed, dropped = _packed(trace.passages, starts, int(room))
+        packed, dropped = packed_passages(trace.passages, starts, int(room))
         tensors["trace.passages"] = packed
         room -= packed.nbytes
     counts = trace.line_counts
@@ -304,9 +301,9 @@ def recall(
                 f"{kind.path} was made by {run.method} with {what} (fingerprint {made}) than "
                 f"the present ({here}); restore what made it, or read the sources again."
             )
-        trace = _trace_of(state["trace"], tensors)
+        trace = trace_of(state["trace"], tensors)
         memory = Memory(model.name, tokenizer, reader, plan, run, trace, digest=kind.content.digest)
-        memory.beside = _beside(state, tensors)
+        memory.beside = beside_of(state, tensors)
         memory.warnings += kind.content.notes["warnings"]
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
@@ -435,151 +432,3 @@ def _shown(settings: Mapping[str, Any]) -> str:
 def _wrong(path: Path, error: Exception) -> SourceError:
     told = f"{error} is missing" if isinstance(error, KeyError) else str(error)
     return file.unusable(path, told)
-
-
-# Where the entries came from.
-
-
-def _packed(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
-    """The passages that tokens beginning at `starts` lie in, packed, and how many did not fit."""
-    found, reach = passages.held()
-    weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
-    rows = [(weights.get((p.start, p.end), 0.0), p, r) for p, r in zip(found, reach, strict=True)]
-    rows = [row for row in rows if row[0] > 0]
-    every = len(rows)
-    while True:
-        columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
-                   + ([] if p.place is None else [p.place])
-                   + ([] if p.page_end is None else [p.page_end]) for _, p, r in rows]  # fmt: skip
-        packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
-        if len(packed) <= room or not rows:
-            return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
-        # Those that memory holds least of go.
-        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / len(packed)))
-        best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
-        rows = [rows[i] for i in sorted(best)]
-
-
-def _trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
-    read = state["read"]
-    ordinals, starts = (tensors[f"trace.{n}"].numpy() for n in ("ordinals", "starts"))
-    if not (ordinals.dtype == starts.dtype == np.int64 and ordinals.shape == starts.shape):
-        raise ValueError("its tokens have no places")
-    if len(ordinals) and not (
-        (np.diff(ordinals) > 0).all() and ordinals[0] >= 0 and ordinals[-1] < read
-    ):
-        raise ValueError("its tokens are not in order")
-    if len(starts) and not (
-        (np.diff(starts) >= 0).all() and starts[0] >= 0 and starts[-1] <= state["end"]
-    ):
-        raise ValueError("its tokens are not where its text is")
-    records = [SourceRecord(**record) for record in state["sources"]]
-    bases = list(accumulate((r.bytes for r in records), initial=0))[:-1]
-    lines = state.get("lines")
-    if lines is not None and lines[0] < lines[1]:
-        raise ValueError(f"of {lines[0]:,} lines it left out {lines[1]:,}")
-    origins, passages = TokenOrigins(), None
-    origins.restore(ordinals, starts, read)
-    if "trace.passages" in tensors:
-        passages = _unpacked(tensors["trace.passages"], len(ordinals), len(records))
-    words = None
-    if "trace.words" in tensors:  # files of earlier versions have none
-        words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
-    return Trace(
-        [r.name for r in records],
-        bases,
-        origins,
-        passages,
-        words,
-        read,
-        state["end"],
-        tuple(records),
-        None if lines is None else LineCounts(*lines),
-        ended_line=state["ended_line"],
-    )
-
-
-def _packed_kept(beside: Beside) -> Tensor:
-    """The passages of `Beside`, packed."""
-    rows = [
-        [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
-        + ([] if p.place is None else [p.place])
-        + ([] if p.page_end is None else [p.page_end])
-        for number, excerpt in enumerate(beside.excerpts)
-        for p in excerpt
-    ]
-    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-
-
-def _beside(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
-    """What was kept for another model. Raises ValueError."""
-    said = state.get("answering")
-    if said is None:
-        return None
-    # JSON has at most six bytes for a byte of text, and passages have numbers.
-    most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
-    rows = kept_of(_inflated(tensors["trace.kept"], most, "kept passages"))
-    excerpts: dict[int, list[Passage]] = {}
-    end = 0
-    for row in rows:
-        if row.source >= len(state["trace"]["sources"]):
-            raise ValueError(f"there is no source {row.source}")
-        if not end <= row.start <= row.end:
-            raise ValueError("its kept passages are not in order")
-        end = row.end
-        found = Passage(
-            row.source, row.start, row.end, row.line_start, row.line_end, row.text,
-            place=row.place, page_end=row.page_end,
-        )  # fmt: skip
-        excerpts.setdefault(row.excerpt, []).append(found)
-    return Beside(
-        said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
-        said["dropped"], [tuple(passages) for passages in excerpts.values()],
-        said.get("words", []),
-    )  # fmt: skip
-
-
-def _inflated(packed: Tensor, most: int, what: str) -> bytes:
-    """Unpacked bytes, at most so many. Raises ValueError."""
-    unpacking = zlib.decompressobj()
-    try:
-        text = unpacking.decompress(packed.numpy().tobytes(), most)
-    except zlib.error as error:
-        raise ValueError(f"its {what} cannot be unpacked: {error}") from error
-    if unpacking.unconsumed_tail:
-        raise ValueError(f"its {what} unpack to more than {most:,} bytes")
-    return text
-
-
-def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
-    """The passages that so many tokens lie in, each in one. Raises ValueError."""
-    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
-    rows = passages_of(_inflated(packed, most, "passages"))
-    if len(rows) > tokens:
-        raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
-    end = 0
-    for row in rows:
-        if row.source >= sources:
-            raise ValueError(f"there is no source {row.source}")
-        if not end <= row.start <= row.end:
-            raise ValueError("its passages are not in order")
-        end = row.end
-    passages = Passages()
-    passages.restore(
-        [
-            Passage(
-                r.source,
-                r.start,
-                r.end,
-                r.line_start,
-                r.line_end,
-                r.text,
-                place=r.place,
-                page_end=r.page_end,
-            )
-            for r in rows
-        ],
-        [row.reach for row in rows],
-    )
-    return passages

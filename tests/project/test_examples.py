@@ -85,6 +85,7 @@ def test_there_are_examples_of_every_command() -> None:
         "ask",
         "summarize",
         "remember",
+        "inspect",
         "chat",
         "compare",
         "sample",
@@ -124,6 +125,8 @@ def provide(folder: Path, words: list[str], cli) -> None:
         if word.endswith("/"):
             path.mkdir(parents=True)
             (path / "story.txt").write_text(STORY)
+            if words[0] == "inspect":
+                provide(folder, [f"{word}story.kvs"], cli)
         elif word.endswith(".gz"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(gzip.compress(STORY.encode()))

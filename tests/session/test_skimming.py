@@ -357,7 +357,8 @@ def test_a_budget_past_the_small_models_training_is_refused(
 
 
 def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: Path) -> None:
-    from kvstream.memory.saving import _beside, memory_state
+    from kvstream.memory.packing import beside_of
+    from kvstream.memory.saving import memory_state
 
     first = Passage(0, 0, 5, 1, 1, "It is", place=3)
     last = Passage(0, 6, 12, 1, 1, "night.", place=3, page_end=4)
@@ -367,7 +368,7 @@ def test_the_last_page_of_a_passage_is_told_and_saved(session: Session, story: P
     assert memory._engine.beside is not None
     memory._engine.beside = replace(memory._engine.beside, excerpts=[(first, last)])
     state, tensors = memory_state(memory._engine)
-    found = _beside(json.loads(json.dumps(state)), tensors)
+    found = beside_of(json.loads(json.dumps(state)), tensors)
     assert found is not None
     assert found.excerpts == [(first, last)]
 
@@ -539,20 +540,21 @@ def test_shares_fill_the_room(texts: list[tuple[int, int]], room: int) -> None:
 
 
 def test_a_damaged_file_of_two_models(session: Session, story: Path, tmp_path: Path) -> None:
-    from kvstream.memory.saving import _beside, memory_state
+    from kvstream.memory.packing import beside_of
+    from kvstream.memory.saving import memory_state
 
     model = Model(session, Skimming(session, session))
     memory = model.read(story, questions=["Who?"], budget=320, max_tokens=8)
     state, tensors = memory_state(memory._engine)
     state = json.loads(json.dumps(state))
-    found = _beside(state, tensors)
+    found = beside_of(state, tensors)
     assert found is not None
     assert sum(len(p.text) for e in found.excerpts for p in e) > 0
     with pytest.raises(ValueError, match="kept passages"):
-        _beside(state | {"answering": state["answering"] | {"room": 0}}, tensors | {
+        beside_of(state | {"answering": state["answering"] | {"room": 0}}, tensors | {
             "trace.kept": tensors["trace.kept"][:-9]})  # fmt: skip
     with pytest.raises(KeyError):
-        _beside(state, {})
+        beside_of(state, {})
 
 
 def test_options_for_one_model_are_refused(session: Session, story: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvstream.cli.groups import Group
-from kvstream.cli.shared.saying import say
+from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, meant
 from kvstream.reporters.format import for_terminal, json_line, size
 
@@ -54,14 +54,9 @@ def command(ctx: click.Context, json: bool) -> None:
             record = {**dataclasses.asdict(entry), "device": room.device, "free": room.free}
             click.echo(json_line(record, sys.stdout), nl=False)
         return
-    for line in _lines(found, _width()):
+    for line in _lines(found, columns()):
         click.echo(for_terminal(line))
     click.echo(f"{size(room.free)} free on {room.device}; the cache is of the default budget.")
-
-
-def _width() -> int:
-    """Columns of the terminal; a pipe gets a line for each model, for `grep` and the like."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
@@ -124,7 +119,7 @@ def get(name: str | None) -> None:
     from kvstream.store.offered import OFFERS
 
     if name is None:
-        for line in _offered(OFFERS.values(), _width()):
+        for line in _offered(OFFERS.values(), columns()):
             click.echo(line)
         return
     if name not in OFFERS:

@@ -1,0 +1,122 @@
+"""``kvstream inspect``: what memory files hold, without a model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import click
+
+from kvstream.cli.options.command import SectionedCommand
+from kvstream.cli.options.types import FileType, complete_files
+from kvstream.cli.shared.saying import columns, say
+from kvstream.errors import SourceError
+from kvstream.reporters.format import duration, for_terminal, json_line, number, size
+
+WIDTH = 12
+"""Columns of the names on the left."""
+SOURCES = 10
+"""Sources of a file that are named."""
+
+
+@click.command("inspect", cls=SectionedCommand)
+@click.argument("files", nargs=-1, metavar="FILE...", type=FileType(folder=True),
+                shell_complete=complete_files)  # fmt: skip
+@click.option("--json", is_flag=True, help="Print one JSON object per file.")
+@click.pass_context
+def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
+    """Show what memory files hold: sources, questions, tokens, budget, model, method and warnings.
+
+    A folder stands for its memory files (*.kvs). A checkpoint is a memory file, too. This command
+    verifies the digests of a file, and loads no model. The exit code is 3 if a file is damaged.
+
+    \b
+      kvstream inspect book.kvs
+      kvstream inspect memories/ --json
+    """
+    from kvstream.api.files import inspect
+
+    if not files:
+        raise click.UsageError("No memory file: name one, or a folder of memory files.", ctx)
+    damaged, shown = 0, 0
+    for path in _files(files):
+        try:
+            record = inspect(path).record()
+        except SourceError as error:
+            say(f"Error: {error}")
+            damaged = SourceError.exit_code
+            continue
+        if json:
+            click.echo(json_line(record, sys.stdout), nl=False)
+            continue
+        if shown:
+            click.echo()
+        shown += 1
+        for line in _lines(path, record):
+            click.echo(line)
+    ctx.exit(damaged)
+
+
+def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
+    from kvstream.api.memories import memory_files
+
+    for path in paths:
+        yield from memory_files(path) if path.is_dir() else (path,)
+
+
+def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """A line for the file, then a name and what there is to say, on a terminal in its width."""
+    yield for_terminal(str(path))
+    for name, text in _rows(record):
+        head = f"  {name:{WIDTH}}"
+        yield fill(
+            for_terminal(text), columns(), initial_indent=head, subsequent_indent=" " * len(head),
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    memory, tokens, peak = record["memory"], record["tokens"], record["peak"]
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["written"]))
+    yield "file", f"{size(memory['bytes'])}, written {written} by kvstream {record['version']}"
+    for source in memory["sources"][:SOURCES]:
+        yield "source", f"{source['name']} ({number(source['bytes'])} bytes)"
+    if (more := len(memory["sources"]) - SOURCES) > 0:
+        yield "", f"and {number(more)} more, which --json names"
+    for question in memory["questions"] or ["(none: made without a question)"]:
+        yield "question", question
+    read, kept, evicted = (number(tokens[key]) for key in ("read", "retained", "evicted"))
+    yield "tokens", f"read {read} · kept {kept} in at least one head · evicted {evicted}"
+    held = f"{number(tokens['entries'])} entries of {number(record['budget']['tokens'])}"
+    yield "KV cache", f"{held} · peak {number(peak['kv_tokens'])} ({size(peak['kv_bytes'])})"
+    types = f"weights in {record['dtype']}, KV cache in {record['kv_dtype']}"
+    yield "model", f"{record['model']}, {types}"
+    chosen = {name: value for name, value in record["settings"].items() if value not in ("", None)}
+    settings = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    yield "method", record["method"] + (f" ({settings})" if settings else "")
+    yield "schedule", _schedule(record)
+    if record["answering"] is not None:
+        yield "passages", _passages(record["answering"])
+    if (checkpoint := record["checkpoint"]) is not None:
+        ended = "complete" if checkpoint["complete"] else "the reading has not ended"
+        yield "checkpoint", f"{number(checkpoint['tokens'])} tokens; {ended}"
+    for warning in record["warnings"]:
+        yield "warning", warning
+    yield "sha256", memory["sha256"]
+
+
+def _schedule(record: Mapping[str, Any]) -> str:
+    schedule, seconds = record["schedule"], record["memory"]["read_s"]
+    told = f"memory {schedule['memory']}, chunks {schedule['chunk']}"
+    told += f", {number(schedule['steps'])} steps"
+    return told + (f" in {duration(seconds)}" if seconds else "")
+
+
+def _passages(kept: Mapping[str, Any]) -> str:
+    told = f"{number(kept['passages'])} for {kept['model']} (budget {number(kept['budget'])}): "
+    told += f"{number(kept['bytes'])} of {number(kept['room_bytes'])} bytes"
+    return f"{told} · {number(kept['dropped_bytes'])} bytes dropped"

@@ -1,0 +1,175 @@
+"""Where the entries of a memory came from, on its way to a file and back: places and passages.
+
+Passages are JSON, deflated; unpacking them is bounded, since a file is never trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvstream.input.source import LineCounts, SourceRecord
+from kvstream.memory.base import Beside, Trace
+from kvstream.memory.header import kept as kept_of
+from kvstream.memory.header import passages as passages_of
+from kvstream.tokenization.loading import WordForms
+from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
+from kvstream.tokenization.sentences import MOST_CHARS
+
+LARGEST_TEXT = 1 << 27
+"""Passages of a file that unpack to more bytes are refused."""
+LARGEST_ROW = 12 * MOST_CHARS + 256
+"""Bytes of a passage in JSON: of its characters, of which one takes twelve at most, and numbers."""
+
+
+def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
+    """The passages that tokens beginning at `starts` lie in, packed, and how many did not fit."""
+    found, reach = passages.held()
+    weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
+    rows = [(weights.get((p.start, p.end), 0.0), p, r) for p, r in zip(found, reach, strict=True)]
+    rows = [row for row in rows if row[0] > 0]
+    every = len(rows)
+    while True:
+        columns = [[p.source, p.start, p.end, p.line_start, p.line_end, r, p.text]
+                   + ([] if p.place is None else [p.place])
+                   + ([] if p.page_end is None else [p.page_end]) for _, p, r in rows]  # fmt: skip
+        packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
+        if len(packed) <= room or not rows:
+            return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
+        # Those that memory holds least of go.
+        fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / len(packed)))
+        best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
+        rows = [rows[i] for i in sorted(best)]
+
+
+def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
+    """Where the entries came from, checked. Raises ValueError."""
+    read = state["read"]
+    ordinals, starts = (tensors[f"trace.{n}"].numpy() for n in ("ordinals", "starts"))
+    if not (ordinals.dtype == starts.dtype == np.int64 and ordinals.shape == starts.shape):
+        raise ValueError("its tokens have no places")
+    if len(ordinals) and not (
+        (np.diff(ordinals) > 0).all() and ordinals[0] >= 0 and ordinals[-1] < read
+    ):
+        raise ValueError("its tokens are not in order")
+    if len(starts) and not (
+        (np.diff(starts) >= 0).all() and starts[0] >= 0 and starts[-1] <= state["end"]
+    ):
+        raise ValueError("its tokens are not where its text is")
+    records = [SourceRecord(**record) for record in state["sources"]]
+    bases = list(accumulate((r.bytes for r in records), initial=0))[:-1]
+    lines = state.get("lines")
+    if lines is not None and lines[0] < lines[1]:
+        raise ValueError(f"of {lines[0]:,} lines it left out {lines[1]:,}")
+    origins, passages = TokenOrigins(), None
+    origins.restore(ordinals, starts, read)
+    if "trace.passages" in tensors:
+        passages = _unpacked(tensors["trace.passages"], len(ordinals), len(records))
+    words = None
+    if "trace.words" in tensors:  # files of earlier versions have none
+        words = WordForms.unpacked(tensors["trace.words"].numpy().tobytes())
+    return Trace(
+        [r.name for r in records],
+        bases,
+        origins,
+        passages,
+        words,
+        read,
+        state["end"],
+        tuple(records),
+        None if lines is None else LineCounts(*lines),
+        ended_line=state["ended_line"],
+    )
+
+
+def packed_kept(beside: Beside) -> Tensor:
+    """The passages of `Beside`, packed."""
+    rows = [
+        [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
+        + ([] if p.place is None else [p.place])
+        + ([] if p.page_end is None else [p.page_end])
+        for number, excerpt in enumerate(beside.excerpts)
+        for p in excerpt
+    ]
+    packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+
+
+def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
+    """What was kept for another model. Raises ValueError."""
+    said = state.get("answering")
+    if said is None:
+        return None
+    # JSON has at most six bytes for a byte of text, and passages have numbers.
+    most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
+    rows = kept_of(_inflated(tensors["trace.kept"], most, "kept passages"))
+    excerpts: dict[int, list[Passage]] = {}
+    end = 0
+    for row in rows:
+        if row.source >= len(state["trace"]["sources"]):
+            raise ValueError(f"there is no source {row.source}")
+        if not end <= row.start <= row.end:
+            raise ValueError("its kept passages are not in order")
+        end = row.end
+        found = Passage(
+            row.source, row.start, row.end, row.line_start, row.line_end, row.text,
+            place=row.place, page_end=row.page_end,
+        )  # fmt: skip
+        excerpts.setdefault(row.excerpt, []).append(found)
+    return Beside(
+        said["name"], said["fingerprint"], said["budget"], said["by"], said["room"], said["peak"],
+        said["dropped"], [tuple(passages) for passages in excerpts.values()],
+        said.get("words", []),
+    )  # fmt: skip
+
+
+def _inflated(packed: Tensor, most: int, what: str) -> bytes:
+    """Unpacked bytes, at most so many. Raises ValueError."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(packed.numpy().tobytes(), most)
+    except zlib.error as error:
+        raise ValueError(f"its {what} cannot be unpacked: {error}") from error
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"its {what} unpack to more than {most:,} bytes")
+    return text
+
+
+def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
+    """The passages that so many tokens lie in, each in one. Raises ValueError."""
+    most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
+    rows = passages_of(_inflated(packed, most, "passages"))
+    if len(rows) > tokens:
+        raise ValueError(f"it has {len(rows):,} passages around {tokens:,} tokens")
+    end = 0
+    for row in rows:
+        if row.source >= sources:
+            raise ValueError(f"there is no source {row.source}")
+        if not end <= row.start <= row.end:
+            raise ValueError("its passages are not in order")
+        end = row.end
+    passages = Passages()
+    passages.restore(
+        [
+            Passage(
+                r.source,
+                r.start,
+                r.end,
+                r.line_start,
+                r.line_end,
+                r.text,
+                place=r.place,
+                page_end=r.page_end,
+            )
+            for r in rows
+        ],
+        [row.reach for row in rows],
+    )
+    return passages
