@@ -66,7 +66,10 @@ def test_what_was_looked_at_of_a_pipe_is_read_again() -> None:
 
 
 def test_an_option_of_the_model_or_as_prose_leaves_a_log_to_it(cli, fake_session, log) -> None:
-    for option in (["--as", "prose"], ["--budget", "512"], ["--no-extract"]):
+    for option in (
+        ["--as", "prose"], ["--budget", "512"], ["--no-extract"], ["--keep", "100"],
+        ["--set", "infinipot.alpha=0.5"], ["--temp", "0.5"],
+    ):  # fmt: skip
         assert cli("summarize", log, "-q", *option).stdout == "It is 51234.\n"
 
 
@@ -275,6 +278,8 @@ def test_a_pipe_of_two_lines_is_told_while_it_waits() -> None:
     [
         ("--as", "log", "--budget", "1k"),
         ("--as", "log", "--stats", "s.json"),
+        ("--as", "log", "--keep", "100"),
+        ("--as", "log", "--temp", "0.5"),
         ("--as", "log", "--shards", "2"),
         ("--each", "--width", "50"),
     ],

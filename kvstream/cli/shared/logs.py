@@ -31,7 +31,7 @@ from kvstream.api.logs import (
     record,
 )
 from kvstream.cli.options.option import first_typed, option, typed
-from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.options.reading import ASKED, OF_MEMORY, ReadingOptions
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
 from kvstream.cli.shared.log_pages import log_page
 from kvstream.cli.shared.output import OutputFile, refuse_clashes
@@ -53,18 +53,9 @@ ENOUGH = 4
 """Lines of a slow pipe by which it is recognized."""
 IDLE_SECONDS = 1.0
 """A pipe that gives nothing for so long is recognized by fewer lines, if a log has such lines."""
-_OF_MODEL = frozenset(
-    (
-        "method",
-        "budget",
-        "extract",
-        "checkpoint",
-        "stats",
-        "system",
-        "max_tokens",
-    )
-)
-"""Options of a reading by a model: with one of them ``auto`` leaves the text to the model."""
+_OF_MODEL = frozenset((*OF_MEMORY, *ASKED, "stats")) - {"passages"}
+"""Options of a reading by a model: with one of them ``auto`` leaves the text to the model.
+--passages also sets the rows of a page."""
 
 as_option = option(
     "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto", show_default=True,
@@ -92,7 +83,9 @@ def refuse_reading(ctx: click.Context) -> None:
     """Options of a reading by a model, with --as log. Raises UsageError."""
     if option := first_typed(ctx, sorted((*_OF_MODEL, "shards"))):
         raise click.UsageError(
-            f"{option} has no effect with --as log, which uses no memory; leave {option} out.", ctx
+            f"{option} has no effect with --as log; leave {option} out, or let a model read the "
+            "log with --as prose.",
+            ctx,
         )
 
 
