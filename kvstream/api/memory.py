@@ -94,7 +94,7 @@ class Memory:
         try:
             if self._skim is not None and not extract:
                 skimming, skimmed = self._skim
-                answering = replace(skimmed.request.run, **answer_settings(options))
+                answering = replace(skimmed.request.run, **answer_settings(options), seed=seed)
                 asked = replace(skimmed.request, run=answering, strict=strict)
                 events = skimming.answer(
                     replace(skimmed, request=asked), question, number, earlier=earlier

@@ -297,10 +297,10 @@ def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:
     layers, heads = file.of_model("block_count"), file.of_model("attention.head_count")
     most = max(heads) if isinstance(heads, list) else heads
     keeping = file.of_model("attention.head_count_kv", heads)
-    each = keeping if isinstance(keeping, list) else [keeping] * layers
+    total = sum(keeping) if isinstance(keeping, list) else keeping * layers
     width = file.of_model("attention.key_length") or file.of_model("embedding_length") // most
     numbers = width + (file.of_model("attention.value_length") or width)
-    return int(sum(each) * (numbers * number_bytes + ORIGIN_BYTES))
+    return int(total * (numbers * number_bytes + ORIGIN_BYTES))
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:

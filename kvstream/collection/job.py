@@ -64,7 +64,9 @@ class Job:
     def target(self, document: Document, sha256: str) -> Path:
         """Where the result of a document with this content is written."""
         assert self.into is not None
-        key = hashlib.sha256(f"{document.name}\n{sha256}\n{self.settings}".encode()).hexdigest()
+        decides = f"{document.name}\n{sha256}\n{self.settings}"
+        # The name of a file may be no text.
+        key = hashlib.sha256(decides.encode("utf-8", "surrogateescape")).hexdigest()
         suffix = ".kvs" if self.makes_memories else ".json"
         return self.into / f"{_stem(document.name)}-{key[:KEY]}{suffix}"
 

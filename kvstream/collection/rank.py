@@ -7,6 +7,7 @@ a question is about makes it likelier than no memory does.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -50,8 +51,12 @@ class Ranked:
 
 
 def memory_files(folder: Path) -> list[Path]:
-    """The memory files of a folder, by name. Raises SourceError where there are none."""
-    found = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+    """The memory files of a folder, by name. Raises SourceError where there are none to read."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if Path(name).suffix == SUFFIX)
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be read: {error.strerror or error}.") from error
+    found = [path for name in names if os.path.isfile(path := folder / name)]
     if not found:
         raise SourceError(
             f"{folder} has no memory files (*{SUFFIX}); make them with "

@@ -133,7 +133,7 @@ def _ignores_above(folder: Path) -> list[_Ignore]:
     """The files of the folders above, nearest first, up to the top of the repository."""
     top = folder.resolve()
     found: list[_Ignore] = []
-    while not (top / ".git").exists():
+    while not os.path.exists(top / ".git"):
         if top.parent == top:
             return []  # not in a repository: files outside of what was named do not count
         top = top.parent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -23,6 +22,7 @@ from kvstream.version import __version__
 
 COMMENT_SECONDS = 5.0
 """A stream in which nothing comes for so long has a comment, so that nobody takes it for dead."""
+NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
 def make_app(service: Service) -> FastAPI:
@@ -194,7 +194,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
-        return _reply(ApiError(400, "The body is not valid JSON.", code="invalid_json"))
+        return _reply(NO_JSON)
     # Names of union members come behind the parameter; clients know none.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))
@@ -207,9 +207,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: unknown paths, other methods."""
+    """What the framework refuses by itself: unknown paths, other methods, what it cannot parse."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        return _reply(NO_JSON)
     reply = _reply(ApiError(error.status_code, f"{error.detail}.", code="http_error"))
-    with suppress(AttributeError):
-        reply.headers.update(error.headers or {})
+    reply.headers.update(error.headers or {})
     return reply

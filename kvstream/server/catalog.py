@@ -57,16 +57,28 @@ class Catalog:
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             # A link may lead out of the folder; what it leads to is not for clients.
             inside = path.is_file() and path.resolve().parent == self.folder
-            if inside and path.stem != self._model.name and not path.name.startswith("."):
+            if inside and not path.name.startswith(".") and self._unnamable(path) is None:
                 found[path.stem] = path
         return found
+
+    def _unnamable(self, path: Path) -> str | None:
+        """Why no client can name a file, if that is so."""
+        if path.stem == self._model.name:
+            return f"{path.name} is not offered: the loaded model has this name. Rename the file."
+        try:
+            path.name.encode()
+        except UnicodeEncodeError:
+            name = path.name.encode("utf-8", "replace").decode()
+            return f"{name} is not offered: its name is not UTF-8. Rename the file."
+        return None
 
     def offered(self) -> tuple[dict[str, Path], list[str]]:
         """Those files that the model can be asked with, and why the others are left out.
 
         Only headers are read; a file that is damaged further on fails when it is asked.
         """
-        found, problems = {}, []
+        every = () if self.folder is None else sorted(self.folder.glob(f"*{SUFFIX}"))
+        found, problems = {}, [why for path in every if (why := self._unnamable(path)) is not None]
         for name, path in self.files().items():
             try:
                 models = models_in(path)

@@ -55,6 +55,13 @@ def shut_down(saved: bool) -> ApiError:
     )
 
 
+def broken() -> ApiError:
+    """For a request whose step failed in the server itself."""
+    return ApiError(
+        500, "The server failed; its log says more.", kind="server_error", code="internal_error"
+    )
+
+
 def timed_out(seconds: float, saved: bool) -> ApiError:
     """For a request that took too long."""
     more = " Its reading is saved: the same request resumes there." if saved else ""

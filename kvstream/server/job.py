@@ -134,9 +134,15 @@ class Answering:
 
     def events(self, job: Job) -> Generator[Event, None, Reply]:
         """All of a job. Raises ApiError, KvstreamError."""
+
+        def count(text: str) -> int:
+            if job.over:  # a conversation may have thousands of messages
+                raise job.error()
+            return self.model.count(text)
+
         talk = conversation(
             job.request,
-            self.model.count,
+            count,
             of_memory=job.entry is not None,
             longest_system=self._longest_system,
         )
@@ -235,7 +241,7 @@ class Answering:
 
     @property
     def _answers(self) -> dict[str, Any]:
-        names = (*ANSWER_OPTIONS, "strict")
+        names = (*ANSWER_OPTIONS, "strict", "seed")
         return {name: self.options[name] for name in names if name in self.options}
 
     def _go_on(self, job: Job, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MOST = 200
@@ -76,17 +77,26 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
     """The last sentences that fit; a part of the last one where it alone is too long."""
     tail = message[-_REACH:]
     starts = [match.end() for match in _SENTENCE.finditer(tail)]
-    # The first start that fits leaves the longest question.
-    chosen = next((tail[at:] for at in starts if fits(tail[at:])), "")
+    chosen = _longest(tail, starts, fits)
     if not chosen:
-        words = [match.end() for match in re.finditer(r"\s+", tail)]
         after = starts[-1] if starts else 0
-        chosen = next((tail[at:] for at in words if at >= after and fits(tail[at:])), "")
+        words = [match.end() for match in re.finditer(r"\s+", tail) if match.end() >= after]
+        chosen = _longest(tail, words, fits)
     size = MOST
     while not chosen:  # one word without end
         chosen = tail[-size:] if fits(tail[-size:]) else ""
         size //= 2
     return Split(message[: len(message) - len(chosen)].strip(), chosen, "last sentences")
+
+
+def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:
+    """The tail from the first start that fits, found by halves, since counting tokens is slow.
+
+    Empty where none fits.
+    """
+    at = bisect_left(starts, True, key=lambda start: fits(tail[start:]))
+    # A later start may have a token more than the one before it.
+    return next((tail[start:] for start in starts[at:] if fits(tail[start:])), "")
 
 
 def _asks(paragraph: str) -> bool:

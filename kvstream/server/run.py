@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
 """After `grace` a chunk that is being read may take so long."""
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""What ends the server; Windows has no SIGHUP."""
 
 
 class Server(uvicorn.Server):
-    """Ends on Ctrl-C or SIGTERM: running requests have some seconds to finish. On the second one
-    it ends at once.
+    """Ends on Ctrl-C, SIGTERM or SIGHUP: running requests have some seconds to finish. On the
+    second one it ends at once.
     """
 
     def __init__(self, service: Service, found: socket.socket) -> None:
@@ -54,19 +58,22 @@ class Server(uvicorn.Server):
         host, port = self.socket.getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-    def serve_all(self) -> None:
-        """Serve until a signal, or `end`, then close the service."""
-        self.service.start()
-        try:
-            self.run(sockets=[self.socket])
-        finally:
-            self.service.close()
-            self.socket.close()
+    def serve_all(self, ready: Callable[[Server], None] = lambda server: None) -> None:
+        """Serve until a signal, or `end`, then close the service; `ready` is called first."""
+        with self.capture_signals():  # uvicorn's own come later
+            try:
+                ready(self)
+                self.service.start()
+                self.run(sockets=[self.socket])
+            finally:
+                self.service.close()
+                self.socket.close()
 
     def end(self) -> None:
         """Take no more requests; those at work may finish for a while."""
         self.service.worker.drain()
-        timer = threading.Timer(self.service.settings.grace, self.service.worker.stop)
+        wait = min(self.service.settings.grace, threading.TIMEOUT_MAX)
+        timer = threading.Timer(wait, self.service.worker.stop)
         timer.daemon = True
         timer.start()
         self.should_exit = True
@@ -92,8 +99,9 @@ class Server(uvicorn.Server):
         """Uvicorn's own raises them again at the end, though ending is what was asked for."""
         before = {}
         with suppress(ValueError):  # not in the main thread: who runs us handles signals
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before[number] = signal.signal(number, self.handle_exit)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    before[number] = signal.signal(number, self.handle_exit)
         try:
             yield
         finally:
@@ -123,6 +131,9 @@ def listen(settings: ServerSettings) -> socket.socket:
         except BaseException:
             found.close()
             raise
+    except (socket.gaierror, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        raise KvstreamError(f"Cannot listen on {settings.host!r}: {why}. Check --host.") from error
     except OSError as error:
         raise KvstreamError(
             f"Cannot listen on {settings.host} port {settings.port}: {error.strerror or error}. "
@@ -139,5 +150,4 @@ def serve(
 ) -> None:
     """Serve a model on a socket until a signal; `ready` is called once clients can connect."""
     server = Server(Service(model, settings), found)
-    ready(server)
-    server.serve_all()
+    server.serve_all(ready)

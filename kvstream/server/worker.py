@@ -16,7 +16,7 @@ from kvstream.errors import KvstreamError
 from kvstream.events import Event
 from kvstream.server.bound import Bound
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, shut_down, told
+from kvstream.server.errors import ApiError, broken, shut_down, told
 from kvstream.server.fair import FairQueue
 from kvstream.server.job import Answering, Job, Outcome, Reply, Sent, sendable
 
@@ -127,6 +127,7 @@ class Worker:
             self._step(job)
         except BaseException:
             self.cancel(job, "failed")  # if it is still at work, its next step ends it
+            self._send(job, broken())
             raise
 
     def _admit(self) -> None:
@@ -151,10 +152,22 @@ class Worker:
                 if self._waiting.peek() is not job:  # the client left meanwhile
                     continue
                 self._waiting.pop()
-                job.ready = self.bound.take(size, job.entry)
-                job.spent = min((other.spent for other in self._active), default=0.0)
-                job.begun = True
-                self._active[job] = (self.answering.events(job), size)
+                try:
+                    self._begin(job, size)
+                except BaseException:
+                    self.counts["failed"] += 1
+                    self._send(job, broken())
+                    raise
+
+    def _begin(self, job: Job, size: int) -> None:
+        job.ready = self.bound.take(size, job.entry)
+        try:
+            job.spent = min((other.spent for other in self._active), default=0.0)
+            self._active[job] = (self.answering.events(job), size)
+        except BaseException:
+            self.bound.give_back(size)
+            raise
+        job.begun = True
 
     def _size(self, job: Job) -> int:
         """Bytes of the KV cache that a job needs. Raises ApiError, KvstreamError."""
@@ -183,8 +196,9 @@ class Worker:
             if job.canceled:
                 self._leave(job, job.count)
             else:
+                why = self._told(error)
                 self._leave(job, None)
-                self._fail(job, self._told(error))
+                self._fail(job, why)
         else:
             self._send(job, sendable(event))
         finally:
@@ -208,6 +222,7 @@ class Worker:
         self._send(job, error)
 
     def _send(self, job: Job, what: Sent) -> None:
+        """Hand it to the client, whatever becomes of it there: no other job may wait for that."""
         with suppress(RuntimeError):  # the server's loop has ended
             job.sink(what)
 

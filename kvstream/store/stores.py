@@ -40,7 +40,7 @@ def cache_folder() -> Path:
     """kvstream's own, whether it is there or not; ``KVSTREAM_CACHE`` names another one."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
-        return Path(named).expanduser().absolute()
+        return Path(os.path.expanduser(named)).absolute()
     from platformdirs import user_cache_path
 
     return user_cache_path("kvstream", appauthor=False)
@@ -170,18 +170,23 @@ def _tagged(name: str, every: list[Stored]) -> list[Stored]:
 
 def _named(variable: str, *parts: str) -> list[Path]:
     value = os.environ.get(variable)
-    return [Path(value, *parts).expanduser()] if value else []
+    return [Path(os.path.expanduser(value), *parts)] if value else []
+
+
+def _home() -> Path:
+    """The user's folder; ``~`` as it stands where there is none, as in some containers."""
+    return Path(os.path.expanduser("~"))
 
 
 def _ollama_folders() -> list[Path]:
     return _named("OLLAMA_MODELS") or [
-        Path.home() / ".ollama" / "models",
+        _home() / ".ollama" / "models",
         Path("/usr/share/ollama/.ollama/models"),  # of the service on Linux
     ]
 
 
 def _lmstudio_folders() -> list[Path]:
-    home = Path.home()
+    home = _home()
     return [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
 
 
@@ -189,14 +194,14 @@ def _llamacpp_folders() -> list[Path]:
     if found := _named("LLAMA_CACHE"):
         return found
     if sys.platform == "darwin":
-        return [Path.home() / "Library" / "Caches" / "llama.cpp"]
+        return [_home() / "Library" / "Caches" / "llama.cpp"]
     if sys.platform == "win32":
         return _named("LOCALAPPDATA", "llama.cpp")
-    return _named("XDG_CACHE_HOME", "llama.cpp") or [Path.home() / ".cache" / "llama.cpp"]
+    return _named("XDG_CACHE_HOME", "llama.cpp") or [_home() / ".cache" / "llama.cpp"]
 
 
 def _hub_folders() -> list[Path]:
-    default = [Path.home() / ".cache" / "huggingface" / "hub"]
+    default = [_home() / ".cache" / "huggingface" / "hub"]
     return (
         _named("HF_HUB_CACHE")
         or _named("HF_HOME", "hub")

@@ -100,7 +100,7 @@ def test_chat_answers_a_line_at_a_time(cli, memory) -> None:
     before = Path(memory).read_bytes()
     lines = f"{QUESTION}\n\nWho is ill?\n{'Why? ' * 400}\n{QUESTION}".encode()
     ran = cli("chat", "--memory", memory, "--json", "-n", "6", stdin=lines)
-    assert ran.code == 0, ran.stderr
+    assert ran.code == 5, ran.stderr  # of the question that does not fit
     answers = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [a["question"] for a in answers] == [QUESTION, "Who is ill?", QUESTION]
     assert all(a["peak"]["kv_tokens"] <= 300 and a["command"] == "chat" for a in answers)
@@ -483,3 +483,55 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) 
     ran = forked("ask", "--memory", both, "And why?", "--json", "-n", "4")
     assert "narrowed" not in json.loads(ran.stdout)
     assert "answered from" not in ran.stderr
+
+
+def test_a_name_that_is_no_text_is_kept_as_well_as_it_can_be(cli, story, tmp_path) -> None:
+    """In the memory file and in a checkpoint, which is taken up by it."""
+    odd = tmp_path / "caf\udce9.txt"
+    try:
+        odd.write_bytes(story.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    kept = str(tmp_path / "odd.kvs")
+    ran = cli("remember", str(odd), "-o", kept, "-q", *FEW)
+    assert ran.code == 0, ran.stderr
+    ran = cli("ask", "--memory", kept, QUESTION, "--json", *FEW[-2:])
+    assert ran.code == 0, ran.stderr
+    [source] = json.loads(ran.stdout)["memory"]["sources"]
+    assert source["name"].endswith("/caf?.txt")
+    out = tmp_path / "each"
+    ran = cli("remember", str(tmp_path), "--each", "-o", str(out), "-q", *FEW, "-m", "pocket")
+    assert ran.code == 0, ran.stderr
+    assert len(list(out.glob("*.kvs"))) == 1
+
+
+@pytest.mark.parametrize("command", ["ask", "chat"])
+def test_a_seed_of_a_memory_file_is_that_of_the_answer(cli, memory, command) -> None:
+    def answer(seed: int) -> str:
+        drawn = ("--memory", memory, "--temp", "2", "--seed", str(seed), "-n", "12", "-q")
+        asked = "Tell me a long story about the mill"
+        if command == "ask":
+            ran = cli("ask", *drawn, asked)
+        else:
+            ran = cli("chat", *drawn, stdin=asked.encode())
+        assert ran.code == 0, ran.stderr
+        return ran.stdout
+
+    assert answer(7) == answer(7)
+    assert len({answer(seed) for seed in range(4)}) > 1
+
+
+def test_a_chat_with_a_question_that_does_not_fit_says_so_at_the_end(cli, memory) -> None:
+    ran = cli("chat", "--memory", memory, "-q", stdin=b"why " * 3000)
+    assert ran.code == 5
+    assert "The question takes" in ran.stderr
+
+
+def test_a_folder_that_cannot_be_opened_is_an_error(cli, tmp_path, monkeypatch) -> None:
+    def refuse(folder: object) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("kvstream.collection.rank.os.listdir", refuse)
+    ran = cli("ask", "--memory", str(tmp_path), QUESTION)
+    assert ran.code == 3
+    assert f"{tmp_path} cannot be read: Permission denied." in ran.stderr

@@ -113,6 +113,12 @@ def test_what_goes_with_one_text_is_refused(
     assert said in done.stderr
 
 
+def test_the_memory_of_workers_needs_workers(letters: Path, cli: Callable[..., Any]) -> None:
+    done = cli("ask", str(letters), WHO, "--each", "--worker-memory", "1GB")
+    assert done.code == 2
+    assert "--worker-memory has no effect without --workers or --ray" in done.stderr
+
+
 def test_options_of_many_documents_need_each(letters: Path, cli: Callable[..., Any]) -> None:
     for option in (("--workers", "2"), ("--ray", "auto"), ("--worker-memory", "1GB")):
         done = cli("ask", str(letters), WHO, *option)

@@ -16,7 +16,7 @@ from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.files import inspect
 from kvstream.api.model import Model
 from kvstream.collection import results
-from kvstream.collection.documents import documents_in
+from kvstream.collection.documents import Document, documents_in
 from kvstream.collection.job import Job, Part
 from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
 from kvstream.events import DocumentDone, DocumentFailed, DocumentStarted
@@ -218,6 +218,13 @@ def test_names_of_results_are_names_everywhere(tmp_path: Path) -> None:
     name = job.target(document, "0" * 64).name
     assert len(name.encode()) < 100
     assert name == name.translate({ord(c): "-" for c in "?*[]/:\\"})
+
+
+def test_a_name_that_is_no_text_has_a_result_too(tmp_path: Path) -> None:
+    job = Job(ModelSettings(), (Part("infinipot", Request((WHO,))),), tmp_path)
+    names = [job.target(Document(f"caf{c}.txt", 1), "0" * 64).name for c in ("\udce9", "\udce8")]
+    assert len(set(names)) == 2
+    "".join(names).encode()
 
 
 def test_every_option_of_a_result_is_in_its_name() -> None:

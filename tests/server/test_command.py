@@ -49,14 +49,15 @@ def asked(text: str) -> dict[str, object]:
     return {"model": "pocket", "stream": True, "messages": [message], "max_tokens": 8}
 
 
-def test_a_signal_ends_it_in_good_order(tmp_path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_good_order(tmp_path, number) -> None:
     """What is at work is finished; the exit code is 0; no temporary folder is left."""
     body = asked("Ada hid the letter. " * 100)
     with program(TMPDIR=str(tmp_path)) as (process, url):
         assert len(list(tmp_path.glob("kvstream-serve-*"))) == 1
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as reply:
             assert reply.status_code == 200
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             assert "[DONE]" in reply.read().decode()
         out, _ = process.communicate(timeout=30)
         assert (process.returncode, out) == (0, "")
@@ -97,6 +98,14 @@ def test_what_cannot_be_served_is_told_at_once(cli, arguments, code, message) ->
     ran = cli("serve", "--port", "0", *arguments)
     assert (ran.code, ran.stdout) == (code, "")
     assert message in ran.stderr
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "x" * 70])
+def test_a_host_that_does_not_exist_is_no_matter_of_the_port(cli, monkeypatch, host) -> None:
+    monkeypatch.setenv("KVSTREAM_KEY", "a" * 48)
+    ran = cli("serve", "--port", "0", "--host", host)
+    assert ran.code == 1
+    assert "Check --host" in ran.stderr
 
 
 def test_a_port_that_is_taken_is_an_error(cli) -> None:

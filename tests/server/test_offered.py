@@ -145,6 +145,21 @@ def test_the_name_of_a_model_in_a_file_is_shown_in_one_short_line(model, tmp_pat
     assert len(problem) < 600
 
 
+def test_files_that_no_client_can_name_hide_no_other_one(model, folder, tmp_path) -> None:
+    data = (folder / "alone.kvs").read_bytes()
+    for name in ("good.kvs", "pocket.kvs", "caf\udce9.kvs"):
+        try:
+            (tmp_path / name).write_bytes(data)
+        except OSError:
+            pytest.skip("this file system takes no such names")
+    catalog = Catalog(model, tmp_path)
+    assert [row["id"] for row in catalog.listing()] == ["pocket", "good"]
+    assert catalog.offered()[1] == [
+        "caf?.kvs is not offered: its name is not UTF-8. Rename the file.",
+        "pocket.kvs is not offered: the loaded model has this name. Rename the file.",
+    ]
+
+
 @pytest.mark.parametrize("name", ["book", "alone"])
 def test_a_file_of_another_model_is_not_found(start_of, reader, folder, name) -> None:
     made = {"book": "pocket for reader", "alone": "pocket"}[name]

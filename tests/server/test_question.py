@@ -75,3 +75,20 @@ def test_nothing_of_a_message_is_lost(message: str, alone: bool) -> None:
     whole = "".join(message.split())
     text, question = ("".join(part.split()) for part in (found.text, found.question))
     assert whole in (text + question, question + text) or text == question == whole
+
+
+@pytest.mark.parametrize(
+    "text", ["a. b! c? " * 900, "x " * 4100, "".join(f"{n} " for n in range(3000))]
+)
+def test_the_last_sentences_are_found_by_few_counts(text) -> None:
+    """A server tokenizes for each count, and nobody else has a turn meanwhile."""
+    counted = []
+
+    def count(part: str) -> int:
+        counted.append(part)
+        return len(part.split())
+
+    found = split(text, count, alone=True)
+    assert found.place == "last sentences"
+    assert words(found.question) == MOST
+    assert len(counted) < 40

@@ -48,6 +48,16 @@ def error(response: Any, status: int) -> dict[str, Any]:
     return found["error"]
 
 
+@pytest.mark.parametrize("body", [b"\xff", b"[" * 100_000, b"9" * 5000, b"{"])
+def test_a_body_that_is_no_json_is_told_as_such(server, body) -> None:
+    kind = {"Content-Type": "application/json"}
+    reply = server.http.post("/v1/chat/completions", content=body, headers=kind)
+    if body == b"9" * 5000:  # pydantic may take it for a number
+        assert error(reply, 400)["code"] in ("invalid_json", "invalid_value")
+    else:
+        assert error(reply, 400)["code"] == "invalid_json"
+
+
 def test_models_are_the_loaded_one_and_every_memory(server) -> None:
     rows = server.http.get("/v1/models").json()
     assert [row["id"] for row in rows["data"]] == ["pocket", "book", "other"]

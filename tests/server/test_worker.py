@@ -87,6 +87,11 @@ def answered() -> Events:
     return "a reply"
 
 
+def failing() -> Events:
+    yield Notice("at work")
+    raise ValueError("an answer fails")
+
+
 def endless() -> Events:
     while True:
         yield Notice("at work")
@@ -122,8 +127,36 @@ def test_a_job_whose_events_cannot_be_sent_ends_and_the_next_one_begins(place, c
         asked = place.ask(events, fails=ValueError)
         assert closed.wait(10)
         assert place.answers()
-    assert (len(asked.got), place.counts) == (1, (1, 1, 0))
+    # The second one is the error that it gets for the first one.
+    assert (len(asked.got), place.counts) == (2, (1, 1, 0))
     assert "the client's queue is broken" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("where", "events"),
+    [("_told", failing), ("_leave", answered), ("_begin", answered), ("_admit_size", answered)],
+    ids=["the error", "the end", "the beginning", "the size"],
+)
+def test_a_job_whose_step_fails_in_the_worker_is_told(place, monkeypatch, where, events) -> None:
+    """Else its client would wait for ever."""
+    worker = place.worker
+    name = {"_admit_size": "_size"}.get(where, where)
+    own, failed = getattr(worker, name), []
+
+    def once(*given: Any) -> Any:
+        if not failed:
+            failed.append(where)
+            raise MemoryError("no memory for that")
+        return own(*given)
+
+    monkeypatch.setattr(worker, name, once)
+    asked = place.ask(events)
+    assert asked.came.wait(10)
+    assert place.answers()
+    *before, error = asked.got
+    assert (len(before), error.status) == (1 if events is failing else 0, error.status)
+    assert error.status in (500, 503)
+    assert place.counts == (1, 1, 0)
 
 
 def test_a_job_that_was_told_that_time_is_over_counts_as_failed(place) -> None:

@@ -322,3 +322,35 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.M
         folder(ModelSettings(name="smollm2"))
     gguf_files.tiny("llama").save_pretrained(tmp_path / "smollm2")
     assert folder(ModelSettings(name="smollm2")) == "smollm2"
+
+
+def test_a_home_that_does_not_exist_is_no_crash(cli, monkeypatch) -> None:
+    for name in ("KVSTREAM_CACHE", "OLLAMA_MODELS", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, "~nobody-of-this-name/models")
+    ran = cli("models")
+    assert ran.code == 0, ran.stderr
+    assert "pocket" in ran.stdout
+
+
+def test_a_signal_during_a_fetch_leaves_nothing_behind(cli, monkeypatch) -> None:
+    """SIGTERM raises, so that the temporary folder goes and pip ends."""
+    import os
+    import signal
+
+    def fetch(*given: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the signal was not raised")
+
+    monkeypatch.setattr("kvstream.store.fetching.get", fetch)
+    with pytest.raises(SystemExit, match="143"):
+        cli("models", "get", "smollm2")
+
+
+def test_a_damaged_number_of_layers_takes_no_memory() -> None:
+    from types import SimpleNamespace
+
+    from kvstream.api.models import _gguf_entry
+
+    keys = {"block_count": 2**60, "attention.head_count": 8, "embedding_length": 512}
+    file = SimpleNamespace(of_model=lambda name, default=None: keys.get(name, default))
+    assert _gguf_entry(file, 2) > 2**60  # type: ignore[arg-type]

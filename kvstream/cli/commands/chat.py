@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -86,7 +87,7 @@ def command(
             "Standard input is for the questions: name a file to read, or --memory FILE.", ctx
         )
     if memory is not None:
-        if memory.is_dir():
+        if os.path.isdir(memory):
             raise click.UsageError("A chat uses one memory file, not a folder; name one.", ctx)
         refuse_reading(ctx)
     else:
@@ -136,6 +137,8 @@ def command(
                         code = code if event.result.withheld is None else WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
+                if not sys.stdin.isatty():  # nobody is there who saw it
+                    code = error.exit_code
             except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
                 writer.close()
                 answers.close()

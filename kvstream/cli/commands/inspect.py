@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
     from kvstream.api.memories import memory_files
 
     for path in paths:
-        yield from memory_files(path) if path.is_dir() else (path,)
+        yield from memory_files(path) if os.path.isdir(path) else (path,)
 
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvstream.cli.groups import Group
+from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, meant
 from kvstream.reporters.format import for_terminal, json_line, size
@@ -132,7 +133,8 @@ def get(name: str | None) -> None:
     offer = OFFERS[name]
     if not offer.is_here():
         say(f"Fetching {name}: {_told(offer)} ...")
-    path = fetching.get(name, lambda text: click.echo(text, err=True))
+    with Interrupts(say):  # SIGTERM and SIGHUP raise, so that nothing is left behind
+        path = fetching.get(name, say)
     say(f"{name} is in {path}; use it with -m {name}.")
 
 

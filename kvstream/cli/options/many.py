@@ -43,6 +43,11 @@ def each_options(command: Command) -> Command:
                     raise click.UsageError(
                         f"--{name.replace('_', '-')} has no effect without --each{beside}.", context
                     )
+        spread = found["workers"] is not None or found["ray"] is not None
+        if typed(context, "worker_memory") and not spread:
+            raise click.UsageError(
+                "--worker-memory has no effect without --workers or --ray.", context
+            )
         return command(each=Each(**found) if each else None, **values)
 
     update_wrapper(wrapper, command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class ReadingOptions:
     @property
     def answers(self) -> dict[str, Any]:
         """Options of `Memory.ask`."""
-        return {name: self.asked[name] for name in ANSWERS if name in self.asked}
+        return {name: self.asked[name] for name in (*ANSWERS, "seed") if name in self.asked}
 
     def of_method(self, name: str | None = None) -> dict[str, Any]:
         """The options of a reading by a method, the first one if none is named."""
@@ -139,7 +140,7 @@ def reading_options(command: Command) -> Command:
         context = click.get_current_context()
         refuse_without_effect(context, shared)
         output = shared["output"]
-        if output is not None and output.is_dir() and values.get("each") is None:
+        if output is not None and os.path.isdir(output) and values.get("each") is None:
             raise click.BadParameter(
                 f"File {str(output)!r} is a directory.", context, param_hint="'-o' / '--output'"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -47,7 +48,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         raise UsageError("--dry-run has no effect with --memory, which reads no text.")
     refuse_reading(ctx)
     early.check(options)
-    if path.is_dir():
+    if os.path.isdir(path):
         return ask_folder(ctx, path, questions, options)
     code = 0
     check_files(options, memory=path)
