@@ -160,7 +160,7 @@ def question_tail(
         if len(tail) + longest <= room:
             return tail
     tail = prompt.tail(question, brief=brief)
-    if len(tail) >= room:
+    if len(tail) > room:
         raise BudgetError(
             f"The question takes {len(tail)} entries, and memory leaves {room} of "
             f"{sizes.budget}; ask a shorter one, or read with a larger --budget."

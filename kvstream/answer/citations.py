@@ -59,12 +59,12 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
     said = list(answer[: room + 1])
     if not said or room < 0:
         return None
-    for store in reader.cache.stores:
-        store.window_attention = store.accumulated_attention = None
     wanted = AttentionRequest(
         (len(said),), accumulated_attention=True, queries=len(question), reduce="max"
     )
-    with reader.cache.passing() as ends:
+    with reader.cache.answering(), reader.cache.passing() as ends:
+        for store in reader.cache.stores:
+            store.window_attention = store.accumulated_attention = None
         hidden = reader.model.forward([*question, *said[:-1]], reader.cache, wanted)
         targets = torch.tensor(said, device=hidden.device)
         losses = reader.model.loss(hidden[len(question) - 1 :], targets)

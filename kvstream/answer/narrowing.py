@@ -64,7 +64,9 @@ def _scores(memory: Memory, question: str) -> np.ndarray:
     if len(names) < 2 or trace.passages is None or not asked:
         return np.zeros(len(names))
     words = [Counter(plain_words(name)) for name in names]
-    for passage in trace.passages.held()[0]:
+    # Those that a memory file has, too: passages whose tokens have all left may still be there.
+    starts = trace.origins.starts(memory.reader.retained().numpy())
+    for passage in trace.passages.score(starts, np.ones(len(starts))):
         words[passage.source].update(plain_words(passage.text))
     often = np.array([[float(each[word]) for word in asked] for each in words])
     return bm25_of_documents(often, np.array([float(each.total()) for each in words]))

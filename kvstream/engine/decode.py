@@ -52,7 +52,7 @@ class Decoder:
             for store in evictor.layers:
                 store.set_state_aside()
         try:
-            with self.cache.passing() as ends:
+            with self.cache.answering(), self.cache.passing() as ends:
                 hidden = self._forward(question)
                 for count in range(max_tokens):
                     token = choose(self.model.logits(hidden[-1:])[0])

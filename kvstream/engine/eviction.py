@@ -46,7 +46,7 @@ class Evictor:
         self.sinks: int | None = None
         """Sinks that are protected, settled when entries leave for the first time."""
         self.ratios: list[float] | None = None
-        """Share of older candidates that each layer kept the last time."""
+        """Share of each layer's memory that was there one step before (IMDC, eq. 2)."""
 
     @property
     def first_candidate(self) -> int:
@@ -94,12 +94,13 @@ class Evictor:
         for group, part, step in self.views(parts, new, loss):
             keep, candidates = targets[group[0]] - protected, part.stop - first
             if keep >= candidates:
-                ratios.append(torch.ones(len(group), device=group[0].origin.device))
+                share = (protected + candidates - new) / max(1, protected + candidates)
+                ratios.append(torch.full((len(group),), share, device=group[0].origin.device))
                 continue
             chosen = self.select(step, keep)
             self._write_back(group, step, None)
-            old = (chosen < candidates - new).float().mean((1, 2))
-            ratios.append(old.nan_to_num(nan=1.0))  # nothing but sinks: all retained
+            old = (chosen < candidates - new).float().sum(2).mean(1)
+            ratios.append((protected + old) / max(1, protected + keep))
             for store, indices in zip(group, chosen, strict=True):
                 self._fold(store, part, indices)
                 store.keep(first, indices.to(store.origin.device))

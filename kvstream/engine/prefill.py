@@ -214,4 +214,5 @@ def schedule_for(
         start=start,
         chunk_size=run.chunk_size,
         length=length,
+        least=max(1, -(-4 * method.sinks // 3)),  # sinks are at most three quarters of memory
     )

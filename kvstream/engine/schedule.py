@@ -66,6 +66,7 @@ class Schedule:
         start: int | None = None,
         chunk_size: int | None = None,
         length: int | None = None,
+        least: int = 1,
     ) -> None:
         self.name, self.layers, self.free, self.final = name, layers, free, final
         self.length = length
@@ -77,7 +78,7 @@ class Schedule:
         """Entries that each layer which the method compresses holds now, without the prompt."""
 
         self._lower, self._upper = CURVES[name]
-        self._keep, self._start = keep, start
+        self._keep, self._start, self._least = keep, start, least
         decremental = chunk == "decremental"
         # The paper's average chunk; without a length there is nothing to take the average over.
         self._average = chunk_size if decremental and length is not None else None
@@ -142,8 +143,9 @@ class Schedule:
             self.length, self._left, self._position = self.seen, 0, 1.0
         else:
             self._advance()
-        if last and self.seen <= self._room and min(present) == self.seen:
-            self.held = tuple(present)  # all of it is there, and may stay
+        goes_on = self.length is not None and self.seen < self.length <= self._room
+        if min(present) == self.seen and (goes_on or (last and self.seen <= self._room)):
+            self.held = tuple(present)  # all of it is there, and may stay, as may what comes
         elif self.name == "adaptive":
             self.held = self._adapt(self._target(linear), ratios, present, last)
         else:
@@ -274,7 +276,7 @@ class Schedule:
         return mean, m_0 + (m_max - m_0) * self._upper((n - 2) / (n - 1))
 
     def _first_memory(self, m_max: int, n: int) -> int:
-        return min(m_max, max(1, m_max // n) if self._start is None else self._start)
+        return min(m_max, max(self._least, m_max // n) if self._start is None else self._start)
 
     def _settle_average(self, c: int, n: int) -> None:
         """m_max and smallest chunk under eqs. 5-6, or the reason why there are none."""

@@ -34,7 +34,7 @@ class BumbleBee(Method):
     (memory and chunk, eqs. 2-4) that maximizes ``mixture * f(A) + (1 - mixture) * c(A)``, with
     ``f(A) = sum_v max_{a in A} ReLU(cos(k_v, k_a)) / n`` on unrotated keys [K, n, D] and
     ``c(A) = phi(sum_{a in A} s_a) / phi(sum_v s_v)`` on the accumulated attention s [K, n].
-    The newest entries always stay, and count as members of A.
+    The newest entries always stay, and count as members of A (not with ``streaming``).
 
     Algorithms: ``lazy`` is algorithm 1 exactly, ``stochastic`` the paper's choice for long
     prompts, ``streaming`` algorithm 2 token by token; ``fast`` solves one problem for all heads

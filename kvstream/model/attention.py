@@ -246,7 +246,7 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
         # Keys first: they are strided, and the product would copy them the other way round. Rounded
         # up, as memory that grows would have a product compiled with every step (`_flash_cpu`).
         keys = F.pad(k[:, start:stop], (0, 0, 0, start + KEYS - stop))
-        scores = (keys @ asked)[:, : stop - start].float().mul_(scale)
+        scores = _scaled(keys, asked, scale)[:, : stop - start]
         scores = scores.unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
         if stop > end - count:
             key = torch.arange(start, stop, device=q.device) - (end - count)
@@ -413,7 +413,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     """Masked scores [H, rows, N] in float32; the last query sees the last key."""
     block = grouped(q[:, rows], k.shape[0])
-    scores = ungrouped((block @ k.transpose(-1, -2)).float(), q.shape[0]).mul_(shape.scale)
+    scores = ungrouped(_scaled(block, k.transpose(-1, -2), shape.scale), q.shape[0])
     if shape.softcap is not None:
         scores = scores.div_(shape.softcap).tanh_().mul_(shape.softcap)
     total, new = k.shape[1], q.shape[1]
@@ -423,6 +423,13 @@ def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
     if shape.window is not None:
         hidden |= key <= query - shape.window
     return scores.masked_fill_(hidden, -torch.inf)
+
+
+def _scaled(a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """``scale a b`` in float32; in float16 the product would overflow before it is scaled."""
+    if a.dtype == torch.float16:
+        a, b = a.float(), b.float()
+    return (a @ b).float().mul_(scale)
 
 
 def _log_sum_exp(scores: Tensor, shape: Shape) -> Tensor:

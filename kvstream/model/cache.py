@@ -116,6 +116,8 @@ class LayerStore(CacheLayerMixin):
         self.accumulated_attention: Tensor | None = None
         self.waiting: tuple[Tensor | None, Tensor | None] = None, None
         """What was measured of the entries before some were parked, in their order of then."""
+        self.before_answer: tuple[Tensor | None, Tensor | None] = None, None
+        """What was measured of the entries before an answer, which measures for itself."""
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -308,7 +310,7 @@ class LayerStore(CacheLayerMixin):
         self.origin = self.origin.new_empty(0)
         self.state, self.head_state, self.aside, self.head_aside = {}, {}, {}, {}
         self.window_attention = self.accumulated_attention = None
-        self.waiting = None, None
+        self.waiting = self.before_answer = None, None
         self.used = self.unrotated = self.parked = 0
 
     def tensor_bytes(self) -> int:
@@ -506,11 +508,9 @@ class BoundedCache(Cache):
 
     def _held_scratch(self) -> int:
         """Bytes of rotated keys, of what was measured, of copies."""
-        held = [
-            t
-            for s in self.stores
-            for t in (s.window_attention, s.accumulated_attention, *s.waiting)
-        ]
+        held: list[Tensor | None] = []
+        for s in self.stores:
+            held += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
         held += [t for s in self.stores for t in (*s.aside.values(), *s.head_aside.values())]
         held += self._scratch.values()
         return sum(t.nbytes for t in held if t is not None)
@@ -539,6 +539,24 @@ class BoundedCache(Cache):
                 afterwards.callback(layer.give_back)
             afterwards.callback(self.cut, ends)
             yield ends
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """What an answer measures of the entries inside goes with it, and what was measured before
+        it comes back: the next selection goes by that.
+
+        Where entries leave inside, nothing is known of the attention that the others had.
+        """
+        before = [store.used for store in self.stores]
+        for store in self.stores:
+            store.before_answer = store.window_attention, store.accumulated_attention
+        try:
+            yield
+        finally:
+            for store, used in zip(self.stores, before, strict=True):
+                known = store.before_answer if store.used == used else (None, None)
+                store.window_attention, store.accumulated_attention = known
+                store.before_answer = None, None
 
     @contextmanager
     def in_sight(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:

@@ -94,13 +94,20 @@ def _probe_ids(model: Any) -> Tensor:
 def _own_logits(model: Any, name: str) -> Tensor:
     """Logits [n, V] of the probe's tokens with the model's own attention and no cache."""
     try:
-        logits = model(input_ids=_probe_ids(model), use_cache=False).logits[0]
-        return logits.to(model.dtype)  # as exact as what they were computed with
+        logits: Tensor = model(input_ids=_probe_ids(model), use_cache=False).logits[0]
     except Exception as error:
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
+    own = logits.to(model.dtype)  # as exact as what they were computed with
+    if not bool(own.isfinite().all()):
+        kind = str(own.dtype).removeprefix("torch.")
+        raise UnsupportedModelError(
+            f"{name} ({_kind(model)}) gives numbers that are not finite in {kind}; use another "
+            "number type, such as --dtype float32, or fetch its weights again."
+        )
+    return own
 
 
 def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
@@ -109,7 +116,7 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
     # One token behind others goes another way than several, in layers that carry a state.
     parts = ids[:1], ids[1:2], ids[2:]
     ours = torch.cat([bounded.forward(part, cache) for part in parts])
-    if _distance(own, ours) > _tolerance(own):
+    if not _distance(own, ours) <= _tolerance(own):  # NaN is no agreement
         raise UnsupportedModelError(
             f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
             "attention and cache than through its own, so kvstream cannot run it faithfully."
@@ -153,7 +160,7 @@ def _probe(
         first, out_here, met = _record(model, name, ids, 0, carrying, len(kinds))
         second, out_there, _ = _record(model, name, ids, PROBE_SHIFT, carrying, len(kinds))
         here, there = first.stored, second.stored
-        if _distance(out_here, out_there) > _tolerance(out_here):
+        if not _distance(out_here, out_there) <= _tolerance(out_here):
             raise UnsupportedModelError(
                 f"{name} ({_kind(model)}) gives other answers at other positions: it has "
                 "learned or absolute positions, so kept entries cannot get new ones. Use a "
@@ -281,7 +288,7 @@ def _positions(
     """The rotation in a layer's keys, None if they carry no position; refuses anything else."""
     (keys, values), (moved, moved_values) = here[layer], there[layer]
     drift = _distance(values, moved_values)  # in low precision the deeper layers drift a little
-    if drift > _tolerance(values):
+    if not drift <= _tolerance(values):
         raise UnsupportedModelError(
             f"Layer {layer} of {name} stores values that change with the position; "
             "latent attention and the like cannot be bounded by dropping entries."
@@ -299,7 +306,7 @@ def _positions(
     # Every dimension counts alike here: some models have a few that are a hundred times larger
     # and hardly turn, beside which the rotation of all others would not show.
     way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
-    if _distance(first, second) > min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
+    if not _distance(first, second) <= min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
         raise UnsupportedModelError(
             f"The positions in the keys of layer {layer} of {name} cannot be removed; "
             "kvstream needs rotary position embeddings."

@@ -251,3 +251,23 @@ def test_new_shapes_leave_nothing_behind() -> None:
     for _ in range(150):
         call()
     assert process.memory_info().rss - before < 8 * 2**20
+
+
+def test_products_in_float16_are_scaled_before_they_overflow() -> None:
+    torch.manual_seed(0)
+    q = (torch.randn(4, 8, 64) * 2 + 45).half()
+    k = (torch.randn(2, 64, 64) * 0.5 + 30).half()
+    v = torch.randn(2, 64, 64).half()
+    assert float(q[0, 0].float() @ k[0, 0].float()) > torch.finfo(torch.float16).max
+    for window in (None, 20):
+        shape = Shape(64**-0.5, window=window)
+        out, lse = attend(q, k, v, shape, "split")
+        exact, _ = reference(q.float(), k.float(), v.float(), shape)
+        torch.testing.assert_close(out.float(), exact, atol=0.02, rtol=0.02)
+        if window is None:
+            request = AttentionRequest((8,), accumulated_attention=True, queries=8)
+            rows, columns = evidence(q, k, lse, shape, request)
+            assert rows is not None
+            assert columns is not None
+            assert float(rows.float().sum(-1).mean()) == pytest.approx(8, rel=0.05)
+            assert bool(columns.isfinite().all())

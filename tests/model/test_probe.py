@@ -11,6 +11,7 @@ from models import BASE, FAMILIES, Family, bounded, fresh
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from kvstream.errors import BudgetError, UnsupportedModelError
+from kvstream.model.bounded import BoundedModel
 from kvstream.model.cache import BoundedCache
 from kvstream.model.probe import bound, trained_length
 
@@ -228,3 +229,21 @@ def test_the_length_that_a_model_was_trained_for(
     model.new_cache(length)
     with pytest.raises(BudgetError, match=str(length)):
         model.new_cache(length + 1)
+
+
+def test_logits_that_are_no_numbers_are_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a weight, or of the replaced attention alone: a comparison with NaN is never true."""
+    model = fresh(FAMILIES["llama"].config())
+    model.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(UnsupportedModelError, match="not finite in float32"):
+        bound(model, "some/llama")
+    own = BoundedModel.forward
+
+    def spoiled(self: BoundedModel, *args: Any, **kwargs: Any) -> torch.Tensor:
+        hidden = own(self, *args, **kwargs).clone()
+        hidden[0] = torch.nan
+        return hidden
+
+    monkeypatch.setattr(BoundedModel, "forward", spoiled)
+    with pytest.raises(UnsupportedModelError, match="gives other answers"):
+        bound(fresh(FAMILIES["llama"].config()), "some/llama")

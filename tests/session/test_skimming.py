@@ -239,6 +239,15 @@ def test_an_excerpt_gets_a_part_of_the_scores_beside_it(story: Path) -> None:
         assert found[i] == slow
 
 
+def test_an_excerpt_gets_nothing_from_another_source() -> None:
+    from kvstream.answer.reread.excerpts import Excerpt
+    from kvstream.tokenization.passages import Passage
+
+    one = Excerpt((Passage(0, 0, 100, 1, 1, "Anna opened the gate"),))
+    two = Excerpt((Passage(1, 101, 200, 1, 1, "nothing to see"),))
+    assert with_neighbors(np.array([2.0, 0.0]), [one, two]).tolist() == [2.0, 0.0]
+
+
 def test_what_is_dropped_is_what_matters_least(session: Session, tmp_path: Path) -> None:
     """A passage with the question's words outlives many without, in a room for few."""
     path = tmp_path / "long.txt"

@@ -123,7 +123,9 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
     """The scores of excerpts in the order of the document, each with a part of those beside it."""
     starts = np.array([excerpt.start for excerpt in excerpts])
     ends = np.array([excerpt.end for excerpt in excerpts])
-    beside = NEIGHBOR * (starts[1:] - ends[:-1] <= GAP)
+    sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
+    near = (starts[1:] - ends[:-1] <= GAP) & (sources[1:] == sources[:-1])
+    beside = NEIGHBOR * near
     found = scores.copy()
     found[1:] += beside * scores[:-1]
     found[:-1] += beside * scores[1:]
