@@ -83,7 +83,8 @@ class Schedule:
         # The paper's average chunk; without a length there is nothing to take the average over.
         self._average = chunk_size if decremental and length is not None else None
         self.smallest = _smallest_chunk(free, chunk_size, self._average, length is None)
-        """`chunk()` is never less, in tokens; only the end of the source makes a chunk shorter."""
+        """`chunk()` is never less, in tokens, once entries have left; only the end of the source
+        makes a chunk shorter."""
         self._limit = min(final, free - self.smallest)
         self._check(chunk_size)
         self.m_max = self._limit if keep is None else keep
@@ -310,7 +311,8 @@ class Schedule:
         self._position = 0.0  # of the memory held, on the growth curve
         self._first = self._fixed or self._average or self.free
         if self.length is None:
-            self._m_0, self._left = min(self.m_max, self._start or 0), 0
+            start = self._least if self._start is None else self._start
+            self._m_0, self._left = min(self.m_max, start), 0
             return
         if self.whole or self.length <= self._first:
             n = 1
