@@ -66,9 +66,8 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
     except Exception as error:  # whatever a parser raises on a file that it does not understand
         raise unreadable(path, kind, error) from error
     if not found:
-        raise SourceError(
-            f"{path} has no text that can be extracted (scanned pages?): run it through OCR."
-        )
+        advice = " (scanned pages?): run it through OCR" if kind == "pdf" else ""
+        raise SourceError(f"{path} has no text that can be extracted{advice}.")
 
 
 def check(kind: str, path: Path) -> int | None:

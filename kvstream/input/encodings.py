@@ -23,12 +23,19 @@ GUESSED = (
     "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
 """Encodings without a state, so that every character has bytes of its own."""
+ENOUGH = 200
+"""Bytes that are not ASCII of which a guess is hardly ever wrong."""
+HIGH = bytes(range(0x80, 0x100))
 FEW = 8
 """With fewer bytes that are not ASCII, nothing can be guessed from how often each one comes."""
 ALIKE = 0.05
 """Scores of charset-normalizer that differ by less decide nothing: then it is Western."""
 _WESTERN = frozenset([0x80, 0x85, *range(0x91, 0x98)])
 """What a Western text has of the bytes that are controls in Latin-1: quotes, dashes, the euro."""
+_NOT_OF_PAGES = (
+    "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
+    "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
+)  # fmt: skip
 _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.I)
 
 
@@ -42,7 +49,9 @@ def encoding_of(head: bytes) -> str:
     marked = by_mark(head)
     if marked is not None:
         return marked
-    sample = head[:SAMPLE]
+    first = re.search(rb"[\x80-\xff]", head)
+    begin = 0 if first is None else max(0, first.start() - SAMPLE // 4)
+    sample = head[begin : begin + SAMPLE]
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:
@@ -100,8 +109,8 @@ def _declared(head: bytes) -> str | None:
         known = codecs.lookup(name)
     except LookupError:
         return None
-    # A name that could be read is not in UTF-16; some codecs are for bytes alone.
-    if known.name.startswith(("utf-16", "utf-32", "utf-7")) or not known._is_text_encoding:
+    # A name that could be read is not in UTF-16; some codecs are for bytes alone, or for no page.
+    if known.name.startswith(_NOT_OF_PAGES) or not known._is_text_encoding:
         return None
     return known.name
 

@@ -65,8 +65,12 @@ def _walk(
                 hidden()
                 continue
             path = Path(entry.path)
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if not (is_folder or entry.is_file()):
+            try:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if not (is_folder or entry.is_file()):
+                    continue
+            except OSError as error:  # a link to itself
+                unreadable(error)
                 continue
             vcs = is_folder and entry.name in VCS_FOLDERS
             if vcs or _ignored(path, ignores, is_folder=is_folder):

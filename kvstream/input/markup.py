@@ -18,6 +18,8 @@ from kvstream.input.limits import Patience
 
 BLOCK = 16 * 1024
 """Characters given to the parser at a time."""
+DECLARED = 4096
+"""Bytes at the beginning of a page that name its encoding, or by which it is guessed."""
 DEEPEST = 1000
 """Open tags at the end of a block; with more, all are closed."""
 LONGEST_HEADING = 200
@@ -48,25 +50,30 @@ def html_parts(
     """
     target = _Page(heading)
     parser = _parser(target)
-    decoder, held = None, ""
+    decoder, held, begun = None, "", b""
     while True:
         data = read(BLOCK)
         if data is None:
             yield None
             continue
-        decoder = decoder or html_decoder(data, encoding)
+        ended = not data
+        if decoder is None:
+            begun += data
+            if not ended and len(begun) < DECLARED:
+                continue
+            decoder, data = html_decoder(begun, encoding), begun
         with patience.counting():
-            text, held = held + decoder.decode(data, not data), ""
-            close = not data or target.depth > DEEPEST
-            if data and close and (tag := text.rfind("<")) > 0:  # no tag is cut in two
+            text, held = held + decoder.decode(data, ended), ""
+            close = ended or target.depth > DEEPEST
+            if not ended and close and (tag := text.rfind("<")) > 0:  # no tag is cut in two
                 text, held = text[:tag], text[tag:]
             # lxml refuses NUL, and surrogates of a damaged UTF-16
             parser.feed(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
             if close:
                 parser.close()
                 parser = _parser(target)
-        yield target.lines.take(final=not data)
-        if not data:
+        yield target.lines.take(final=ended)
+        if ended:
             return
 
 

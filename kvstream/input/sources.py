@@ -25,7 +25,7 @@ import numpy as np
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, pseudo
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
-from kvstream.input.encodings import OtherDecoder, by_mark, encoding_of
+from kvstream.input.encodings import ENOUGH, HIGH, OtherDecoder, by_mark, encoding_of
 from kvstream.input.folders import files_in
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
@@ -518,6 +518,8 @@ class SourceSet:
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: BlockDecoder | OtherDecoder | None = None
+        guessing = True
+        on_disk = source.path is not None and not source.followed and source.path.is_file()
         with closing(self._pieces(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):
@@ -526,7 +528,13 @@ class SourceSet:
                 if not piece:  # nothing now, and something else to do
                     yield TextBlock("", self._position, index)
                     continue
-                decoder = decoder or self._decoder(index, source, piece)
+                if decoder is None or (guessing and not piece.isascii()):
+                    guessing = piece.isascii()  # so far all encodings agree
+                    if not guessing and on_disk:
+                        piece = _with_more(piece, pieces)
+                    chosen = self._decoder(index, source, piece)
+                    if decoder is None or not isinstance(chosen, BlockDecoder):
+                        decoder = chosen
                 self._position += len(piece)
                 source.digest.update(piece)
                 block = decoder.decode(piece)
@@ -688,6 +696,16 @@ class SourceSet:
         if sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
         return _Borrowed(sys.stdin.buffer)
+
+
+def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
+    """A piece with those behind it, until there is enough to guess an encoding by."""
+    while len(piece) - len(piece.translate(None, HIGH)) < ENOUGH and len(piece) < 4 * BLOCK:
+        more = next(pieces, None)
+        if not isinstance(more, bytes) or not more:
+            break
+        piece += more
+    return piece
 
 
 class _Borrowed(io.RawIOBase):

@@ -21,7 +21,7 @@ SEVERE = frozenset(("warning", "suspect", "error", "fatal"))
 _MONTH_NAMES = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
-_ZONE = r"(?P<zone>\s?(?:Z|[+-]\d\d:?\d\d)(?!\d))?"
+_ZONE = r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
 _MON = "|".join(_MONTHS)
 _STAMPS = [
@@ -79,17 +79,22 @@ _STAMPS = [
     ),
     # 1117838570; 1117838570.123; 1117838570123
     (
-        r"(?P<p>\W{0,3}|(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
+        r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})",
         r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?",
     ),
     # [   12.345678] of a kernel
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
     # 22:15:29.606
     (rf"(?P<p>\[?)(?P<stamp>{_HMS})", rf"{_FRACTION}(?P<zone>)\]?(?=\s)"),
+    # host app 1117838570 message; only where no other stamp is found, as it may be any number
+    (
+        r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
+        r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?",
+    ),
 ]
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
-_ACCESS = _PATTERNS[1]
+_ACCESS, _KERNEL, _LOOSE = _PATTERNS[1], _PATTERNS[10], _PATTERNS[-1]
 _LEAP_YEAR = 1972
 """A year that has a 29th of February."""
 _SECONDS = 4096
@@ -224,21 +229,20 @@ class LineParser:
 
     def _parse(self, line: str) -> tuple[float | None, str]:
         """The same of a line that begins as none before."""
-        match = self._pattern.match(line) if self._pattern is not None else None
+        own = self._pattern
+        match = own.match(line) if own not in (None, _LOOSE) else None
         if match is None:
-            if (
-                line[:1] in " \t"
-                and self._pattern is not None
-                and self._pattern is not _PATTERNS[10]
-            ):
+            if line[:1] in " \t" and own not in (None, _KERNEL):
                 return None, line
-            for pattern in _PATTERNS:
+            for pattern in _PATTERNS if own in (None, _LOOSE) else _PATTERNS[:-1]:
                 match = pattern.match(line)
                 if match is not None:
-                    self._pattern = pattern
                     break
             else:
                 return None, line
+            if own is _LOOSE and match.re is not _LOOSE:
+                self._begun.clear()  # their numbers were no times
+            self._pattern = match.re
         year = self._year
         try:
             seconds = self._convert(match)
@@ -327,7 +331,11 @@ class LineParser:
 
     def _record(self, low: dict[str, Any]) -> tuple[float | None, str]:
         """The time of a record with keys, and its level, name and message."""
-        time = next((self._time_of(low[k]) for k in _JSON_TIME if k in low), None)
+        times = (self._time_of(low[k]) for k in _JSON_TIME if k in low)
+        time = next((found for found in times if found is not None), None)
+        if "date" in low and "time" in low:  # FortiGate has the day and the hour apart
+            both = self._time_of(f"{low['date']} {low['time']}")
+            time = time if both is None else both
         text = _first_of(low, _JSON_TEXT)
         key = next((k for k in _JSON_LEVEL if low.get(k) is not None), "")
         level = low.get(key, "")

@@ -523,6 +523,7 @@ class LogSummary:
             total.buckets[bucket] += 1
             if len(total.buckets) > MOST_BUCKETS:
                 self._widen()
+                bucket = int((number if time is None else time) // self.width)
         if component is not None:
             self._component(component, number, time, bucket)
             if component in shape.components or len(shape.components) < MOST_VALUES:

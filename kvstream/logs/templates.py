@@ -26,6 +26,9 @@ from itertools import islice
 from typing import Any
 
 WILDCARD = "<*>"
+SEARCHED = 256
+"""Groups of lines that a new line is compared with, those that were seen last: lines of random
+words make thousands."""
 _MARK = "\0"  # stands for a value until the words are cut
 _UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -218,7 +221,7 @@ class TemplateTree:
         path = self._descend(apart, words)
         leaf = self._leaves.setdefault(path, [])
         group, rank = None, self.similarity
-        for candidate in leaf:
+        for candidate in leaf[-SEARCHED:]:
             found = candidate.similarity(words)
             if found > rank or (group is None and found == rank):
                 group, rank = candidate, found
@@ -227,6 +230,9 @@ class TemplateTree:
             leaf.append(group)
         else:
             self._widen(group, words)
+            if len(leaf) > SEARCHED:  # those that were seen last stay within reach
+                leaf.remove(group)
+                leaf.append(group)
         key = group.key(words)
         template = group.templates.get(key)
         if template is None:

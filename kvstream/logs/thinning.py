@@ -146,7 +146,7 @@ class ThinnedSource:
         while (block := self._next()) is not None:
             if self._begins:
                 if lines is not None:
-                    yield from self._counted(lines.close(), lines)
+                    yield from self._counted(lines.close(whole=self._whole > 0), lines)
                 lines = _Lines(thinner, block.source) if self._is_log else None
                 self._begins = False
             if lines is None or not block.text:
@@ -160,7 +160,7 @@ class ThinnedSource:
                     yield TextBlock("", block.start + len(block.text), block.source)
             self._whole -= len(block.text)
         if lines is not None:
-            yield from self._counted(lines.close(), lines)
+            yield from self._counted(lines.close(whole=self._whole > 0), lines)
 
     def _next(self) -> TextBlock | None:
         """The next block; looks ahead where a source begins."""
@@ -278,10 +278,10 @@ class _Lines:
         self._rest, self._offsets = text[end:], offsets[end:]
         return made
 
-    def close(self) -> list[TextBlock]:
+    def close(self, *, whole: bool) -> list[TextBlock]:
         """The last line, where no newline ended it."""
         text, self._rest = self._rest, ""
-        made = self._made(text, self._offsets, whole=False)
+        made = self._made(text, self._offsets, whole=whole)
         self._going = None
         return made
 

@@ -33,7 +33,7 @@ class Stats(Reporter):
 
     def record(self, event: Event) -> dict[str, Any]:
         """The event's fields, with differences from the previous event."""
-        if isinstance(event, Started):
+        if isinstance(event, Started | PartRead):  # each part begins with nothing
             self.held = ()
         if isinstance(event, StepDone):
             return self._step(event)

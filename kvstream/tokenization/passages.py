@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from kvstream.input.blocks import TextBlock
-from kvstream.tokenization.sentences import lines, looks_like_lines, sentences
+from kvstream.tokenization.sentences import MOST_CHARS, lines, looks_like_lines, sentences
 from kvstream.tokenization.stream import TokenBatch
 
 Mode = Literal["auto", "sentences", "lines"]
@@ -185,6 +185,8 @@ class Passages:
             return
         text, offsets = self._waiting()
         self._cut = self._cut or self._suited(text)
+        # Behind so much white space nothing goes on, and it need not be held until it ends.
+        final = final or len(text) - len(text.rstrip()) > MOST_CHARS
         used = 0
         for passage, behind, end in self._pieces(text, offsets, self._cut, final=final):
             self._found.append(passage)

@@ -48,6 +48,8 @@ def _run(
         while not closed.is_set():
             # A block and no more: whoever reads token by token encodes it at the same time.
             first = stream.read(1)
+            if stream.paused and not len(first):
+                continue  # a long log of which nothing passes lets others act; here nobody waits
             rest = stream.read(stream._ready_tokens)
             ids = np.concatenate([first.ids, rest.ids])
             chunk = TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
@@ -88,7 +90,7 @@ class ReadAhead:
         self.seen = stream.seen
         """Tokens handed out."""
         self.paused = False
-        """Sources of known size never pause."""
+        """The thread waits instead."""
         self.forced_cuts = 0
         self.broken = 0
         self._on_block = on_block

@@ -14,7 +14,9 @@ _BOUNDARY = re.compile(
     r"[\n。！？.!?…](?:"
     r"(?<=\n)[ \t\r\f\v]*\n\s*"
     r"|(?<=[。！？])[。！？]*[」』”’）]*"
-    r"""|(?<=[.!?…])[.!?…]*["'”’»)\]]*(?=\s|\Z))"""
+    # Of several marks only the first begins one, and none is given back: else a run of dots takes
+    # time with the square of its length.
+    r"""|(?<=[.!?…])(?<![.!?…]{2})[.!?…]*+["'”’»)\]]*(?=\s|\Z))"""
 )
 _OPENING = "\"'“‘«([*_—-"
 # These stand before a name, hardly ever at an end; the second kind only before a number.

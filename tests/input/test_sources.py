@@ -589,3 +589,57 @@ def test_a_folder_skips_a_binary_file_whose_first_nul_comes_late(
     assert text_of(sources) == "Some text.\n"
     with pytest.raises(SourceError, match=rf"is binary \(a NUL at byte {place:,}\)"):
         open_sources([str(tmp_path / "b.dat")])
+
+
+LATE = "A plain opening without any special letters. " * 40 + "Élodie ging über die Straße. " * 60
+
+
+@pytest.mark.parametrize("form", ["pipe", "gz", "xz", "file"])
+@pytest.mark.parametrize("before", [1, 60])
+def test_an_encoding_is_guessed_by_the_first_letters_that_are_not_ascii(
+    tmp_path: Path, form: str, before: int
+) -> None:
+    """A pipe hands out little at first, and a book may begin in ASCII for long."""
+    import gzip
+    import lzma
+
+    text = LATE[:1800] * before + LATE
+    data = text.encode("cp1252")
+    path = tmp_path / "text"
+    if form == "pipe":
+        pieces = [data[i : i + 500] for i in range(0, len(data), 500)]
+        sources = open_sources(["-"], stdin=Drip(pieces))
+    else:
+        packed = {"gz": gzip.compress, "xz": lzma.compress}.get(form, bytes)
+        path.write_bytes(packed(data))
+        sources = open_sources([str(path)])
+    assert text_of(sources) == text
+    assert any("cp1252" in warning.lower() for warning in sources.warnings)
+
+
+def test_the_encoding_that_a_page_names_late_is_its_own() -> None:
+    pytest.importorskip("lxml", reason="needs the extra documents")
+    page = (
+        "<!doctype html><html><head><title>A page about places that people like to see</title>"
+        + "<link rel=stylesheet href=a.css>" * 9
+        + "<meta charset=iso-8859-1></head><body><p>"
+        + "Élodie ging über die Straße. " * 20
+        + "</body></html>"
+    )
+    data = page.encode("cp1252")
+    found = text_of(open_sources(["-"], stdin=Drip([data[:200], data[200:900], data[900:]])))
+    assert "\ufffd" not in found
+    assert "Élodie ging über" in found
+
+
+@pytest.mark.parametrize("name", ["undefined", "idna", "punycode", "unicode_escape"])
+def test_a_codec_that_no_page_is_in_is_not_believed(name: str) -> None:
+    pytest.importorskip("lxml", reason="needs the extra documents")
+    page = f"<!doctype html><meta charset={name}><p>A mill stood here. \\u0041</p>".encode()
+    assert "A mill stood here. \\u0041" in text_of(open_sources(["-"], stdin=Drip([page])))
+
+
+def test_a_link_to_itself_hides_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A mill stood here.")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "A mill stood here." in text_of(open_sources([str(tmp_path)]))

@@ -366,3 +366,43 @@ def test_lines_of_one_second_have_their_own_fractions_and_zones() -> None:
     times = [parser.parse(f"2024-05-01T{stamp} hello") for stamp in stamps]
     assert [time - NOON for time, _ in times] == [0.25, 0.5, 0, -7200, 0.125]
     assert {rest.strip() for _, rest in times} == {"hello"}
+
+
+def test_a_number_in_the_message_is_no_time_once_a_stamp_was_found() -> None:
+    """Nor before: a stamp takes precedence, and what was taken for one is forgotten."""
+    stamped = "2024-05-01 12:00:00 ERROR order 1234567890 failed"
+    trace = "Caused by: order 1234567890 was lost"
+    for lines in ([stamped, trace, stamped, trace], [trace, stamped, trace, stamped]):
+        parser = LineParser()
+        found = dict.fromkeys(lines)
+        for line in lines:
+            found[line] = parser.parse(line)
+        assert found[stamped] == (NOON, " ERROR order 1234567890 failed")
+        assert found[trace] == (None, trace)
+    assert LineParser().parse(f"host app {NOON} hello")[0] == NOON
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("2024-05-01 12:00:00 Zookeeper: expired", " Zookeeper: expired"),
+        ("2024-05-01 12:00:00 -1500 items left", " -1500 items left"),
+        ("2024-05-01 12:00:00 +9999 items left", " +9999 items left"),
+        ("2024-05-01 12:00:00Z hello", " hello"),
+        ("2024-05-01 14:00:00 +0200 hello", " hello"),
+    ],
+)
+def test_what_follows_a_time_is_a_zone_only_if_it_can_be_one(line: str, rest: str) -> None:
+    assert LineParser().parse(line) == (NOON, rest)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"time": null, "@timestamp": "2024-05-01T12:00:00Z", "msg": "hello"}',
+        '{"t": true, "date": "2024-05-01T12:00:00Z", "msg": "hello"}',
+        'date=2024-05-01 time=12:00:00 devname="fw" msg="hello"',
+    ],
+)
+def test_a_record_has_the_first_time_that_is_one(line: str) -> None:
+    assert LineParser().parse(line)[0] == NOON

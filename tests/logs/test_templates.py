@@ -133,3 +133,16 @@ def test_a_reader_finds_values_by_the_text_between_them(
 
 def test_a_reader_leaves_out_values_within_words() -> None:
     assert reader_of("uid= host-10.0.0.9 is up 3").read("uid=7 host-10.0.0.8 is up 4") == ["7", "4"]
+
+
+def test_lines_of_random_words_take_no_time_of_each_other() -> None:
+    import random
+    import time
+
+    rng = random.Random(3)
+    words = ["".join(rng.choices("abcdefgh", k=8)) for _ in range(20_000)]
+    tree = TemplateTree(on_join=lambda into, gone: None)
+    began = time.process_time()
+    for _ in range(4000):
+        tree.add(" ".join(rng.sample(words, 5)))
+    assert time.process_time() - began < 5  # a second or two; once it was a minute

@@ -139,3 +139,12 @@ def test_a_stream_of_which_nothing_passes_pauses() -> None:
 
     source = iter(ThinnedSource(open_sources(text=pieces()), 0))
     assert sum(not next(source).text for _ in range(25)) > 3
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_the_last_line_of_a_log_that_fits_passes_whole(end: str) -> None:
+    text = "\n".join(log_lines(100)) + end
+    source = thinned(text, whole=len(text) + 1)
+    assert "".join(block.text for block in source) == text
+    assert source.line_counts is not None
+    assert source.line_counts.thinned == 0

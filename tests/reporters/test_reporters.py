@@ -344,3 +344,24 @@ def test_a_signal_that_ends_the_run_in_the_middle_of_a_line_is_told_at_the_end()
     ended.append(True)
     teller.close()
     assert stream.getvalue() == "Terminated.\n"
+
+
+def test_each_part_of_a_text_begins_with_an_empty_memory() -> None:
+    """In --stats, the share that stayed is of the memory and the chunk of the same part."""
+    from kvstream.events import PartRead
+    from kvstream.reporters.stats import Stats
+
+    steps = [event for event in events() if isinstance(event, StepDone)]
+    stats = Stats(io.StringIO())
+    alone = stats.record(steps[0])["retention"]
+    stats.record(steps[-1])
+    stats.record(PartRead(1, 2, 1000, 1.0))
+    assert stats.record(steps[0])["retention"] == alone
+
+
+def test_a_citation_over_two_pages_names_both_in_a_report() -> None:
+    pytest.importorskip("jinja2", reason="needs the extra report")
+    from kvstream.reporters.html.render import place
+
+    assert place({"page": 212, "page_end": 213}) == "pages 212 to 213"
+    assert place({"page": 212, "page_end": 212}) == place({"page": 212}) == "page 212"

@@ -130,3 +130,25 @@ def test_only_long_texts_of_known_size_are_read_ahead(
         (open_sources([str(book), "-"], stdin=pipe), TokenStream),
     ):
         assert type(open_stream(tokenizer, sources)) is kind
+
+
+def test_a_long_log_behind_a_book_is_read_to_its_end(tokenizer: Any, tmp_path: Path) -> None:
+    """Of a quarter of a million characters nothing passes, which is no end."""
+    from kvstream.logs.thinning import ThinnedSource
+
+    prose, log = tmp_path / "prose.txt", tmp_path / "app.log"
+    prose.write_text("The miller went down to the river and came home late. " * 1500)
+    lines = [
+        f"2024-05-01 10:{n // 60 % 60:02d}:{n % 60:02d} INFO web: GET x\n" for n in range(9000)
+    ]
+    log.write_text("".join(lines) + "2024-05-01 13:00:00 ERROR vault: the code is 48213\n")
+    source = ThinnedSource(open_sources([str(prose), str(log)]), 65536, ["Which code?"])
+    stream = open_stream(tokenizer, source)
+    assert isinstance(stream, ReadAhead)
+    with closing(stream):
+        ids: list[int] = []
+        while len(chunk := stream.read(1000)):
+            ids += chunk.ids.tolist()
+    assert tokenizer.decode(ids).rstrip().endswith("the code is 48213")
+    assert source.line_counts is not None
+    assert source.line_counts.lines == 9001

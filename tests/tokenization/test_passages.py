@@ -244,3 +244,29 @@ def test_a_passage_across_pages_names_both() -> None:
     assert second.where()["page"] == 211
     assert second.where()["page_end"] == 213
     assert first.where()["page_end"] == 211
+
+
+@pytest.mark.parametrize("mark", [".", "!", "…"])
+def test_a_run_of_marks_takes_no_more_time_than_other_text(mark: str) -> None:
+    import time
+
+    text = "Wait" + mark * 60_000 + "what? And then."
+    began = time.process_time()
+    found = list(sentences(text, final=True))
+    assert time.process_time() - began < 1
+    assert "".join(text[a:b] for a, b in found).startswith("Wait" + mark)
+    assert text[found[-1][0] : found[-1][1]] == "And then."
+
+
+def test_white_space_without_end_is_not_held() -> None:
+    passages = Passages()
+    passages.feed(TextBlock("One word. " * 1000 + "Word", 0, 0))
+    at = 10_004
+    for _ in range(40):
+        passages.feed(TextBlock(" " * 50_000, at, 0))
+        at += 50_000
+        assert passages.held_chars < 110_000
+    passages.feed(TextBlock("and on. The end.", at, 0))
+    found, _ = passages.held()
+    assert [p.text for p in found[-3:]] == ["Word", "and on.", "The end."]
+    assert found[-1].start == at + 8

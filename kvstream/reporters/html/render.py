@@ -120,7 +120,8 @@ def folded(fold: Fold) -> str:
 def place(citation: dict[str, Any]) -> str:
     """Where in its source a citation stands."""
     if citation.get("page") is not None:
-        return f"page {citation['page']}"
+        first, last = citation["page"], citation.get("page_end")
+        return f"page {first}" if last in (None, first) else f"pages {first} to {last}"
     if citation.get("chapter") is not None:
         return str(citation["chapter"])
     first, last = citation["line_start"], citation["line_end"]
