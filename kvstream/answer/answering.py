@@ -282,7 +282,7 @@ def _result(
         peak_kv_tokens=peak.tokens,
         peak_kv_bytes=peak.bytes,
         scratch_bytes=peak.scratch,
-        peak_rss_bytes=_peak_rss(),
+        peak_rss_bytes=peak_rss(),
         peak_device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
         read=read,
         retained=retained,
@@ -376,7 +376,7 @@ def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
     )
 
 
-def _peak_rss() -> int:
+def peak_rss() -> int:
     """The most memory that this process ever had, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

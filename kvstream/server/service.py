@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import resource
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from kvstream.answer.answering import peak_rss
 from kvstream.errors import BudgetError
 from kvstream.server.bound import Bound
 from kvstream.server.cache import ConversationCache
@@ -66,7 +65,6 @@ class Service:
 
     def health(self) -> dict[str, Any]:
         """What the server holds and does: numbers alone."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {
             "status": "ok",
             "model": self.model.name,
@@ -79,7 +77,7 @@ class Service:
                 "bound": self.cache.most, "bytes": self.cache.bytes, "memories": self.cache.count,
             },
             "rss_bytes": int(psutil.Process().memory_info().rss),
-            "peak_rss_bytes": peak if sys.platform == "darwin" else peak * 1024,
+            "peak_rss_bytes": peak_rss(),
             "uptime_s": round(time.monotonic() - self._began, 1),
         }  # fmt: skip
 

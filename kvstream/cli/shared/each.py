@@ -80,7 +80,7 @@ def read_each(
         if into is not None:
             interrupts.then += "; later the same command goes on with the rest"
         if options.model == POCKET and not options.quiet:
-            reporter.tell(demonstration() if questions else EXTRACTS)
+            reporter.tell(EXTRACTS if command == "summarize" else demonstration())
         outcomes = _outcomes(
             command, paths, questions, options, each, baseline,
             {"into": into, "progress": reporter.note, "interrupted": interrupts},
