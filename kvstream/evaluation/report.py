@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvstream.errors import UsageError
 from kvstream.evaluation.records import Record
+from kvstream.methods.base import Preset
+from kvstream.methods.registry import preset
 from kvstream.reporters import format as f
+from kvstream.settings import PAPER
 
 LABEL = 14
 """Characters of a label that stay side by side, however narrow the terminal is."""
@@ -27,18 +31,36 @@ def count(tokens: int) -> str:
 
 
 def case_label(row: Record, rows: Sequence[Record]) -> str:
-    """The row's method, and those of its settings in which the rows differ."""
+    """The row's method, and those of its settings in which the rows differ; ``paper`` stands for
+    the settings and the schedule of its paper."""
+    settings: Record = row.get("settings") or {}
+    paper = _paper(row)
+    own = {k: v for k, v in settings.items() if paper is None or paper.settings.get(k) != v}
+    told: Mapping[str, str] = {} if paper is None else paper.run
     parts = [str(row.get("method") or row.get("system"))]
+    if paper is not None:
+        parts.append(PAPER)
     budgets = {r.get("budget") for r in rows}
     if len(budgets) > 1 and row.get("budget"):
         parts.append(count(row["budget"]))
     if len({r.get("budget_bytes") for r in rows}) > 1 and row.get("budget_bytes"):
         parts.append(f.size(row["budget_bytes"]))
     for key in ("schedule", "chunk", "keep", "start", "chunk_size", "reread"):
-        if len({r.get(key) for r in rows}) > 1 and row.get(key) is not None:
+        differs = len({r.get(key) for r in rows}) > 1 and row.get(key) is not None
+        if differs and told.get(key) != row[key]:
             parts.append(f"{key} {row[key]}")
-    parts += [f"{k} {v}" for k, v in (row.get("settings") or {}).items()]
+    parts += [f"{k} {v}" for k, v in own.items()]
     return ", ".join(parts)
+
+
+def _paper(row: Record) -> Preset | None:
+    """The preset of the row's method, if it was read with it; single settings may differ."""
+    try:
+        found = preset(str(row.get("method")))
+    except UsageError:  # a method without one, or no method
+        return None
+    given = found.settings.keys() <= (row.get("settings") or {}).keys()
+    return found if given and all(row.get(k) == v for k, v in found.run.items()) else None
 
 
 def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],

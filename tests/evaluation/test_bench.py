@@ -672,3 +672,20 @@ def test_as_a_program(kvstream: Any) -> None:
 def test_the_view_names_the_row() -> None:
     assert Case(RunSettings(method="full"), "whole").name == "whole"
     assert Case(RunSettings(method="full")).name == "full"
+
+
+def test_a_case_with_the_settings_of_a_paper_says_so() -> None:
+    from kvstream.evaluation.report import case_label
+
+    base = RunSettings(Budget(tokens=512))
+    methods = ["infinipot", "bumblebee", "snapkv"]
+    budgets = [Budget(tokens=512)]
+    chosen = ["bumblebee.algorithm=fast"]
+    papers = cases(base, methods=methods, budgets=budgets, settings=chosen, preset=True)
+    rows = [case.identity() for case in (*papers, *cases(base, methods=methods, budgets=budgets))]
+    assert [case_label(row, rows) for row in rows] == [
+        "infinipot, paper", "bumblebee, paper, algorithm fast", "snapkv, paper",
+        "infinipot, schedule linear, chunk decremental",
+        "bumblebee, schedule linear, chunk decremental",
+        "snapkv, schedule linear, chunk decremental",
+    ]  # fmt: skip
