@@ -38,7 +38,9 @@ class Schedule:
     returns; again, until the source ends, which the last call says with ``last=True``. Held at
     every moment, however wrong the expected length: chunk + memory <= ``free``; memory never
     shrinks (except ``adaptive``, layer by layer) and never passes `m_max` (the layers' mean,
-    if adaptive), or ``final`` where the source has ended and fits; `chunk()` >= `smallest`.
+    if adaptive), or ``final`` where the source fits; `chunk()` >= `smallest`. A text that is
+    expected to fit stays whole while it is read in pieces, so memory shrinks, and a chunk is small,
+    where it turns out to be longer.
 
     name, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
     layers: number of layers that hold memory.

@@ -44,14 +44,15 @@ def by_mark(head: bytes) -> str | None:
     return next((name for mark, name in BOMS if head.startswith(mark)), None)
 
 
-def encoding_of(head: bytes) -> str:
-    """``utf-8``, or the encoding that the first bytes of a text are in."""
-    marked = by_mark(head)
+def encoding_of(head: bytes, *, begins: bool = True) -> str:
+    """``utf-8``, or the encoding that the first bytes of a text are in; a byte order mark counts
+    only where the text `begins`."""
+    marked = by_mark(head) if begins else None
     if marked is not None:
         return marked
     first = re.search(rb"[\x80-\xff]", head)
     begin = 0 if first is None else max(0, first.start() - SAMPLE // 4)
-    sample = head[begin : begin + SAMPLE]
+    sample = head[begin : begin + 4 * SAMPLE]
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:

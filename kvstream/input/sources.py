@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import sys
 from collections import Counter
@@ -25,7 +26,7 @@ import numpy as np
 from kvstream.errors import SourceError, UsageError
 from kvstream.input import documents, pseudo
 from kvstream.input.blocks import BlockDecoder, Part, TextBlock
-from kvstream.input.encodings import ENOUGH, HIGH, OtherDecoder, by_mark, encoding_of
+from kvstream.input.encodings import ENOUGH, FEW, HIGH, OtherDecoder, by_mark, encoding_of
 from kvstream.input.folders import files_in
 from kvstream.input.following import Follow, FollowedFile
 from kvstream.input.formats import (
@@ -317,8 +318,8 @@ class SourceSet:
         self._earlier: list[SourceRecord] = []
         self._last = ""
         self._encodings: list[tuple[str, str]] = []
-        self._damaged: list[tuple[_Source, int, SourceError]] = []
-        """Files in folders whose reading failed, and after how many bytes of text."""
+        self._damaged: list[tuple[_Source, SourceError]] = []
+        """Files in folders whose reading failed."""
 
     @property
     def warnings(self) -> list[str]:
@@ -337,9 +338,9 @@ class SourceSet:
         """The files in folders whose reading failed: those with text before that, and others."""
         failed: dict[str, list[SourceError]] = {}
         partly: dict[str, list[tuple[_Source, int, SourceError]]] = {}
-        for source, length, error in self._damaged:
+        for source, error in self._damaged:
             if source.gave_text:
-                partly.setdefault(source.folder, []).append((source, length, error))
+                partly.setdefault(source.folder, []).append((source, source.length or 0, error))
             else:
                 failed.setdefault(source.folder, []).append(error)
         told = []
@@ -517,9 +518,9 @@ class SourceSet:
         return SourceError(nothing_in(self.names, held) + why)
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
-        decoder: BlockDecoder | OtherDecoder | None = None
+        decoder: Any = None
         guessing = True
-        on_disk = source.path is not None and not source.followed and source.path.is_file()
+        on_disk = source.path is not None and not source.followed and os.path.isfile(source.path)
         with closing(self._pieces(source)) as pieces:
             for piece in pieces:
                 if isinstance(piece, Part):
@@ -528,13 +529,14 @@ class SourceSet:
                 if not piece:  # nothing now, and something else to do
                     yield TextBlock("", self._position, index)
                     continue
-                if decoder is None or (guessing and not piece.isascii()):
-                    guessing = piece.isascii()  # so far all encodings agree
-                    if not guessing and on_disk:
+                if guessing and not piece.isascii():
+                    if on_disk:
                         piece = _with_more(piece, pieces)
-                    chosen = self._decoder(index, source, piece)
-                    if decoder is None or not isinstance(chosen, BlockDecoder):
-                        decoder = chosen
+                    known = decoder is None or _letters(piece) >= FEW
+                    guessing = not known  # a cut character tells nothing of what follows
+                    if known:
+                        decoder = self._decoder(index, source, piece, before=decoder)
+                decoder = decoder or BlockDecoder(index, self._position)  # so far all agree
                 self._position += len(piece)
                 source.digest.update(piece)
                 block = decoder.decode(piece)
@@ -563,11 +565,15 @@ class SourceSet:
             source.digest.update(data)
             yield TextBlock(data.decode(), start, index, place=part.place)
 
-    def _decoder(self, index: int, source: _Source, beginning: bytes) -> Any:
-        """What decodes a source that begins so."""
-        encoding = "utf-8" if self._text or source.plain else encoding_of(beginning)
+    def _decoder(
+        self, index: int, source: _Source, piece: bytes, before: BlockDecoder | None
+    ) -> BlockDecoder | OtherDecoder:
+        """What decodes a source whose first letters that are not ASCII are in a piece; `before` did
+        so up to there."""
+        plain = self._text or source.plain
+        encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
-            return BlockDecoder(index, self._position)
+            return before or BlockDecoder(index, self._position)
         self._encodings.append((shown_name(source.name), encoding))
         return OtherDecoder(index, self._position, encoding)
 
@@ -618,7 +624,7 @@ class SourceSet:
 
     def _failed(self, source: _Source, error: SourceError) -> None:
         """Remember a file that is read no further; the reading goes on with the next one."""
-        self._damaged.append((source, self._position - self._bases[-1], error))
+        self._damaged.append((source, error))
 
     def _given_up(self, source: _Source) -> None:
         """Tell where a file that no disk holds had to be given up. Raises SourceError."""
@@ -700,12 +706,17 @@ class SourceSet:
 
 def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
     """A piece with those behind it, until there is enough to guess an encoding by."""
-    while len(piece) - len(piece.translate(None, HIGH)) < ENOUGH and len(piece) < 4 * BLOCK:
+    while _letters(piece) < ENOUGH and len(piece) < 4 * BLOCK:
         more = next(pieces, None)
         if not isinstance(more, bytes) or not more:
             break
         piece += more
     return piece
+
+
+def _letters(piece: bytes) -> int:
+    """Bytes that are not ASCII."""
+    return len(piece) - len(piece.translate(None, HIGH))
 
 
 class _Borrowed(io.RawIOBase):

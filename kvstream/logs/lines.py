@@ -94,7 +94,11 @@ _STAMPS = [
 ]
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]
 _ENDS = {pattern: re.compile(end) for pattern, (_, end) in zip(_PATTERNS, _STAMPS, strict=True)}
-_ACCESS, _KERNEL, _LOOSE = _PATTERNS[1], _PATTERNS[10], _PATTERNS[-1]
+_ACCESS, _EPOCH, _KERNEL, _LOOSE = (_PATTERNS[place] for place in (1, 9, 10, -1))
+LONGEST_HOUR = 16
+"""Characters of a time that has no day."""
+SETTLED = 4
+"""Lines with a number somewhere as their time, after which it is one."""
 _LEAP_YEAR = 1972
 """A year that has a 29th of February."""
 _SECONDS = 4096
@@ -201,6 +205,7 @@ class LineParser:
 
     def __init__(self) -> None:
         self._pattern: re.Pattern[str] | None = None
+        self._loose = 0
         self._begun: dict[str, tuple[float, str, re.Pattern[str]]] = {}
         self._lengths: list[int] = []
         self._first_year = self._year = _LEAP_YEAR
@@ -230,19 +235,23 @@ class LineParser:
     def _parse(self, line: str) -> tuple[float | None, str]:
         """The same of a line that begins as none before."""
         own = self._pattern
-        match = own.match(line) if own not in (None, _LOOSE) else None
+        settled = own is not _LOOSE or self._loose >= SETTLED
+        match = own.match(line) if own is not None and settled else None
         if match is None:
             if line[:1] in " \t" and own not in (None, _KERNEL):
                 return None, line
-            for pattern in _PATTERNS if own in (None, _LOOSE) else _PATTERNS[:-1]:
+            for pattern in _PATTERNS if own in (None, _LOOSE, _EPOCH) else _PATTERNS[:-1]:
                 match = pattern.match(line)
                 if match is not None:
                     break
             else:
                 return None, line
-            if own is _LOOSE and match.re is not _LOOSE:
+            if match.re is _LOOSE:
+                self._loose += 1
+            elif own is _LOOSE and not settled:
                 self._begun.clear()  # their numbers were no times
-            self._pattern = match.re
+            if not (own is _LOOSE and settled):
+                self._pattern = match.re
         year = self._year
         try:
             seconds = self._convert(match)
@@ -333,7 +342,9 @@ class LineParser:
         """The time of a record with keys, and its level, name and message."""
         times = (self._time_of(low[k]) for k in _JSON_TIME if k in low)
         time = next((found for found in times if found is not None), None)
-        if "date" in low and "time" in low:  # FortiGate has the day and the hour apart
+        hour = low.get("time")
+        if "date" in low and isinstance(hour, str) and len(hour) < LONGEST_HOUR:
+            # FortiGate has the day and the hour apart
             both = self._time_of(f"{low['date']} {low['time']}")
             time = time if both is None else both
         text = _first_of(low, _JSON_TEXT)

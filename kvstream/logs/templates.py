@@ -26,9 +26,6 @@ from itertools import islice
 from typing import Any
 
 WILDCARD = "<*>"
-SEARCHED = 256
-"""Groups of lines that a new line is compared with, those that were seen last: lines of random
-words make thousands."""
 _MARK = "\0"  # stands for a value until the words are cut
 _UNIT = r"(?:[kKMGT]i?[Bb]|[Bb]ytes?|[mun]?s|msecs?|secs?|seconds?|minutes?|hours?|days?|[kMG]?Hz)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -107,10 +104,14 @@ class Template:
 class _Group:
     """Similar lines: the words that were seen in each place, and the templates."""
 
-    __slots__ = ("path", "seen", "templates", "words")
+    __slots__ = ("begun", "number", "path", "seen", "templates", "words")
 
-    def __init__(self, path: tuple[str, ...], words: list[str]) -> None:
+    def __init__(self, path: tuple[str, ...], words: list[str], number: int) -> None:
         self.path = path
+        self.number = number
+        """Of the groups in the order in which they began."""
+        self.begun = tuple(words)
+        """The words of the first line."""
         self.words = list(words)
         self.seen: list[set[str] | None] = [None if w == WILDCARD else {w} for w in words]
         """Words of each place; None where it is a variable."""
@@ -129,6 +130,55 @@ class _Group:
             if mine in (theirs, WILDCARD):
                 same += 1
         return same / len(words) if words else 1.0
+
+
+class _Leaf:
+    """Groups of lines of one length, found by the words that they have: a log of random words has
+    thousands, and a line is like few of them."""
+
+    __slots__ = ("_by_word", "_open", "groups")
+
+    def __init__(self) -> None:
+        self.groups: dict[int, _Group] = {}
+        self._by_word: dict[tuple[int, str], dict[int, _Group]] = {}
+        self._open: dict[int, _Group] = {}
+        """Those with variables, which a line without any of their words may belong to."""
+
+    def add(self, group: _Group) -> None:
+        """Take in a new group."""
+        self.groups[group.number] = group
+        for place in enumerate(group.begun):
+            self._by_word.setdefault(place, {})[group.number] = group
+        if WILDCARD in group.begun:
+            self.open(group)
+
+    def open(self, group: _Group) -> None:
+        """A place of a group is a variable."""
+        self._open[group.number] = group
+
+    def remove(self, group: _Group) -> None:
+        """Let a group go."""
+        del self.groups[group.number]
+        self._open.pop(group.number, None)
+        for place in enumerate(group.begun):
+            having = self._by_word[place]
+            del having[group.number]
+            if not having:
+                del self._by_word[place]
+
+    def like(self, words: list[str], least: float) -> _Group | None:
+        """The group that fits best, at least so well; the oldest one of several."""
+        near = dict(self._open)
+        for place in enumerate(words):
+            near.update(self._by_word.get(place, {}))
+        if not words:
+            near = self.groups
+        found, best = None, (least, 0)
+        for number, group in near.items():
+            fits = group.similarity(words), -number
+            if fits[0] >= least and (found is None or fits > best):
+                found, best = group, fits
+        return found
 
 
 class TemplateTree:
@@ -164,8 +214,8 @@ class TemplateTree:
         self.on_evict, self.on_join, self.split, self.name = on_evict, on_join, split, name
         self.forgotten = 0
         """Lines of templates that have left."""
-        self._made = 0
-        self._leaves: dict[tuple[str, ...], list[_Group]] = {}
+        self._made = self._begun = 0
+        self._leaves: dict[tuple[str, ...], _Leaf] = {}
         self._branches: dict[tuple[str, ...], set[str]] = {}
         self._recent: OrderedDict[Template, None] = OrderedDict()
         self._known: OrderedDict[bytes, tuple[Template, str | None]] = OrderedDict()
@@ -219,20 +269,16 @@ class TemplateTree:
 
     def _find(self, apart: str, words: list[str]) -> Template:
         path = self._descend(apart, words)
-        leaf = self._leaves.setdefault(path, [])
-        group, rank = None, self.similarity
-        for candidate in leaf[-SEARCHED:]:
-            found = candidate.similarity(words)
-            if found > rank or (group is None and found == rank):
-                group, rank = candidate, found
+        leaf = self._leaves.get(path)
+        if leaf is None:
+            leaf = self._leaves[path] = _Leaf()
+        group = leaf.like(words, self.similarity)
         if group is None:
-            group = _Group(path, words)
-            leaf.append(group)
-        else:
-            self._widen(group, words)
-            if len(leaf) > SEARCHED:  # those that were seen last stay within reach
-                leaf.remove(group)
-                leaf.append(group)
+            group = _Group(path, words, self._begun)
+            self._begun += 1
+            leaf.add(group)
+        elif self._widen(group, words):
+            leaf.open(group)
         key = group.key(words)
         template = group.templates.get(key)
         if template is None:
@@ -243,8 +289,9 @@ class TemplateTree:
                 self._evict()
         return template
 
-    def _widen(self, group: _Group, words: list[str]) -> None:
-        """Note new words of a group; join templates where a place has become a variable."""
+    def _widen(self, group: _Group, words: list[str]) -> bool:
+        """Note new words of a group; join templates where a place has become a variable, and
+        return whether one has."""
         became = False
         for place, (word, seen) in enumerate(zip(words, group.seen, strict=True)):
             if seen is None or word in seen:
@@ -256,6 +303,7 @@ class TemplateTree:
                 became = True
         if became:
             self._join(group)
+        return became
 
     def _join(self, group: _Group) -> None:
         """Make one of the templates of a group that differ no more."""
@@ -292,7 +340,7 @@ class TemplateTree:
         if not group.templates:
             leaf = self._leaves[group.path]
             leaf.remove(group)
-            if not leaf:
+            if not leaf.groups:
                 del self._leaves[group.path]
         old.joined = old  # the caches must not find it
         self.forgotten += old.count

@@ -513,7 +513,8 @@ class BoundedCache(Cache):
             held += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
         held += [t for s in self.stores for t in (*s.aside.values(), *s.head_aside.values())]
         held += self._scratch.values()
-        return sum(t.nbytes for t in held if t is not None)
+        distinct = {id(t): t.nbytes for t in held if t is not None}
+        return sum(distinct.values())
 
     def tag(self, count: int, first: int | None) -> None:
         """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""

@@ -60,14 +60,14 @@ class Server(uvicorn.Server):
 
     def serve_all(self, ready: Callable[[Server], None] = lambda server: None) -> None:
         """Serve until a signal, or `end`, then close the service; `ready` is called first."""
-        with self.capture_signals():  # uvicorn's own come later
-            try:
+        try:
+            with self.capture_signals():  # uvicorn's own come later
                 ready(self)
                 self.service.start()
                 self.run(sockets=[self.socket])
-            finally:
-                self.service.close()
-                self.socket.close()
+        finally:
+            self.service.close()
+            self.socket.close()
 
     def end(self) -> None:
         """Take no more requests; those at work may finish for a while."""
@@ -100,7 +100,8 @@ class Server(uvicorn.Server):
         before = {}
         with suppress(ValueError):  # not in the main thread: who runs us handles signals
             for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                # As nohup sets it, or a program in another language that runs this one.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     before[number] = signal.signal(number, self.handle_exit)
         try:
             yield

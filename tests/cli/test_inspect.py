@@ -110,7 +110,9 @@ def test_nothing_to_show_is_an_error(cli, arguments, code, says) -> None:
     assert says in ran.stderr
 
 
-def test_an_empty_folder_is_an_error(cli, tmp_path) -> None:
-    ran = cli("inspect", str(tmp_path))
+def test_an_empty_folder_is_an_error_and_hides_no_other_file(cli, written, tmp_path) -> None:
+    folder, _ = written
+    ran = cli("inspect", str(tmp_path), str(folder / "known.kvs"))
     assert ran.code == 3
     assert "has no memory files" in ran.stderr
+    assert ran.stdout.startswith(str(folder / "known.kvs"))

@@ -643,3 +643,25 @@ def test_a_link_to_itself_hides_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A mill stood here.")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert "A mill stood here." in text_of(open_sources([str(tmp_path)]))
+
+
+GOOD = "aus Köln, schöne Straße – “ja”\n"
+
+
+def test_a_cut_character_does_not_decide_about_what_follows() -> None:
+    """As in the log of a container, which cuts lines by bytes."""
+    plain = b"a line of ASCII\n" * 40
+    pieces = [plain, b"cut \xe2\x80\n", plain, *[GOOD.encode()] * 50]
+    found = text_of(open_sources(["-"], stdin=Drip(list(pieces))))
+    assert found.endswith(GOOD * 50)
+    marked = [plain, b"\xff\xfe binary\n", plain]
+    assert text_of(open_sources(["-"], stdin=Drip(marked))).endswith(plain.decode())
+
+
+def test_damage_before_the_letters_of_a_file_does_not_make_it_another_encoding(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "long.txt"
+    plain = b"a line of ASCII\n"
+    path.write_bytes(plain * 4500 + b"cut \xe2\x80\n" + plain * 7000 + GOOD.encode() * 500)
+    assert text_of(open_sources([str(path)])).endswith(GOOD * 500)

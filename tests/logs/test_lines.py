@@ -406,3 +406,16 @@ def test_what_follows_a_time_is_a_zone_only_if_it_can_be_one(line: str, rest: st
 )
 def test_a_record_has_the_first_time_that_is_one(line: str) -> None:
     assert LineParser().parse(line)[0] == NOON
+
+
+def test_a_log_with_numbers_for_times_keeps_them() -> None:
+    """Also behind a line with a date in its message, and where only some lines begin with them."""
+    parser = LineParser()
+    for n in range(6):
+        assert parser.parse(f"db1 app {NOON + n} GET /{n}")[0] == NOON + n
+    dated = f"db1 app {NOON + 6} certificate until 2023-01-01 00:00:00 expired"
+    assert parser.parse(dated)[0] == NOON + 6
+    assert parser.parse(f"db1 app {NOON + 7} GET /b")[0] == NOON + 7
+    mixed = LineParser()
+    assert mixed.parse(f"{NOON} started")[0] == NOON
+    assert mixed.parse(f"ALERT {NOON + 2} c")[0] == NOON + 2

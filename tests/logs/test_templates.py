@@ -82,7 +82,11 @@ def test_what_a_tree_holds_is_bounded() -> None:
     assert len(tree) <= 50
     assert len(tree._known) <= 400
     assert len(tree._masked) <= 400
-    assert sum(len(group) for group in tree._leaves.values()) <= 50
+    assert sum(len(leaf.groups) for leaf in tree._leaves.values()) <= 50
+    assert (
+        sum(len(having) for leaf in tree._leaves.values() for having in leaf._by_word.values())
+        < 500
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,3 +150,26 @@ def test_lines_of_random_words_take_no_time_of_each_other() -> None:
     for _ in range(4000):
         tree.add(" ".join(rng.sample(words, 5)))
     assert time.process_time() - began < 5  # a second or two; once it was a minute
+
+
+@pytest.mark.parametrize(("words", "longest"), [(4, 3), (30, 6), (400, 8)])
+def test_the_group_of_a_line_is_that_of_a_search_through_all(
+    monkeypatch: pytest.MonkeyPatch, words: int, longest: int
+) -> None:
+    import random
+
+    from kvstream.logs import templates
+
+    def slow(self: templates._Leaf, words: list[str], least: float) -> templates._Group | None:
+        fitting = [g for g in self.groups.values() if g.similarity(words) >= least]
+        return max(fitting, key=lambda g: (g.similarity(words), -g.number), default=None)
+
+    rng = random.Random(words)
+    known = ["".join(rng.choices("abcdefgh", k=4)) for _ in range(words)]
+    lines = [" ".join(rng.choices(known, k=rng.randint(0, longest))) for _ in range(1500)]
+    fast = TemplateTree(capacity=300)
+    found = [fast.add(line).words for line in lines]
+    monkeypatch.setattr(templates._Leaf, "like", slow)
+    slowly = TemplateTree(capacity=300)
+    assert found == [slowly.add(line).words for line in lines]
+    assert fast.forgotten == slowly.forgotten

@@ -46,6 +46,8 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
     damaged, shown = 0, 0
     for path in _files(files):
         try:
+            if isinstance(path, SourceError):
+                raise path
             record = inspect(path).record()
         except SourceError as error:
             say(f"Error: {error}")
@@ -62,11 +64,15 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
     ctx.exit(damaged)
 
 
-def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
+def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
+    """The files, and the error of a folder that has none."""
     from kvstream.api.memories import memory_files
 
     for path in paths:
-        yield from memory_files(path) if os.path.isdir(path) else (path,)
+        try:
+            yield from memory_files(path) if os.path.isdir(path) else (path,)
+        except SourceError as error:
+            yield error
 
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
