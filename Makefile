@@ -15,8 +15,8 @@ JOBS ?= 2
 QUIET := -qq --disable-pip-version-check
 # The same number for every Python's reference: which facts are planted depends on it.
 PLANT := --facts 60 --seed 7
-# One of the planted keys (docs/research/benchmarks.md tells how many of them pocket finds).
-ASK := What is the passkey that opens the second bunker?
+# The planted fact nearest the middle of the text.
+ASK := When did Xavier Rundesh arrive in Ladlawick?
 # One that the reference itself answers.
 NATURAL := Which exception does an assert statement raise?
 # The first Python that is new enough and can make a virtual environment.
