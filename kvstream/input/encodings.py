@@ -16,8 +16,10 @@ BOMS = (
     (b"\xfe\xff", "utf-16-be"),
 )
 """The longer ones first; that of UTF-8 is left to the decoder."""
-SAMPLE = 64 * 1024
+SAMPLE = 256 * 1024
 """Bytes by which an encoding is guessed."""
+BEFORE = 16 * 1024
+"""Of these, at most so many before the first that is not ASCII."""
 GUESSED = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "cp866",
     "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
@@ -51,8 +53,8 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
     if marked is not None:
         return marked
     first = re.search(rb"[\x80-\xff]", head)
-    begin = 0 if first is None else max(0, first.start() - SAMPLE // 4)
-    sample = head[begin : begin + 4 * SAMPLE]
+    begin = 0 if first is None else max(0, first.start() - BEFORE)
+    sample = head[begin : begin + SAMPLE]
     try:
         codecs.utf_8_decode(sample, "strict", False)
     except UnicodeDecodeError:

@@ -23,6 +23,7 @@ _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES.split(), 1)}
 _HMS = r"(?P<h>\d\d?)[:.](?P<mi>\d\d?)[:.](?P<s>\d\d?)"
 _ZONE = r"(?P<zone>\s?(?:Z(?!\w)|[+-](?:0\d|1[0-4]):?[0-5]\d(?!\d)))?"
 _FRACTION = r"(?P<f>[.,:]\d{1,9})?(?!\d)"
+_EPOCH_END = r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?"
 _MON = "|".join(_MONTHS)
 _STAMPS = [
     # What follows the second is apart: in lines of one second nothing else differs.
@@ -80,7 +81,7 @@ _STAMPS = [
     # 1117838570; 1117838570.123; 1117838570123
     (
         r"(?P<p>\W{0,3})\[?(?P<stamp>1\d{9})",
-        r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?",
+        _EPOCH_END,
     ),
     # [   12.345678] of a kernel
     (r"(?P<p>)\[ *(?P<stamp>\d{1,7})", r"(?P<f>\.\d{3,6})(?P<zone>)\]"),
@@ -89,7 +90,7 @@ _STAMPS = [
     # host app 1117838570 message; only where no other stamp is found, as it may be any number
     (
         r"(?P<p>(?:\S+ ){1,4})\[?(?P<stamp>1\d{9})",
-        r"(?P<f>\.\d{1,9}|\d{3}|\d{6}|)(?P<zone>)(?=[\s,:|\]])\]?",
+        _EPOCH_END,
     ),
 ]
 _PATTERNS = [re.compile(begin + end) for begin, end in _STAMPS]

@@ -173,12 +173,9 @@ class _Leaf:
             near.update(self._by_word.get(place, {}))
         if not words:
             near = self.groups
-        found, best = None, (least, 0)
-        for number, group in near.items():
-            fits = group.similarity(words), -number
-            if fits[0] >= least and (found is None or fits > best):
-                found, best = group, fits
-        return found
+        fits = ((group.similarity(words), -number) for number, group in near.items())
+        best, number = max(fits, default=(-1.0, 0))
+        return near[-number] if best >= least else None
 
 
 class TemplateTree:

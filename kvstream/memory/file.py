@@ -230,11 +230,11 @@ def _check_numbers(name: str, tensor: Tensor) -> None:
 
 def _json(value: Mapping[str, Any]) -> str:
     """JSON with `?` for what is no text, such as a byte in the name of a file."""
-    text = json.dumps(value, ensure_ascii=False)
-    clean = text.encode("utf-8", "replace").decode()
-    if clean != text:
-        value = json.loads(clean)
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    if "\\ud" in text:  # half a character, or one half of an emoji
+        clean = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(json.loads(clean), sort_keys=True, separators=(",", ":"))
+    return text
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor], *, aside: bool) -> str:

@@ -59,13 +59,19 @@ def for_terminal(text: str) -> str:
     return _CONTROL.sub(_visible, text)
 
 
+def hanging(head: str, text: str, width: int) -> str:
+    """The text behind `head`, in lines of at most `width` columns, which begin below one another
+    and end between words."""
+    return fill(
+        text, width, initial_indent=head, subsequent_indent=" " * len(head),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def in_lines(text: str) -> str:
-    """The same for a terminal, in lines that end between words and not where the terminal does."""
+    """The text `for_terminal`, in lines that end between words and not where the terminal does."""
     width = shutil.get_terminal_size().columns
-    return "\n".join(
-        fill(line, width, break_long_words=False, break_on_hyphens=False)
-        for line in for_terminal(text).split("\n")
-    )
+    return "\n".join(hanging("", line, width) for line in for_terminal(text).split("\n"))
 
 
 def shortened(text: str, most: int) -> str:

@@ -51,15 +51,20 @@ class Catalog:
 
     def files(self) -> dict[str, Path]:
         """Memory files by the names of their models."""
+        return {path.stem: path for path in self._inside() if self._unnamable(path) is None}
+
+    def _inside(self) -> list[Path]:
+        """The memory files of the folder, by name; not those that are hidden."""
         if self.folder is None:
-            return {}
-        found = {}
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
-            # A link may lead out of the folder; what it leads to is not for clients.
-            inside = path.is_file() and path.resolve().parent == self.folder
-            if inside and not path.name.startswith(".") and self._unnamable(path) is None:
-                found[path.stem] = path
-        return found
+            return []
+        found = sorted(self.folder.glob(f"*{SUFFIX}"))
+        # A link may lead out of the folder; what it leads to is not for clients.
+        return [
+            path for path in found
+            if path.is_file()
+            and path.resolve().parent == self.folder
+            and not path.name.startswith(".")
+        ]  # fmt: skip
 
     def _unnamable(self, path: Path) -> str | None:
         """Why no client can name a file, if that is so."""
@@ -77,16 +82,19 @@ class Catalog:
 
         Only headers are read; a file that is damaged further on fails when it is asked.
         """
-        every = () if self.folder is None else sorted(self.folder.glob(f"*{SUFFIX}"))
-        found, problems = {}, [why for path in every if (why := self._unnamable(path)) is not None]
-        for name, path in self.files().items():
+        found, problems = {}, []
+        for path in self._inside():
+            why = self._unnamable(path)
+            if why is not None:
+                problems.append(why)
+                continue
             try:
                 models = models_in(path)
             except SourceError as error:
                 problems.append(str(error))
                 continue
             if self._made(models):
-                found[name] = path
+                found[path.stem] = path
                 continue
             made = _shown(models.made)
             alone = "" if models.answering is None else f", and {made} answers alone"

@@ -55,10 +55,13 @@ def shut_down(saved: bool) -> ApiError:
     )
 
 
-def broken() -> ApiError:
-    """For a request whose step failed in the server itself."""
+def broken(error: BaseException) -> ApiError:
+    """For a request that failed in the server itself."""
     return ApiError(
-        500, "The server failed; its log says more.", kind="server_error", code="internal_error"
+        500,
+        f"The server failed ({type(error).__name__}); its log says more.",
+        kind="server_error",
+        code="internal_error",
     )
 
 
@@ -102,9 +105,4 @@ def told(error: BaseException, *folders: Path | None) -> ApiError:
         return ApiError(
             503, "The server is out of memory.", kind="server_error", code="out_of_memory"
         )
-    return ApiError(
-        500,
-        f"The server failed ({type(error).__name__}); its log says more.",
-        kind="server_error",
-        code="internal_error",
-    )
+    return broken(error)

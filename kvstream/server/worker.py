@@ -125,9 +125,9 @@ class Worker:
         job = min(self._active, key=lambda job: job.spent)
         try:
             self._step(job)
-        except BaseException:
+        except BaseException as error:
             self.cancel(job, "failed")  # if it is still at work, its next step ends it
-            self._send(job, broken())
+            self._send(job, broken(error))
             raise
 
     def _admit(self) -> None:
@@ -154,9 +154,8 @@ class Worker:
                 self._waiting.pop()
                 try:
                     self._begin(job, size)
-                except BaseException:
-                    self.counts["failed"] += 1
-                    self._send(job, broken())
+                except BaseException as error:
+                    self._fail(job, broken(error))
                     raise
 
     def _begin(self, job: Job, size: int) -> None:

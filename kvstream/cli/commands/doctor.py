@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import chain
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
 
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.errors import KvstreamError
-from kvstream.reporters.format import json_text
+from kvstream.reporters.format import hanging, json_text
 
 if TYPE_CHECKING:
     from kvstream.api.doctor import Finding
@@ -37,12 +36,7 @@ def command(ctx: click.Context, json: bool) -> None:
             continue
         mark = "ok" if finding.ok else "!!"
         head = f"{mark}  {finding.name:18}"
-        click.echo(
-            fill(
-                finding.value, 80, initial_indent=head, subsequent_indent=" " * len(head),
-                break_long_words=False, break_on_hyphens=False,
-            )
-        )  # fmt: skip
+        click.echo(hanging(head, finding.value, 80))
         if not finding.ok and finding.remedy:
             click.echo(f"    {'':18}{finding.remedy}")
     if broken:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.types import FileType, complete_files
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import SourceError
-from kvstream.reporters.format import duration, for_terminal, json_line, number, size
+from kvstream.reporters.format import duration, for_terminal, hanging, json_line, number, size
 
 WIDTH = 12
 """Columns of the names on the left."""
@@ -80,10 +79,7 @@ def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
     yield for_terminal(str(path))
     for name, text in _rows(record):
         head = f"  {name:{WIDTH}}"
-        yield fill(
-            for_terminal(text), columns(), initial_indent=head, subsequent_indent=" " * len(head),
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield hanging(head, for_terminal(text), columns())
 
 
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +15,7 @@ from kvstream.cli.groups import Group
 from kvstream.cli.shared.interrupts import Interrupts
 from kvstream.cli.shared.saying import columns, say
 from kvstream.errors import ModelError, UsageError, meant
-from kvstream.reporters.format import for_terminal, json_line, size
+from kvstream.reporters.format import for_terminal, hanging, json_line, size
 
 if TYPE_CHECKING:
     from kvstream.api.models import ModelEntry
@@ -82,10 +81,7 @@ def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
             yield from [together] if len(together) <= width else [name, f"  {where}"]
         yield "  " + "  ".join(cells).rstrip()
         if why:
-            yield fill(
-                why, width, initial_indent="  ", subsequent_indent="  ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+            yield hanging("  ", why, width)
 
 
 def _row(entry: ModelEntry) -> tuple[str, ...]:
@@ -143,10 +139,7 @@ def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
     names = max(len(offer.name) for offer in offers)
     for offer in offers:
         here = "  (here)" if offer.is_here() else ""
-        yield fill(
-            f"{_told(offer)}{here}", width, initial_indent=f"{offer.name:{names}}  ",
-            subsequent_indent=" " * (names + 2), break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
+        yield hanging(f"{offer.name:{names}}  ", f"{_told(offer)}{here}", width)
 
 
 def _told(offer: Offer) -> str:
