@@ -64,6 +64,10 @@ def test_a_summary_of_parts(story: Path, cli: Callable[..., Any]) -> None:
         (("--every", "1k"), "--every is for one reading"),
         (("--checkpoint", "x.kvs"), "--checkpoint is for one reading"),
         (("--dry-run",), "--dry-run is for one reading"),
+        (
+            ("--workers", "1", "--worker-memory", "1GB", "--dry-run"),
+            "--dry-run is for one reading",
+        ),
         (("--skim", "smollm2"), "--skim is for one reading"),
         (("--memory", "x.kvs"), "--memory FILE takes no sources"),
         (("--method", "infinipot,keydiff"), "are for one method"),

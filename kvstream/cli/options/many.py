@@ -43,12 +43,12 @@ def each_options(command: Command) -> Command:
                     raise click.UsageError(
                         f"--{name.replace('_', '-')} has no effect without --each{beside}.", context
                     )
-        spread = found["workers"] is not None or found["ray"] is not None
-        if typed(context, "worker_memory") and not spread:
+        many = Each(**found) if each else None
+        if many is not None and typed(context, "worker_memory") and not many.spread:
             raise click.UsageError(
                 "--worker-memory has no effect without --workers or --ray.", context
             )
-        return command(each=Each(**found) if each else None, **values)
+        return command(each=many, **values)
 
     update_wrapper(wrapper, command)
     return stack(
