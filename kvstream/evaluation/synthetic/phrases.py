@@ -1,0 +1,172 @@
+"""Names, noun phrases, places and times in English prose, by pattern."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from kvstream.evaluation.synthetic.words import words
+
+_TITLE = (
+    r"(?:Mr|Mrs|Dr|St)\.? |(?:Miss|Lady|Lord|Sir|Captain|Colonel|Major|General|King|Queen|Prince|"
+    r"Princess|Count|Aunt|Uncle|Father|Mother|Professor|Madame|Monsieur|Doctor|Old|Little|Poor|"
+    r"Bishop|President|Saint|Emperor|Pope|Judge|Inspector|Master) "
+)
+NAME = (
+    rf"(?:(?:{_TITLE})*[A-Z][a-z]+(?:[-'’][A-Z][a-z]+)?"
+    r"(?: (?:[A-Z]\. ?)?(?:(?:de|von|of|van|du) )?[A-Z][a-z]+){0,2})"
+)
+NOUN_PHRASE = (
+    r"(?:(?:[Tt]he|[Aa]n?|[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir|[Oo]ne|[Ss]ome|[Tt]his|[Tt]wo|"
+    r"[Tt]hree) "
+    r"(?:[a-z-]+ ){0,2}?[A-Za-z-]+(?: of (?:the |his |her )?[A-Za-z]+)?)"
+)
+_NOT_NAMES = frozenset(
+    words(
+        "The A An He She It They We You I His Her My Our Their Its This That These Those There "
+        "Here But And Or Nor So Yet For If When While As At In On Of To By With From After "
+        "Before Then Now What Who Whom Whose Which Where Why How Not No Yes Oh Ah Well Never "
+        "Ever All Some Any Each Every One Two Three Both Such Thus Still Even Only Just Perhaps "
+        "Once Had Has Have Was Were Is Are Be Do Did Does Will Would Could Should Shall May "
+        "Might Must Can Let Being Having Upon Nothing Something Nobody Somebody Everybody "
+        "Everything Because Though Although Until Since Again Also Another Other Many Much More "
+        "Most Few Soon Later Suddenly Presently Instead Indeed However Therefore Chapter "
+        "Illustration Book Part Gutenberg Good God Come Go Look See Tell Say Me Him Them Us Your "
+        "Please Thank O Sometimes Meanwhile Finally During Without Between Through Under Over "
+        "About Into Like Among Against Around Behind"
+    )
+)
+_HUMANS = frozenset(
+    words(
+        "man woman boy girl king queen prince princess child father mother brother sister son "
+        "daughter husband wife servant doctor captain lady gentleman lord soldier sailor officer "
+        "priest monk master mistress teacher judge lawyer farmer cook nurse maid merchant uncle "
+        "aunt cousin friend people men women children boys girls fellow stranger driver coachman "
+        "colonel bishop peasant hunter giant witch fisherman clerk landlord innkeeper old-man "
+        "thief robber chief knight emperor baron count squire miller tailor baker shepherd widow "
+        "youth baby parson vicar rector inspector detective policeman sergeant major general "
+        "president guard porter butler waiter surgeon patient gentlemen waiters ladies pilgrim "
+        "visitor traveller companion companions cousins brothers sisters sons daughters prisoner "
+        "constable crew soldiers servants maids fairy dwarf ogre princes beggar smith cobbler "
+        "peddler blacksmith wizard sorcerer mayor chancellor duke duchess countess sultan pair "
+        "couple lad lass others clergyman curate banker student artist painter writer poet "
+        "author professor scientist director minister governor young-man housekeeper governess "
+        "neighbour neighbors guests party crowd army team"
+    )
+)
+_PLACE_PREPOSITIONS = words(
+    "in at to from into near behind under on upon through across towards inside toward "
+    "beside above over by against beneath before"
+)
+_TIME_NOUNS = words(
+    "morning evening night afternoon day days week weeks month months year years hour hours "
+    "minute minutes moment spring summer autumn winter midnight noon dawn sunset sunrise "
+    "daybreak dusk Christmas Easter Monday Tuesday Wednesday Thursday Friday Saturday Sunday "
+    "January February March April May June July August September October November December "
+    "century time dinner breakfast supper war twilight season"
+)
+_MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+_WEEKDAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
+WHEN = re.compile(
+    r"\b(?:(?:[Ii]n|[Oo]n|[Aa]t|[Dd]uring|[Bb]efore|[Aa]fter|[Uu]ntil|[Ss]ince|[Bb]y|[Oo]ne|[Tt]hat|"
+    r"[Ee]very|[Tt]he next|[Tt]he following|[Ll]ast|[Tt]owards) "
+    r"(?:the |that |a |an |this |his |her |early |late |same )*(?:[a-z]+ ){0,2}?"
+    rf"(?:{'|'.join(_TIME_NOUNS)}|1\d\d\d|20\d\d|[a-z]+ o['’]clock)"
+    r"(?: (?:of (?:the )?[A-Za-z0-9]+|\d{1,2}(?:, \d{4})?|\d{4}|before|after|later|ago))?"
+    rf"|[Oo]n (?:{_WEEKDAYS})|(?:{_MONTHS}) \d{{1,2}}(?:, \d{{4}})?"
+    r"|(?:[a-z]+ ){1,2}(?:years|days|weeks|months|hours|minutes) (?:ago|later|before|afterwards)"
+    r"|at midnight|at noon|at dawn)\b"
+)
+COUNTS = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
+    "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|a hundred|a thousand|a dozen|"
+    r"half-a-dozen|\d{1,3}(?:,\d{3})*"
+)
+STOP = re.compile(
+    r"[;:,—(]| - |--| (?:and|but|who|which|that|as|when|while|because|if|though|than|whom|where) "
+)
+PHRASE = (
+    r"(?:the|a|an|his|her|their|its|my|your|our|this|some|any|no|every|each|all|another|"
+    rf"{COUNTS}) "
+    r"(?:[A-Za-z'’-]+ ){0,3}?[A-Za-z'’-]+"
+)
+_OBJECT_END = re.compile(
+    r" (?:in|at|to|from|into|near|behind|under|on|upon|through|across|towards|with|for|by|against|"
+    r"over|about|before|after|as|out|up|down|away|off|and|or|but|who|which|that|when|while|because|"
+    r"is|was|were|had|has|without|during|back|again|very|so|than|till|until|where|if|among|between)\b"
+)
+
+
+@cache
+def verbs() -> dict[str, str]:
+    """Past forms to base forms."""
+    lines = (Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split() for line in lines if not line.startswith("#"))
+
+
+def is_name(text: str) -> bool:
+    """Whether a phrase starts with a capital letter that does not come from its place."""
+    return text.split()[0] not in _NOT_NAMES and text[0].isupper()
+
+
+def inside(subject: str) -> str:
+    """A subject as it stands inside a question."""
+    first = subject.split()[0]
+    if first in _NOT_NAMES:
+        return subject[0].lower() + subject[1:]
+    return subject
+
+
+def clean(phrase: str) -> str:
+    """A phrase without punctuation around it."""
+    return phrase.strip(" ,;:.!?\"'“”‘’-—")
+
+
+def is_human(subject: str) -> bool:
+    """Whether the head of a noun phrase is a word for a person."""
+    words = subject.split(" of ")[0].split()
+    return bool(words) and words[-1].lower() in _HUMANS
+
+
+def object_of(rest: str) -> str:
+    """The noun phrase or name right after a verb, or nothing."""
+    match = re.match(rf"(?:{NAME}|{PHRASE})", rest)
+    if match is None:
+        return ""
+    text = STOP.split(rest)[0]
+    end = _OBJECT_END.search(text)
+    if end is not None:
+        text = text[: end.start()]
+    words = text.split()
+    if not 1 <= len(words) <= 6 or words[-1].endswith("ly"):
+        return ""
+    if words[0][0].isupper() and not is_name(text):
+        return ""
+    return clean(text)
+
+
+def place_in(rest: str) -> re.Match[str] | None:
+    """The first phrase that says where something is; None if there is none."""
+    pattern = rf"\b(?:{'|'.join(_PLACE_PREPOSITIONS)}) (?:{NAME}|{PHRASE})"
+    for match in re.finditer(pattern, rest):
+        words = match.group().split()
+        if len(words) > 6 or any(w in _TIME_NOUNS for w in words):
+            continue
+        if words[-1] in ("the", "of", "and", "his", "her") or _HUMANS & set(words):
+            continue
+        return match
+    return None
+
+
+def complete(phrase: str, rest: str, at: int) -> str:
+    """A phrase that a pattern cut short, up to where its noun phrase ends."""
+    tail = rest[at + len(phrase) :]
+    more = re.match(r"(?:[ '’-][a-z]+){0,3}(?: of (?:the |his |her |a )?[A-Za-z]+)?", tail)
+    text = phrase + (more.group() if more else "")
+    start = text.split()[0] + " "
+    body = text[len(start) :]
+    stop = STOP.search(body)
+    body = body[: stop.start()] if stop else body
+    end = _OBJECT_END.search(body)
+    return clean(start + (body[: end.start()] if end else body))
