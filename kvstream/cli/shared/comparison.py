@@ -1,0 +1,202 @@
+"""A run of ``kvstream compare``: one method after the other on the same text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from kvstream.cli.options.reading import ReadingOptions
+from kvstream.cli.shared import reports
+from kvstream.cli.shared.interrupts import Interrupts
+from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.running import WITHHELD, answer_events, open_sources, tell_pages
+from kvstream.cli.shared.side_by_side import CSV, Row, blocks, columns, csv_line, csv_row
+from kvstream.errors import BudgetError, KvstreamError, SourceError, UsageError
+from kvstream.events import Answered, AnswerStarted, Event, Notice, StepDone
+from kvstream.reporters.base import Reporters
+from kvstream.reporters.format import for_terminal, json_line, shortened
+
+if TYPE_CHECKING:
+    from kvstream.api.model import Model
+
+BINS = 20
+"""Parts of the document among which the spread of what is retained is taken."""
+QUESTION = 40
+"""Characters of a question that its warnings show."""
+
+
+@dataclass
+class Comparison:
+    """Reads the same sources with each method, and shows how it did."""
+
+    model: Model
+    paths: Sequence[str]
+    copies: Mapping[str, str]
+    """Temporary files of what can be read only once, by the names of the sources."""
+    questions: Sequence[str]
+    options: ReadingOptions
+    baseline: str | None
+    """A row for that, too (bm25): it reads what it finds and nothing else."""
+    command: Literal["ask", "compare"]
+    as_csv: bool
+    output: TextIO | OutputFile
+    reporter: Reporters
+    interrupts: Interrupts
+    rows: list[Row] = field(default_factory=list)
+    stopped: Exception | None = None
+    """What ended the run before all methods had their turn."""
+    _failure: KvstreamError | None = None
+    """Why the latest method that could not run could not."""
+    _noticed: set[str] = field(default_factory=set)
+    """What was said of the text, so of all methods and questions."""
+
+    def run(self, sources: Any, pages: Mapping[str, int]) -> int:
+        """Read with each method and show the rows; returns the exit code.
+
+        `sources` are for the first method, and `pages` are their PDFs. If a run that has rows
+        fails, they are shown first, and the error is in `stopped`.
+        """
+        page = reports.of(self.reporter)
+        if self.as_csv:
+            self.output.write(csv_line(CSV))
+        methods = (*self.options.methods, *([self.baseline] if self.baseline else []))
+        for turn, name in enumerate(methods):
+            if page is not None:
+                page.page.begin(name)
+            try:
+                if turn:
+                    sources = open_sources(
+                        self.paths, self.options, self.interrupts, copies=self.copies
+                    )
+                tell_pages(self.reporter, pages)
+                self._read(name, sources)
+            except Exception as error:
+                self.reporter.make_way()
+                if page is not None:
+                    page.page.fail(str(error))
+                if not self._refused(name, error):
+                    self._end_early(error, methods[turn:])
+                    break
+            if self.interrupts():
+                if skipped := ", ".join(methods[turn + 1 :]):
+                    self.reporter.tell(f"Warning: Interrupted; answers are missing of: {skipped}.")
+                break
+        self.reporter.close()
+        self._show_all()
+        if self._failure is not None and not self._answered:
+            raise self._failure
+        withheld = any(row.result and row.result.withheld is not None for row in self.rows)
+        return WITHHELD if withheld else 0
+
+    def _read(self, name: str, sources: Any) -> None:
+        """Read with one method and add a row for each answer."""
+        coverage: Sequence[float] = ()
+        labels = labels_of(self.questions)
+        number: int | None = None
+        events = self.model.stream(
+            sources,
+            **self.options.of_method(name),
+            questions=self.questions,
+            command=self.command,
+            interrupted=self.interrupts,
+        )
+        for event in answer_events(events, self.interrupts):
+            if isinstance(event, AnswerStarted):
+                number = event.number
+            elif isinstance(event, Notice) and number is None:
+                self._noticed.add(event.message)
+            elif isinstance(event, Answered):
+                self.reporter.make_way()  # what is told of a method stands below its panel
+            about = name if number is None else f"{name}{labels[number]}"
+            self.reporter.show(_named(event, about, self._noticed))
+            if isinstance(event, StepDone):
+                coverage = event.coverage(BINS)
+            elif isinstance(event, Answered):
+                number = None
+                warned = tuple(w for w in event.result.warnings if w not in self._noticed)
+                self._add(Row(name, event.result, spread(coverage), warned=warned))
+
+    def _add(self, row: Row) -> None:
+        self.rows.append(row)
+        if self.options.as_json:
+            print_json(self.output, row)
+        elif self.as_csv:
+            line = csv_row(row)
+            self.output.write(for_terminal(line) if self.output.isatty() else line)
+            self.output.flush()
+
+    def _refused(self, name: str, error: Exception) -> bool:
+        """Whether the error is only that this method cannot run (full, or a gate that is missing).
+
+        Then a row says so. Anything else, such as a source that cannot be read, ends the run.
+        """
+        refusals = (BudgetError, UsageError, *([SourceError] if name == self.baseline else []))
+        if not isinstance(error, refusals):
+            return False
+        self._failure = error
+        self.reporter.show(Notice(f"{name}: {error}"))
+        self._add(Row(name, None, 0.0, str(error)))
+        return True
+
+    def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
+        """Keep the error for later if there are answers to show; else raise it."""
+        if not self._answered:
+            raise error
+        self.stopped = error
+        named = ", ".join(missing)
+        self.reporter.tell(f"Warning: The run failed; answers are missing of: {named}.")
+
+    @property
+    def _answered(self) -> bool:
+        return any(row.result for row in self.rows)
+
+    def _show_all(self) -> None:
+        if self.options.as_json or self.as_csv:
+            return  # each row is out already
+        width = columns(to_file=isinstance(self.output, OutputFile))
+        for line in blocks(self.rows, self.questions, width):
+            self.output.write(f"{line.rstrip()}\n")
+        self.output.flush()
+
+
+def labels_of(questions: Sequence[str]) -> list[str]:
+    """What names each question behind its method in a warning; nothing where there is one."""
+    if len(questions) < 2:
+        return [""] * max(1, len(questions))
+    short = [shortened(question, QUESTION) for question in questions]
+    return [
+        f" (question {number})" if short.count(text) > 1 else f' ("{text}")'
+        for number, text in enumerate(short, 1)
+    ]
+
+
+def _named(event: Event, about: str, noticed: set[str]) -> Event:
+    """The event with method and question before what is said of its answer, not of the text."""
+    if isinstance(event, Notice) and event.message not in noticed:
+        return replace(event, message=f"{about}: {event.message}")
+    if not isinstance(event, Answered):
+        return event
+    warnings = tuple(w if w in noticed else f"{about}: {w}" for w in event.result.warnings)
+    of_reading = tuple(w for w in event.result.warnings if w in noticed)
+    result = replace(event.result, warnings=warnings, of_reading=of_reading)
+    return replace(event, result=result)
+
+
+def spread(coverage: Sequence[float]) -> float:
+    """Entropy of the retained tokens over equal parts of the document, 0 to 1."""
+    total = sum(coverage)
+    if total <= 0 or len(coverage) < 2:
+        return 0.0
+    shares = [c / total for c in coverage if c > 0]
+    return -sum(p * math.log(p) for p in shares) / math.log(len(coverage))
+
+
+def print_json(output: TextIO | OutputFile, row: Row) -> None:
+    if row.result is None:
+        record: dict[str, Any] = {"command": "compare", "method": row.method, "error": row.problem}
+    else:
+        record = {**row.result.to_json(), "spread": round(row.spread, 4)}
+    output.write(json_line(record, output))
+    output.flush()
