@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
 
-from kvstream.logs.findings import ROWS, SECTIONS, Clock, Finding, Report, report
+from kvstream.logs.clock import Clock
+from kvstream.logs.findings import ROWS, Report, report
 from kvstream.logs.lines import LONGEST_LINE, SEVERE
 from kvstream.logs.summary import LogSummary
+from kvstream.logs.unusual import SECTIONS, Finding
 
 WIDTH = 160
 """Columns of a page that is not for a terminal."""
@@ -267,11 +269,11 @@ def _row(
     told = [*finding.notes]
     bulk = finding.section == SECTIONS[3]
     if brief and width < NARROW and finding.count == 1 and not told and not finding.trace:
-        row = f"{finding.count:>7,}{level}  {when.span(finding)}  {place}  "
+        row = f"{finding.count:>7,}{level}  {finding.span(when)}  {place}  "
         if width - len(row) >= LEAST_ROOM:
             return [row + _shown(shape, width - len(row))]
     if width >= NARROW:
-        row = f"{finding.count:>9,}{level}  {when.span(finding)}  {place}  "
+        row = f"{finding.count:>9,}{level}  {finding.span(when)}  {place}  "
         indent, lines = _INDENT, [row + _shown(shape, width - len(row))]
         room = width - (len(lines[0]) + len(BETWEEN) if bulk else len("; ".join([indent, *told])))
         values = _values(finding, room) if finding.count > 1 else ""
@@ -286,7 +288,7 @@ def _row(
         indent, lines = _NARROW_INDENT, [row + _shown(shape, width - len(row))]
         if not bulk and finding.count > 1 and (values := _values(finding, width)):
             told.append(values)
-        second = "; ".join([f"{place}  {when.span(finding)}", *told])
+        second = "; ".join([f"{place}  {finding.span(when)}", *told])
         cut = wrap(_printable(second), width - len(indent))
         lines += [indent + line for line in cut[:1]]
         if len(cut) > 1:

@@ -14,17 +14,19 @@ import time
 from pathlib import Path
 
 import kvstream
-from kvstream.logs.findings import Clock, Finding, report
+from kvstream.logs.clock import Clock
+from kvstream.logs.findings import report
 from kvstream.logs.lines import SEVERE
 from kvstream.logs.page import head, page
 from kvstream.logs.summary import LogSummary
 from kvstream.logs.telling import QUESTION, ROWS_READ, checked
+from kvstream.logs.unusual import Finding
 
 
 def row(finding: Finding, log: LogSummary) -> str:
     """A finding as one plain line with its citation in front."""
     level = finding.level.upper() if finding.level in SEVERE else "INFO"
-    times = Clock(log).span(finding)
+    times = finding.span(Clock(log))
     text = finding.message if finding.count == 1 else finding.text
     return f"[line {finding.first_line}] {times}: {finding.count} x {level} {text.strip()[:160]}"
 

@@ -25,10 +25,11 @@ from typing import Any
 from incidents import DAY, filled, moment, stamped, word
 
 import kvstream
-from kvstream.logs import findings
-from kvstream.logs.findings import RARE, ROWS, SECTIONS, Finding, report
+from kvstream.logs import unusual
+from kvstream.logs.findings import ROWS, report
 from kvstream.logs.lines import SEVERE
 from kvstream.logs.summary import LogSummary, Shape
+from kvstream.logs.unusual import RARE, SECTIONS, Finding
 
 CAUSES = (
     "certificate of the payment gateway ends today",
@@ -105,12 +106,12 @@ def rare_rows(log: LogSummary) -> list[Finding]:
 
 def without(name: str, log: LogSummary, value: Any) -> list[Finding]:
     """The rows of the page where one finding is not made."""
-    kept: Callable[..., Any] = getattr(findings, name)
-    setattr(findings, name, lambda *args: value)
+    kept: Callable[..., Any] = getattr(unusual, name)
+    setattr(unusual, name, lambda *args: value)
     try:
         return rare_rows(log)
     finally:
-        setattr(findings, name, kept)
+        setattr(unusual, name, kept)
 
 
 def ranks_of(model: Any, method: str, text: str, budget: int) -> list[str]:
@@ -134,8 +135,8 @@ def main() -> None:
     for seed in range(options.seed, options.seed + options.logs):
         rows, shown, shapes, log, cause = prepared(seed, options.lines)
         found = {"table": rows, "table + chance": mixed(rows, shuffled(rows, seed))}
-        for name, value in (("_before", None), ("_lateness", 0.0), ("_burst", None)):
-            found[f"table without {name[1:]}"] = without(name, log, value)
+        for name, value in (("burst_after", None), ("_lateness", 0.0), ("telling_burst", None)):
+            found[f"table without {name.strip('_')}"] = without(name, log, value)
         found["random lines"] = [f.example for f in shuffled(rows, seed)]
         text = "".join(f"{shape.example}\n" for shape in shapes)
         for name, method in (("surprise", "sirllm"), ("attention", "infinipot")):

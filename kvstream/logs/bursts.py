@@ -1,0 +1,130 @@
+"""Bursts of a template, and the rare lines that come shortly before one.
+
+A burst is a bucket of time with far more lines than a Poisson process of the template's own rate
+gives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from kvstream.logs.lines import SEVERE
+from kvstream.logs.summary import RUSH, LogSummary, Series, Shape
+
+HARMLESS = 10
+"""Times its rate, at least, of a burst of lines with the level of information."""
+FLOOD = 20
+"""Times its rate of a burst that the lines before it may explain."""
+MUCH = 0.05
+"""Share of the log that it has, where its lines are no errors."""
+LONGEST_GAP = 900.0
+"""Seconds (lines, in a log without times) before a burst in which a line may explain it, and
+between two bursts that tell the same."""
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Buckets in which a template has far more lines than elsewhere."""
+
+    start: int
+    """The first bucket."""
+    end: int
+    """The last one."""
+    lines: int
+    factor: float
+    """Times the rate elsewhere."""
+
+
+@dataclass(frozen=True)
+class Onset:
+    """When a burst begins."""
+
+    time: float
+    """Or the line, in a log without times."""
+    within: float
+    """How far from there it may begin."""
+    line: int = 0
+    """The first line, if the template is new then."""
+
+
+def telling_burst(shape: Shape, log: LogSummary, order: list[int]) -> Burst | None:
+    """The strongest burst, unless the lines say that they are harmless and there are not many more
+    of them: what people do comes in small bursts.
+    """
+    burst = strongest_burst(shape, log, order)
+    harmless = shape.level in ("info", "debug")
+    return None if burst is None or (harmless and burst.factor < HARMLESS) else burst
+
+
+def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst | None:
+    """The strongest burst of a series; `order` has the buckets of the log."""
+    if series.count < 10 or len(order) < 8 or not series.buckets:
+        return None
+    top, most = max(series.buckets.items(), key=lambda item: item[1])
+    counts = [series.buckets.get(b, 0) for b in order]
+    usual = median(counts)
+    spread = median(abs(c - usual) for c in counts)
+    elsewhere = max(usual, (series.count - most) / (len(order) - 1) if len(order) > 20 else usual)
+    floor = usual + 8 * max(spread * 1.5, math.sqrt(max(usual, 0.1)), 1)
+    # The whole log may be louder for a while: that is no burst of one template.
+    total = log.total.buckets[top]
+    share = series.count / log.total.count
+    if most < 10 or most < floor or most < 3 * max(share * total, 0.1) * (1 - share) ** 2:
+        return None
+    place = order.index(top)
+    start = end = place
+    low = max(floor / 2, most / 8)
+    while start > 0 and counts[start - 1] >= low:
+        start -= 1
+    while end + 1 < len(order) and counts[end + 1] >= low:
+        end += 1
+    if (end - start + 1) * 3 > len(order):
+        return None
+    lines = sum(counts[start : end + 1])
+    rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
+    factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
+    return Burst(order[start], order[end], lines, factor)
+
+
+def onset_of(shape: Shape, burst: Burst | None, log: LogSummary) -> Onset | None:
+    """When a burst begins that the lines before it may explain."""
+    if burst is None or burst.lines < 30 or burst.factor < FLOOD:
+        return None
+    if shape.level not in SEVERE and burst.lines < MUCH * log.total.count:
+        return None
+    onset = begin_of(shape, burst, log)
+    return onset if onset.within <= LONGEST_GAP else None
+
+
+def begin_of(shape: Shape, burst: Burst, log: LogSummary) -> Onset:
+    """When a burst begins, as exactly as that is known: with the first line of the template, in
+    the minute with most of its lines, or somewhere in a bucket.
+    """
+    start, end = burst.start * log.width, (burst.end + 1) * log.width
+    first = float(shape.first_line) if log.by_line else shape.first_time
+    if first is not None and start <= first < start + log.width:
+        return Onset(first, min(log.width / 2, LONGEST_GAP), shape.first_line)
+    if shape.rush is not None and start <= shape.rush.begin < end:
+        return Onset(shape.rush.begin, min(log.width / 2, RUSH))
+    return Onset(start + log.width / 2, log.width / 2)
+
+
+def burst_after(
+    shape: Shape, onsets: list[tuple[Onset, Shape]], log: LogSummary
+) -> tuple[float, Shape] | None:
+    """The burst that a rare template comes shortly before, and by how much."""
+    best: tuple[float, Shape] | None = None
+    mine = float(shape.first_line) if log.by_line else shape.first_time
+    if mine is None:
+        return None
+    for onset, flood in onsets:
+        if flood is shape or (onset.line and shape.first_line > onset.line):
+            continue
+        gap = onset.time - mine
+        if -onset.within <= gap <= min(max(1.5 * log.width, 30), LONGEST_GAP) and (
+            best is None or gap < best[0]
+        ):
+            best = max(gap, 0.0), flood
+    return best

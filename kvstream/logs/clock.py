@@ -1,0 +1,60 @@
+"""How the times of a log are written."""
+
+from __future__ import annotations
+
+import time
+
+from kvstream.logs.summary import LogSummary, Shape
+
+
+class Clock:
+    """Writes times: the day only where the log spans more than one."""
+
+    def __init__(self, log: LogSummary) -> None:
+        self.log = log
+        first, last = log.total.low, log.total.high
+        buckets = log.total.buckets
+        self.days = self.years = False
+        if first is not None and last is not None and buckets and not log.by_line:
+            self.days = int(first // 86400) != int(last // 86400)
+            self.days = self.days or (max(buckets) - min(buckets)) * log.width > 1.5 * 86400
+            self.years = log.dated and time.gmtime(_sane(first))[0] != time.gmtime(_sane(last))[0]
+
+    def __call__(self, moment: float | None, line: int, *, full: bool = False) -> str:
+        year = self.log.dated and (full or self.years)
+        form = ("%Y-" if year else "") + "%m-%d " if self.days or full else ""
+        return self._as(f"{form}%H:%M:%S", moment, line)
+
+    def _as(self, form: str, moment: float | None, line: int) -> str:
+        if moment is None or self.log.by_line:
+            return f"line {line:,}"
+        try:
+            return time.strftime(form, time.gmtime(moment))
+        except (ValueError, OverflowError, OSError):  # a year that no calendar has
+            return f"line {line:,}"
+
+    def after(self, low: float | None, moment: float | None, line: int) -> str:
+        """A time behind another one that is written before it: the day only if it differs."""
+        if low is None or moment is None or low // 86400 != moment // 86400:
+            return self(moment, line)
+        return self._as("%H:%M:%S", moment, line)
+
+    def bucket(self, bucket: int) -> str:
+        """When a bucket begins."""
+        start = bucket * self.log.width
+        return self(start, max(int(start), 1))
+
+    def buckets(self, shape: Shape, start: int, end: int) -> str:
+        """From when to when buckets reach, as far as there are lines of the template."""
+        low, high = start * self.log.width, (end + 1) * self.log.width
+        if shape.low is not None and shape.high is not None:
+            low, high = max(low, shape.low), min(high, shape.high)
+        first, last = self(low, max(int(low), 1)), self(high, int(high))
+        if first == last:
+            return f"from {first}"
+        return f"from {first} to {self.after(low, high, int(high))}"
+
+
+def _sane(moment: float) -> float:
+    """A time of a year that calendars have."""
+    return min(max(moment, 0.0), 2e11)

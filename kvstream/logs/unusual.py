@@ -1,0 +1,262 @@
+"""What is unusual about a template or a component of a log: a finding, with a score."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstream.logs.bursts import (
+    LONGEST_GAP,
+    Burst,
+    Onset,
+    begin_of,
+    burst_after,
+    onset_of,
+    telling_burst,
+)
+from kvstream.logs.clock import Clock
+from kvstream.logs.lines import SEVERE, message_of
+from kvstream.logs.silences import gap_of, silence_of
+from kvstream.logs.summary import RUSH, LogSummary, Shape
+from kvstream.logs.templates import shown
+from kvstream.logs.values import changed_value, variables_of
+
+RARE = 3
+"""Most lines of a template that is rare."""
+LATE = 0.25
+"""Share of the log before a template, from which it may be new."""
+CHANCE = 0.01
+"""Chance at which lines spread over the whole log would all come that late."""
+CAUSE = 5.0
+"""What a rare line before a flood of errors scores; two less before another flood."""
+SEVERITY = {"fatal": 4.0, "error": 3.0, "suspect": 2.0, "warning": 1.5}
+"""Half of what a level adds to the score."""
+SECTIONS = ("errors and warnings", "new or rare", "changes over time", "most lines")
+
+
+@dataclass
+class Finding:
+    """One row of the page: a template or a component, and what is unusual about it."""
+
+    section: str
+    count: int
+    level: str
+    text: str
+    first_line: int
+    last_line: int
+    first_time: float | None
+    last_time: float | None
+    low: float | None = None
+    high: float | None = None
+    """The earliest and the latest time, where the clock goes back."""
+    example: str = ""
+    message: str = ""
+    trace: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    variables: list[dict[str, Any]] = field(default_factory=list)
+    components: dict[str, int] = field(default_factory=dict)
+    score: float = 0.0
+    templates: int = 1
+    """Templates of the row; 0: it is about a component."""
+    together: tuple[str, int] | None = None
+    """What happens, and in which bucket: findings that share it tell the same, if they begin near
+    each other. A bucket of a log of months lasts hours."""
+    begin: float = 0.0
+    """When it happens, as exactly as that is known."""
+
+    def span(self, when: Clock) -> str:
+        """From when to when."""
+        first, last = when(self.low, self.first_line), when(self.high, self.last_line)
+        if self.count == 1 or first == last:
+            return first
+        return f"{first} to {when.after(self.low, self.high, self.last_line)}"
+
+
+@dataclass
+class _Remarks:
+    """What is unusual about a template so far."""
+
+    notes: list[str] = field(default_factory=list)
+    score: float = 0.0
+    changed: bool = False
+    """Whether something changes over time."""
+    together: tuple[str, int] | None = None
+    begin: float = 0.0
+
+    def change(self, note: str, score: float) -> None:
+        self.notes.append(note)
+        self.score += score
+        self.changed = True
+
+
+class Unusual:
+    """Makes the findings of a log. With `news` only about lines behind the last mark."""
+
+    def __init__(self, log: LogSummary, shapes: list[Shape], *, news: bool) -> None:
+        self.log, self.news, self.when = log, news, Clock(log)
+        self.order = sorted(log.total.buckets)
+        self.bursts = {s.first_line: telling_burst(s, log, self.order) for s in shapes}
+        self.onsets: list[tuple[Onset, Shape]] = [
+            (start, shape)
+            for shape in shapes
+            if (start := onset_of(shape, self.bursts[shape.first_line], log))
+        ]
+
+    def template(self, shape: Shape) -> Finding:
+        """All that is unusual about a template."""
+        remarks, rare = _Remarks(), shape.count <= RARE
+        self._tell_news(shape, remarks)
+        burst = self.bursts[shape.first_line]
+        if burst is not None:
+            self._tell_burst(shape, burst, remarks)
+        if not rare:
+            self._tell_silence(shape, remarks)
+        for place, variable in shape.variables.items():
+            note, z = changed_value(shape, place, variable, self.order, self.when)
+            if note:
+                remarks.change(note, 3 + min(math.log10(z), 2))
+        if rare:
+            self._tell_cause(shape, remarks)
+        section = self._section(shape, remarks)
+        if shape.trace:
+            several = "stack traces, {:,} lines" if shape.count > 1 else "stack trace of {:,} lines"
+            remarks.notes.append(several.format(shape.continued))
+        since = self.news and shape.reported > 0
+        first_time = shape.since_time if since else shape.first_time
+        return Finding(
+            section=section,
+            count=shape.count - shape.reported if self.news else shape.count,
+            level=shape.level,
+            text=shown(message_of(shape.message), shape.template.words),
+            first_line=shape.since_line if since else shape.first_line,
+            last_line=shape.last_line,
+            first_time=first_time,
+            last_time=shape.last_time,
+            low=first_time if since else shape.low,
+            high=shape.high,
+            example=shape.example,
+            message=message_of(shape.message),
+            trace=shape.trace,
+            notes=remarks.notes,
+            variables=variables_of(shape),
+            components=dict(shape.components.most_common(3)),
+            score=remarks.score,
+            together=remarks.together,
+            begin=remarks.begin,
+        )
+
+    def _tell_news(self, shape: Shape, remarks: _Remarks) -> None:
+        if self.news:
+            if not shape.reported:
+                remarks.notes.append("new")
+                remarks.score += 2
+        elif _lateness(shape, self.log) > LATE:
+            if _is_new(shape, self.log):
+                remarks.notes.append("new")
+            remarks.score += 1
+
+    def _tell_burst(self, shape: Shape, burst: Burst, remarks: _Remarks) -> None:
+        onset = begin_of(shape, burst, self.log)
+        remarks.together, remarks.begin = ("burst", burst.start), onset.time
+        score = 2 + min(math.log10(burst.lines), 4)
+        if burst.lines == shape.count:
+            remarks.change(f"one burst of {burst.lines:,} lines", score)
+            return
+        during = self.when.buckets(shape, burst.start, burst.end)
+        if burst.start == burst.end and onset.within <= RUSH and self.log.width > LONGEST_GAP:
+            # A bucket lasts hours.
+            during = f"around {self.when(onset.time, int(onset.time))}"
+        if 2 * burst.lines > shape.count:
+            note = f"burst of {burst.lines:,} of these lines {during}"
+        else:
+            note = f"burst of {burst.lines:,} lines {during} ({burst.factor:.0f} times its rate)"
+        remarks.change(note, score)
+
+    def _tell_silence(self, shape: Shape, remarks: _Remarks) -> None:
+        silence = silence_of(shape, self.log, self.order)
+        if silence is None:
+            return
+        # A silence begins with its bucket.
+        remarks.together = remarks.together or ("silence", silence.start)
+        until = "since" if silence.end is None else "from"
+        to = "" if silence.end is None else f" to {self.when.bucket(silence.end)}"
+        note = f"silent {until} {self.when.bucket(silence.start)}{to} "
+        note += _expected(silence.expected)
+        remarks.change(note, 2 + min(math.log10(silence.expected), 4))
+
+    def _tell_cause(self, shape: Shape, remarks: _Remarks) -> None:
+        """Whether a burst follows that this line may explain."""
+        before = burst_after(shape, self.onsets, self.log)
+        if before is None:
+            return
+        gap, flood = before
+        what = shown(message_of(flood.message), flood.template.words)[:60]
+        unit = "lines" if self.log.by_line else "s"
+        remarks.notes.append(f"{gap:.0f} {unit} before a burst of: {what}")
+        remarks.score += CAUSE if flood.level in SEVERE else CAUSE - 2
+
+    def _section(self, shape: Shape, remarks: _Remarks) -> str:
+        """The section of the finding, and what the section adds to the score."""
+        rare = shape.count <= RARE
+        if shape.level in SEVERE:
+            remarks.score += 2 * SEVERITY[shape.level] + (0.5 if rare else 0)
+            remarks.score += 0.2 * math.log10(shape.count)
+            return SECTIONS[0]
+        if remarks.changed:
+            return SECTIONS[2]
+        if rare or (self.news and not shape.reported):
+            remarks.score += _lateness(shape, self.log)
+            return SECTIONS[1]
+        remarks.score = float(shape.count - shape.reported if self.news else shape.count)
+        return SECTIONS[3]
+
+    def silent_components(self, found: list[Finding]) -> list[Finding]:
+        """Components that have gone silent, if no template shows it already."""
+        rows: list[Finding] = []
+        for name, series in self.log.components.items():
+            silence = silence_of(series, self.log, self.order)
+            if silence is not None and silence.end is None:
+                expected, note = silence.expected, f"silent since {self.when.bucket(silence.start)}"
+            elif (found_gap := gap_of(series, self.log)) is not None:
+                gap, expected = found_gap
+                until = "since" if gap.end is None else "from"
+                to = "" if gap.end is None else f" to {self.when(gap.end, gap.line)}"
+                note = f"silent {until} {self.when(gap.start, gap.line)}{to}"
+            else:
+                continue
+            for other in found:  # one row is enough
+                if (
+                    list(other.components) == [name]
+                    and other.section == SECTIONS[2]
+                    and any(n.startswith("silent since") for n in other.notes)
+                ):
+                    other.section, other.score = SECTIONS[3], float(other.count)
+            rows.append(
+                Finding(SECTIONS[2], series.count, "", f"all lines of {name}", series.first_line,
+                        series.last_line, series.first_time, series.last_time, series.low,
+                        series.high, notes=[f"{note} {_expected(expected)}"],
+                        score=5 + min(math.log10(expected), 4), templates=0)
+            )  # fmt: skip
+        return rows
+
+
+def _expected(lines: float) -> str:
+    return f"(about {lines:,.0f} lines expected)"
+
+
+def _is_new(shape: Shape, log: LogSummary) -> bool:
+    """Whether a template is missing at first: were its lines spread over the whole log, they would
+    hardly all come behind LATE of it. Lines of one bucket count as one.
+    """
+    if not shape.buckets:
+        return False
+    begin = min(shape.buckets)
+    before = sum(n for bucket, n in log.total.buckets.items() if bucket < begin)
+    share = before / max(log.total.count, 1)
+    return share > LATE and (1 - share) ** len(shape.buckets) < CHANCE
+
+
+def _lateness(shape: Shape, log: LogSummary) -> float:
+    """Where in the log a template is first seen, from 0 to 1."""
+    return (shape.first_line - 1) / max(log.lines, 1)
