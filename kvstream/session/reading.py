@@ -90,36 +90,72 @@ class Reading:
             raise
 
     def _events(self) -> Generator[Event, None, Memory]:
-        if self.request.run.thin == "auto":
+        run = self.request.run
+        if run.thin == "auto":
             whole = PER_ENTRY * self.plan.sizes.budget
             self.sources = ThinnedSource(self.sources, whole, self.request.questions)
         memory, feed = self._new() if self.after is None else self._more(self.after)
-        reader, trace = memory.reader, memory.trace
-        self._lines = trace.line_counts
+        self._lines = memory.trace.line_counts
         told = len(memory.warnings)
-        run, every, interrupted = self.request.run, self.request.every, self.request.interrupted
-        start = started(reader, run)
+        start = started(memory.reader, run)
         yield start
-        unused = start.unused
-        if unused:
-            yield Notice(unused)
-        began, earlier = time.perf_counter(), trace.read
-        trace.interrupted = False
+        if start.unused:
+            yield Notice(start.unused)
+        began, earlier = time.perf_counter(), memory.trace.read
+        handed = self._handed(memory, feed)
+        before = memory.prefill_s
+
+        def seconds() -> float:
+            return before + time.perf_counter() - began
+
+        cut_short = yield from self._steps(memory, feed, handed, seconds)
+        self._close(memory, feed, earlier)
+        # A pipe that ended because of the interrupt may have had more to bring.
+        stopped = self.request.interrupted() and (cut_short or not feed.ended)
+        if stopped:
+            self._leave(memory, feed, handed, cut_short=cut_short)
+        self._warn(memory, feed)
+        for message in memory.warnings[told:]:
+            yield Notice(message)
+        for message in self.sources.notes:
+            yield Notice(message, note=True)
+        if start.unused:
+            memory.warnings.insert(0, start.unused)
+        self._place(memory.trace)
+        memory.prefill_s = seconds()
+        if self.checkpoint is not None and not stopped:
+            self.checkpoint.finish(memory, handed)
+        return memory
+
+    def _handed(self, memory: Memory, feed: TokenFeed) -> Handed:
+        """The tokens as the reader takes them, behind those of a checkpoint."""
+        memory.trace.interrupted = False
         if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
             feed.look_ahead(self.plan.sizes.free + 1)
             length = feed.estimate()
             if length is not None:
-                reader.schedule.revise(length)
+                memory.reader.schedule.revise(length)
         handed = Handed(feed, self._limit(feed))
         if self.checkpoint is not None:
             self.checkpoint.take_up(memory, handed)
-        if every is not None:
-            every.answered = trace.read
-        before, pruned = memory.prefill_s, trace.read
-        stop = interrupted
+        if self.request.every is not None:
+            self.request.every.answered = memory.trace.read
+        return handed
+
+    def _steps(
+        self, memory: Memory, feed: TokenFeed, handed: Handed, seconds: Callable[[], float]
+    ) -> Generator[Event, None, bool]:
+        """Read to the end, or to an interrupt.
+
+        Returns whether a pipe was cut short by an interrupt, after which what it had brought was
+        read.
+        """
+        reader, trace = memory.reader, memory.trace
+        every, interrupted = self.request.every, self.request.interrupted
+        pruned, stop = trace.read, interrupted
         while True:
             for report in reader.read(handed, stop):
-                memory.prefill_s = before + time.perf_counter() - began
+                memory.prefill_s = seconds()
                 yield step_done(reader, report, feed, memory.prefill_s, memory.loaded)
                 trace.read, trace.end = feed.read_tokens, feed.end
                 self.on_step(memory)
@@ -132,42 +168,38 @@ class Reading:
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self.on_the_way(memory)
             if interrupted() and stop is interrupted and self.sources.ends_on_interrupt:
-                stop = _never  # what a pipe has brought already is read
+                stop = _never
             elif not feed.paused or interrupted():
-                break
+                return stop is _never
             if every is not None and every.due(trace.read):
                 yield from self.on_the_way(memory)
-        trace.read, trace.end = feed.read_tokens, feed.end
+
+    def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
+        """Close the sources. Raises NoTextError, SourceError where there was nothing to read."""
+        memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         feed.stream.close()
-        if trace.read == earlier:
+        if memory.trace.read == earlier:
             raise NoTextError("There is no text in what was given; nothing to read.")
         if self._blank:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
-        # A pipe that ended because of the interrupt may have had more to bring.
-        stopped = interrupted() and (stop is _never or not feed.ended)
-        if stopped:
-            if self.checkpoint is not None:
-                self._place(trace)
-                self.checkpoint.leave(memory, handed)
-            expected = feed.estimate()  # None: a pipe whose end was not seen
-            trace.interrupted = stop is _never or expected is None or expected > trace.read
-            memory.warnings.append(stopped_after(trace.read, expected or 0))
+
+    def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed, *, cut_short: bool) -> None:
+        """Note that a reading was interrupted."""
+        trace = memory.trace
+        if self.checkpoint is not None:
+            self._place(trace)
+            self.checkpoint.leave(memory, handed)
+        expected = feed.estimate()  # None: a pipe whose end was not seen
+        trace.interrupted = cut_short or expected is None or expected > trace.read
+        memory.warnings.append(stopped_after(trace.read, expected or 0))
+
+    def _warn(self, memory: Memory, feed: TokenFeed) -> None:
+        """Add what is to be said of the sources and of characters that the tokenizer broke."""
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
         if system := self.plan.prompt.broken(self.plan.system or ""):
             memory.warnings.append(broken_apart("system text", system))
-        for message in memory.warnings[told:]:
-            yield Notice(message)
-        for message in self.sources.notes:
-            yield Notice(message, note=True)
-        if unused:
-            memory.warnings.insert(0, unused)
-        self._place(trace)
-        memory.prefill_s = before + time.perf_counter() - began
-        if self.checkpoint is not None and not stopped:
-            self.checkpoint.finish(memory, handed)
-        return memory
 
     def _new(self) -> tuple[Memory, TokenFeed]:
         """An empty memory, and the tokens of the sources."""
