@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from kvstream.api.model import Model
 from kvstream.api.options import (
@@ -22,6 +22,9 @@ from kvstream.api.workers import worker_memory
 from kvstream.errors import UsageError
 from kvstream.events import CollectionEvent, Notice, Outcome
 from kvstream.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from kvstream.collection.job import Part
 
 POCKET = "pocket"
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -117,47 +120,16 @@ def _each(
     methods: Sequence[str],
     options: Mapping[str, Any],
 ) -> Iterator[Outcome]:
-    from kvstream.collection.cluster import need_ray
     from kvstream.collection.documents import documents_in
-    from kvstream.collection.job import Job, Part
+    from kvstream.collection.job import Job
     from kvstream.collection.running import Workers, run
 
-    workers, address = options.get("workers"), options.get("ray")
-    spread = workers is not None or address is not None
-    if spread:
-        need_ray()
-        if workers is not None and workers < 1:
-            raise UsageError(f"workers must be at least 1, not {workers}.")
-        if isinstance(model, Model):
-            raise UsageError("Workers load the model themselves: give its name as model=.")
-    asked = {name: value for name, value in options.items() if name not in _EACH}
-    for name in ("checkpoint", "every"):
-        if asked.get(name) is not None:
-            raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
-    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or _never
+    spread = _spread(model, options)
     settings = _settings(model, options.get("loading") or {})
-    asked["command"] = command
-    if command == "summarize" and asked.get("extract") is None:
-        asked["extract"] = settings.name == POCKET
-    names = tuple(methods) or (asked.get("method", ""),)
-    given = asked.pop("set", None) or {}
-    if methods:
-        method_settings(given, methods)
-    parts = []
-    for name in names:
-        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
-        request = request_of(
-            questions,
-            learned=settings.name == POCKET,
-            **asked,
-            **({"method": name} if methods else {}),
-            set=own,
-        )
-        parts.append(Part(name or request.run.method, request, name == BM25))
-    if command == "remember" and parts[0].by_words:
-        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
-    into = options.get("into")
-    plain = options.get("plain", False)
+    asked = {name: value for name, value in options.items() if name not in _EACH}
+    interrupted: Callable[[], bool] = asked.pop("interrupted", None) or _never
+    parts = _parts(questions, command, methods, asked, settings)
+    into, plain = options.get("into"), options.get("plain", False)
     job = Job(
         settings,
         tuple(parts),
@@ -174,9 +146,55 @@ def _each(
         memory = options.get("worker_memory")
         asked_for = [part.request for part in parts]
         declared = bytes_of(memory) if memory is not None else worker_memory(settings, asked_for)
-        place = Workers(workers, address, declared)
+        place = Workers(options.get("workers"), options.get("ray"), declared)
     session = model.session if isinstance(model, Model) else None
     return run(job, documents, workers=place, session=session, tell=tell, interrupted=interrupted)
+
+
+def _spread(model: str | Model, options: Mapping[str, Any]) -> bool:
+    """Whether workers read the documents; raises UsageError if they cannot."""
+    from kvstream.collection.cluster import need_ray
+
+    workers = options.get("workers")
+    if workers is None and options.get("ray") is None:
+        return False
+    need_ray()
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers must be at least 1, not {workers}.")
+    if isinstance(model, Model):
+        raise UsageError("Workers load the model themselves: give its name as model=.")
+    return True
+
+
+def _parts(
+    questions: Sequence[str],
+    command: Command,
+    methods: Sequence[str],
+    options: Mapping[str, Any],
+    settings: ModelSettings,
+) -> list[Part]:
+    """What is asked of each document: one request per method. Raises UsageError."""
+    from kvstream.collection.job import Part
+
+    asked = {**options, "command": command}
+    for name in ("checkpoint", "every"):
+        if asked.get(name) is not None:
+            raise UsageError(f"{name} is for one text, not for many documents; leave it out.")
+    learned = settings.name == POCKET
+    if command == "summarize" and asked.get("extract") is None:
+        asked["extract"] = learned
+    given = asked.pop("set", None) or {}
+    if methods:
+        method_settings(given, methods)
+    parts = []
+    for name in tuple(methods) or (asked.get("method", ""),):
+        own = {k: v for k, v in given.items() if not methods or k.partition(".")[0] == name}
+        chosen = {"method": name} if methods else {}
+        request = request_of(questions, learned=learned, **{**asked, **chosen, "set": own})
+        parts.append(Part(name or request.run.method, request, name == BM25))
+    if command == "remember" and parts[0].by_words:
+        raise UsageError(f"{BM25} keeps no memory; use it to ask or to compare.")
+    return parts
 
 
 def _settings(model: str | Model, loading: Mapping[str, Any]) -> ModelSettings:
