@@ -213,7 +213,7 @@ def _rope(file: GGUF, path: Path) -> dict[str, Any]:
             }
         }
     if not scaled:
-        return {}
+        return {"rope_theta": base}  # some of transformers' tables (StarCoder2) leave it out
     more = {}
     if scaled["rope_type"] == "longrope":
         more["original_max_position_embeddings"] = scaled["original_max_position_embeddings"]

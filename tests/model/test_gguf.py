@@ -106,6 +106,16 @@ def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
     same(model, gguf_files.write(tmp_path / "m.gguf", model, keys=keys, more=more))
 
 
+@pytest.mark.parametrize("family", ["llama", "phi3", "starcoder2", "stablelm"])
+def test_the_base_of_rotary_positions_is_kept(family: str, tmp_path: Path) -> None:
+    """Heads are wide enough that more than one pair turns where a part of them is rotated."""
+    rope = {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}
+    if family in ("llama", "starcoder2"):
+        del rope["partial_rotary_factor"]
+    model = gguf_files.tiny(family, hidden_size=128, rope_parameters=rope)
+    same(model, gguf_files.write(tmp_path / "m.gguf", model))
+
+
 def test_frequencies_of_their_own_are_refused(tmp_path: Path) -> None:
     more = {"rope_freqs.weight": np.linspace(1, 9, 4).astype(np.float32)}
     path = gguf_files.write(tmp_path / "m.gguf", more=more)
