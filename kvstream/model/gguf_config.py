@@ -186,7 +186,7 @@ def _rope(file: GGUF, path: Path) -> dict[str, Any]:
     elif kind == "linear" and factor:
         scaled = {"rope_type": "linear", "factor": float(factor)}
     elif kind == "yarn" and factor:
-        length = int(original or file.of_model("context_length") / factor)
+        length = int(original or file.of_model("context_length"))  # llama.cpp's default
         scaled = {
             "rope_type": "yarn",
             "factor": float(factor),

@@ -89,6 +89,10 @@ SCALED = {
             "llama.rope.scaling.attn_factor": 1.0,
         },
     ),
+    "yarn without the length it began with": (
+        {**YARN, "original_max_position_embeddings": 2048},
+        {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0},
+    ),
 }
 
 
