@@ -20,9 +20,9 @@ from torch import Tensor
 from kvstream.errors import ModelError
 from kvstream.store.gguf_file import GGUF, Place, all_float32
 
-OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_freqs\.weight")
-"""Tensors that are no part of the language model: of images and sound, and frequencies, which the
-configuration has."""
+OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_(freqs|factors_short|factors_long)\.weight")
+"""Tensors that are no part of the language model: of images and sound, and frequencies and their
+factors, which the configuration has."""
 Load = Callable[[Place], Tensor]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from argparse import Namespace
 from pathlib import Path
@@ -107,6 +108,28 @@ def test_scaled_positions_are_kept(kind: str, tmp_path: Path) -> None:
         scaled = model.model.rotary_emb.inv_freq.numpy()
         assert (plain / scaled).max() > 7
         more = {"rope_freqs.weight": (plain / scaled).astype(np.float32)}
+    same(model, gguf_files.write(tmp_path / "m.gguf", model, keys=keys, more=more))
+
+
+@pytest.mark.parametrize("original", [16, 512])
+@pytest.mark.parametrize("rotated", [1.0, 0.75])
+def test_longrope_is_kept(original: int, rotated: float, tmp_path: Path) -> None:
+    """Within the length that it began with, and beyond it; Phi-4 mini rotates a part."""
+    pairs = int(16 * rotated)
+    short, long = (np.linspace(1, most, pairs).astype(np.float32) for most in (2, 16))
+    rope = {
+        "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": rotated,
+        "short_factor": short.tolist(), "long_factor": long.tolist(),
+        "original_max_position_embeddings": original,
+    }  # fmt: skip
+    model = gguf_files.tiny(
+        "phi3", hidden_size=128, rope_parameters=rope, original_max_position_embeddings=original
+    )
+    more = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+    keys = {
+        "phi3.rope.scaling.original_context_length": original,
+        "phi3.rope.scaling.attn_factor": math.sqrt(1 + math.log(2048 / original, original)),
+    }
     same(model, gguf_files.write(tmp_path / "m.gguf", model, keys=keys, more=more))
 
 
