@@ -124,7 +124,7 @@ def _class_name(config: Any, path: Path) -> str:
 
 
 def _heads(file: GGUF, path: Path) -> dict[str, Any]:
-    """Width of the heads, how much of it is rotated, and how scores are scaled."""
+    """Width of the heads, how much of it is rotated, and how scores are scaled and capped."""
     found: dict[str, Any] = {}
     count = file.of_model("attention.head_count")
     width = file.of_model("attention.key_length")
@@ -147,6 +147,9 @@ def _heads(file: GGUF, path: Path) -> dict[str, Any]:
         largest = file.of_model("block_count") == {"gemma2": 46, "gemma3": 62}[file.architecture]
         by = file.of_model("embedding_length") // count if largest else width
         found["query_pre_attn_scalar"] = by
+        caps = ("attn_logit_softcapping", "final_logit_softcapping")
+        stated = {name: file.of_model(name) for name in caps}
+        found |= {name: cap or None for name, cap in stated.items() if cap is not None}
     return found
 
 

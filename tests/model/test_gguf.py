@@ -143,6 +143,14 @@ def test_the_base_of_rotary_positions_is_kept(family: str, tmp_path: Path) -> No
     same(model, gguf_files.write(tmp_path / "m.gguf", model))
 
 
+@pytest.mark.parametrize("caps", [(20.0, 30.0), (50.0, 10.0), (None, None)])
+def test_caps_of_gemma_2_are_kept(caps: tuple[float | None, float | None], tmp_path: Path) -> None:
+    names = ("attn_logit_softcapping", "final_logit_softcapping")
+    model = gguf_files.tiny("gemma2", **dict(zip(names, caps, strict=True)))
+    keys = {f"gemma2.{name}": cap or 0.0 for name, cap in zip(names, caps, strict=True)}
+    same(model, gguf_files.write(tmp_path / "m.gguf", model, keys=keys))
+
+
 def test_frequencies_of_their_own_are_refused(tmp_path: Path) -> None:
     more = {"rope_freqs.weight": np.linspace(1, 9, 4).astype(np.float32)}
     path = gguf_files.write(tmp_path / "m.gguf", more=more)
