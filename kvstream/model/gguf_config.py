@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvstream.errors import ModelError, UnsupportedModelError
-from kvstream.store.gguf_file import GGUF
+from kvstream.store.gguf_file import AGAIN, GGUF
 
 HUB = "choose the model in the hub's format"
 ENCODERS = {"t5", "t5encoder", "umt5", "bert", "nomic-bert", "clip"}
@@ -55,6 +55,9 @@ def architecture_problem(file: GGUF) -> str | None:
     if any(file.of_model(key) for key in CHANGES):
         key = next(key for key in CHANGES if file.of_model(key))
         return f"sets {key}, which transformers does not read from GGUF; {HUB}"
+    layers, tensors = file.of_model("block_count"), len(file.tensors)
+    if isinstance(layers, int) and layers > tensors:  # building them all would take hours
+        return f"is damaged: its header announces {layers:,} layers, {tensors:,} tensors; {AGAIN}"
     return None
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.store.gguf_file import GGUF, Place, all_float32
+from kvstream.store.gguf_file import AGAIN, GGUF, Place, all_float32
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_(freqs|factors_short|factors_long)\.weight")
 """Tensors that are no part of the language model: of images and sound, and frequencies and their
@@ -47,8 +47,16 @@ class Plan:
     _make: Callable[[Target, Load], Tensor]
 
     def made(self, target: Target, load: Load) -> Tensor:
-        """The tensor, in the names and layout of transformers."""
-        return self._make(target, load)
+        """The tensor, in the names and layout of transformers. Raises ModelError where what the
+        header says of the heads does not divide it."""
+        try:
+            return self._make(target, load)
+        except ValueError as error:
+            place = target.sources[0]
+            raise ModelError(
+                f"{place.path} is damaged: {place.name} has the shape {place.shape}, and the "
+                f"header says something else ({error}); {AGAIN}."
+            ) from error
 
     @cached_property
     def all_full(self) -> bool:

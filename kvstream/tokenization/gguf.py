@@ -114,6 +114,16 @@ def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
     ``keys``: the header of the GGUF file, with its arrays of texts. Raises ModelError where there
     is no tokenizer, or none that can be rebuilt with the same ids.
     """
+    try:
+        return _built(keys, name)
+    except (TypeError, ValueError, AttributeError) as error:  # a number where a text belongs
+        raise ModelError(
+            f"The tokenizer of {name} is damaged: a field of its header is of the wrong kind "
+            f"({error}); download it again."
+        ) from error
+
+
+def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
     found = {k.removeprefix("tokenizer.ggml."): v for k, v in keys.items()}
     tokens = found.get("tokens")
     if not isinstance(tokens, list) or not tokens:

@@ -328,6 +328,22 @@ BAD: dict[str, tuple[dict[str, Any], Any, str]] = {
     "with scaled attention": (
         {"keys": {"llama.rope.scaling.attn_factor": 1.2}}, None, "with attn_factor 1.2",
     ),
+    "with more layers than tensors": (
+        {"keys": {"llama.block_count": 2**31}}, None, "announces 2,147,483,648 layers",
+    ),
+    "with heads that do not divide the keys": (
+        {"keys": {"llama.attention.head_count_kv": 3}}, None, "blk.0.attn_k.weight has the shape",
+    ),
+    "with a rule that is no text": (
+        {"tokenizer": {**gguf_files.byte_level(), "pre": ["smollm"]}}, None, "of the wrong kind",
+    ),
+    "with one kind for all tokens": (
+        {"tokenizer": {**gguf_files.byte_level(), "token_type": 1}}, None, "of the wrong kind",
+    ),
+    "with merges that are numbers": (
+        {"tokenizer": {**gguf_files.byte_level(), "merges": [1, 2]}}, None, "of the wrong kind",
+    ),
+    "with a template that is a number": ({"template": 5}, None, "of the wrong kind"),
     "with an odd scaling": ({"keys": {"llama.rope.scaling.type": "su"}}, None, "by 'su'"),
 }  # fmt: skip
 

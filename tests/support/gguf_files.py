@@ -62,7 +62,7 @@ def write(
     model: Any = None,
     tokenizer: dict[str, Any] | None = None,
     *,
-    template: str | None = CHATML,
+    template: Any = CHATML,
     keys: dict[str, Any] | None = None,
     parts: int = 1,
     kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
@@ -96,8 +96,9 @@ def write(
             for name, value in vocabulary.items():
                 _add(writer, f"tokenizer.ggml.{name}", value)
             if template is not None:
-                writer.add_string("tokenizer.chat_template", template)
+                _add(writer, "tokenizer.chat_template", template)
             for name, value in (keys or {}).items():
+                writer.kv_data[0].pop(name, None)  # in the place of the model's own
                 _add(writer, name, value)
         for name in names[number::parts]:
             array = tensors[name]
