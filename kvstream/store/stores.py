@@ -115,12 +115,12 @@ def _gguf_files(prefix: str) -> Iterator[Stored]:
 
 
 def _found(root: Path, pattern: str) -> Iterator[Path]:
-    """What a pattern finds below a folder; one that this user may not open counts as empty.
+    """The files of a pattern below a folder; one that this user may not open counts as empty.
 
     Ollama's service on Linux often has a home that only its group may open.
     """
     with suppress(PermissionError):
-        yield from root.glob(pattern)
+        yield from (path for path in root.glob(pattern) if not os.path.isdir(path))
 
 
 # Ollama: a manifest for each name and tag, which lists blobs by their digest.
@@ -130,8 +130,10 @@ def _ollama(prefix: str) -> Iterator[Stored]:
     for root in _FOLDERS[prefix]():
         manifests = root / "manifests"
         for path in _found(manifests, "**/*"):
-            if os.path.isfile(path) and not path.name.startswith("."):
-                *owner, model, tag = path.relative_to(manifests).parts
+            names = path.relative_to(manifests).parts
+            # What lies beside the models, such as a note, is no manifest.
+            if len(names) > 1 and os.path.isfile(path) and not path.name.startswith("."):
+                *owner, model, tag = names
                 if owner[:1] == [OLLAMA_HOST]:
                     del owner[0]
                 if owner == [OLLAMA_OWNER]:
@@ -148,7 +150,7 @@ def _manifest(name: str, path: Path, root: Path) -> Stored:
         digest = digests[_MODEL].replace(":", "-")
         if os.sep in digest or "/" in digest:
             raise ValueError(f"the digest {digest!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return Stored(name, path, f"its manifest {path} is damaged ({error}); pull it again")
     blob = root / "blobs" / digest
     if _ADAPTER in digests:

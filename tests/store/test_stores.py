@@ -106,6 +106,26 @@ def test_what_ollama_has_in_part_is_told(home: Path, file: Path) -> None:
     assert all(says[name] in (found[f"ollama:{name}:latest"] or "") for name in says)
 
 
+def test_what_is_no_model_in_a_store_is_left_out(home: Path, file: Path, cli: Any) -> None:
+    root = home / ".ollama/models"
+    pulled(root, "registry.ollama.ai/library/one/1b", file)
+    (root / "manifests/README.txt").write_text("Some notes.\n")
+    (root / "manifests/registry.ollama.ai/library/deep").mkdir()
+    (root / "manifests/registry.ollama.ai/library/deep/latest").write_text("[" * 99_999)
+    here = home / ".lmstudio/models/some/repo.gguf/m-Q4.gguf"
+    here.parent.mkdir(parents=True)
+    here.symlink_to(file)
+    done = cli("models", "--json")
+    assert done.code == 0, done.stderr
+    problems = {row["name"]: row["problem"] for row in map(json.loads, done.stdout.splitlines())}
+    assert set(problems) == {
+        "pocket", "ollama:one:1b", "ollama:deep:latest", "lmstudio:some/repo.gguf/m-Q4.gguf",
+    }  # fmt: skip
+    assert "is damaged" in problems["ollama:deep:latest"]
+    assert stores.find("ollama:one") is not None
+    assert stores.find("lmstudio:repo") == here
+
+
 def test_names_of_the_others(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = home / ".cache/huggingface/hub/models--org--repo-GGUF/snapshots/012"
     places = [
