@@ -122,9 +122,9 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
         folder = Path(os.path.expanduser(target))
         if target == POCKET:
             yield _entry(alias, EMBEDDED, pocket.path(), room, target)
-        elif folder.is_dir():
+        elif os.path.isdir(folder):  # Path would raise for a name that is too long
             yield _entry(alias, FOLDER, folder, room, target)
-        elif folder.is_file():
+        elif os.path.isfile(folder):
             yield _gguf(alias, FILE, folder, room, target)
         elif target in cached:
             yield _entry(alias, CACHED, cached[target], room, target)
@@ -158,7 +158,7 @@ def _cached() -> Iterator[tuple[str, Path]]:
 
     try:
         repos = scan_cache_dir().repos
-    except CacheNotFound:
+    except (CacheNotFound, ValueError):  # the latter where it is no folder
         return
     for repo in repos:
         if repo.repo_type == "model" and repo.revisions:

@@ -59,13 +59,13 @@ def folder(settings: ModelSettings) -> str:
                 "train one (python -m kvstream.training.reader)."
             )
         return str(merged(reader.path(), settings.quiet))
-    # Path would raise for a user that is unknown
+    # Path would raise for a user that is unknown, and for a name that is too long.
     path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
-    if not path.exists():
+    if not os.path.exists(path):
         path = offered.fetched(settings.name) or path
-    if path.is_file():
+    if os.path.isfile(path):
         return str(_converted(path, settings))
-    if path.is_dir():
+    if os.path.isdir(path):
         if is_adapter(path):
             return str(merged(path, settings.quiet))
         if not (path / "config.json").is_file():

@@ -12,6 +12,8 @@ from kvstream.errors import ModelError, UsageError, meant
 from kvstream.store.stores import STORES, fetched_folder
 
 EMBEDDED = "pocket"
+LONGEST = 96
+"""Characters of a name of the hub."""
 SUPPORTED = (
     "Give --model pocket, reader or smollm2 (`kvstream models get` fetches the last two), a folder "
     "with config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
@@ -98,8 +100,8 @@ def refuse_unsupported(name: str) -> None:
     The hub is not asked for a name without an owner: the few that it knows are old, and without a
     network each file is tried several times.
     """
-    path = os.path.expanduser(name)  # Path would raise for a user that is unknown
-    if name == EMBEDDED or name in OFFERS or os.path.exists(path):
+    there = os.path.exists(os.path.expanduser(name))  # Path would raise for an unknown user
+    if name == EMBEDDED or name in OFFERS or there:
         return
     if re.match(r"\w+://", name):
         raise ModelError(
@@ -110,7 +112,13 @@ def refuse_unsupported(name: str) -> None:
         return
     if ":" in name:
         raise ModelError(f"{name!r} is not a name of the hub: those have no colon. {SUPPORTED}")
-    if "/" not in name and not name.startswith((".", "~")) and not _in_cache(name):
+    path = name.startswith((".", "/", "~"))
+    if len(name) > LONGEST and not path and name.count("/") < 2:
+        raise ModelError(
+            f"{name[:40]!r}... is not a name of the hub: it has {len(name)} characters, and those "
+            f"have at most {LONGEST}. {SUPPORTED}"
+        )
+    if "/" not in name and not path and not _in_cache(name):
         raise ModelError(
             f"There is no folder {name!r}, and no model of that name in the hub's cache. "
             f"{SUPPORTED}"

@@ -237,6 +237,34 @@ def test_what_can_be_bounded_is_told_by_the_configuration(
     assert (problem is None) == (bounded is not False)
 
 
+def test_a_name_that_no_file_can_have(home: Path, cli: Any, tmp_path: Path) -> None:
+    long = "a" * 300
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    for name in (long, f"{long}/b"):
+        done = cli("ask", str(text), "Q?", "-m", name)
+        assert done.code == 4, done.stderr
+        assert f"it has {len(name)} characters, and those have at most 96" in done.stderr
+    for name in (f"./{long}", f"a/b/{long}"):
+        done = cli("ask", str(text), "Q?", "-m", name)
+        assert done.code == 4, done.stderr
+        assert "There is no model folder" in done.stderr
+    found = {e.name: e.problem for e in catalog.entries(catalog.Room("cpu", 2**40), {"x": long})}
+    assert found["x"] == "not here yet; loading it will fetch it"
+
+
+def test_a_hub_cache_that_is_a_file_counts_as_empty(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    occupied = tmp_path / "a file"
+    occupied.write_text("")
+    scan = huggingface_hub.scan_cache_dir
+    monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: scan(occupied))
+    assert [e.name for e in catalog.entries(catalog.Room("cpu", 2**40), {})] == ["pocket"]
+
+
 # What `kvstream models get` fetches.
 
 
