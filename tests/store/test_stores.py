@@ -312,6 +312,38 @@ def test_a_model_is_fetched_when_asked_for(offer: offered.Offer, cli: Any, tmp_p
     assert not offer.is_here()
 
 
+def test_a_cache_on_another_disk_is_emptied(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link stays, or the next conversion could make no folder of its name."""
+    there, here = tmp_path / "there", tmp_path / "cache" / "converted"
+    (there / "0123-1").mkdir(parents=True)
+    (there / "0123-1" / "config.json").write_text("{}")
+    here.parent.mkdir()
+    here.symlink_to(there)
+    monkeypatch.setenv("KVSTREAM_CACHE", str(here.parent))
+    done = cli("models", "clean")
+    assert done.code == 0, done.stderr
+    assert done.stdout == f"Removed 2 B from {here}.\n"
+    assert here.is_dir()
+    assert list(there.iterdir()) == []
+
+
+def test_emptying_the_cache_can_be_interrupted(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stores.converted_folder() / "0123-1"
+    made.mkdir(parents=True)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    assert cli("models", "clean").code == 130
+    (left,) = stores.converted_folder().iterdir()
+    assert left.name.startswith("part-")
+
+
 @pytest.mark.parametrize("what", ["wheel_sha256", "sha256"])
 def test_another_digest_is_refused(
     what: str, offer: offered.Offer, cli: Any, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -159,10 +160,8 @@ def clean(fetched: bool) -> None:
 
     folders = [stores.converted_folder(), *([stores.fetched_folder()] if fetched else [])]
     for folder in folders:
-        held = _held(folder)
         try:
-            if folder.exists():
-                shutil.rmtree(folder)
+            held = _emptied(folder) if folder.exists() else 0
         except OSError as error:
             raise ModelError(
                 f"{folder} cannot be emptied: {error.strerror} ({error.filename}); remove it "
@@ -171,5 +170,15 @@ def clean(fetched: bool) -> None:
         click.echo(f"Removed {size(held)} from {folder}." if held else f"{folder} is empty.")
 
 
-def _held(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def _emptied(folder: Path) -> int:
+    """Remove what is in a folder, and the folder itself unless it is a link; the bytes of that."""
+    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            # Under the name of what is not finished, so that an interruption leaves no half model.
+            shutil.rmtree(entry.rename(folder / f"part-{secrets.token_hex(6)}"))
+        else:
+            entry.unlink()
+    if not folder.is_symlink():
+        folder.rmdir()
+    return held
