@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kvstream.errors import ModelError
-from kvstream.model.gguf import converted, digest_of, new_folder, write_whole
+from kvstream.model.gguf import converted, digest_of, is_whole, new_folder, write_whole
 from kvstream.model.weights import SINGLE
 from kvstream.store import offered
 from kvstream.store.reader import ADAPTER, CARD
@@ -117,7 +117,7 @@ def merged(folder: Path, quiet: bool = False) -> Path:
             "fetches the right one; if it is that one already, the adapter is for another base."
         )
     made = converted_folder() / f"{digest[:32]}-{FORMAT}-{adapter.sha256[:16]}"
-    if not (made / "config.json").is_file():
+    if not is_whole(made):
         with new_folder(made) as part:
             _merge(adapter, base, part)
             for name in COPIED:

@@ -29,6 +29,7 @@ from torch import Tensor
 from kvstream.errors import ModelError
 from kvstream.model.gguf_config import model_config, refuse_architecture
 from kvstream.model.gguf_names import Plan, Target, plan
+from kvstream.model.weights import SINGLE
 from kvstream.store import gguf_file
 from kvstream.store.gguf_file import GGUF, Place
 from kvstream.store.stores import CACHE_VARIABLE, converted_folder
@@ -59,7 +60,7 @@ def converted(path: Path, quiet: bool = False) -> Path:
     """
     digest = digest_of(path)
     folder = converted_folder() / f"{digest[:32]}-{FORMAT}"
-    if not (folder / "config.json").is_file():
+    if not is_whole(folder):
         _convert(path, folder, _teller(quiet))
     known = _known(path)
     with suppress(OSError):  # without it, the next start computes the digest again
@@ -67,6 +68,11 @@ def converted(path: Path, quiet: bool = False) -> Path:
             known.parent.mkdir(parents=True, exist_ok=True)
             write_whole(known, digest.encode("ascii"))
     return folder
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a model is in a folder of the cache: not where a part of it was removed."""
+    return all((folder / name).is_file() for name in ("config.json", SINGLE))
 
 
 def digest_of(path: Path) -> str:
@@ -184,11 +190,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
                     shutil.rmtree(old, ignore_errors=True)
         part.mkdir()
         yield part
+        if not is_whole(part):
+            raise ModelError(
+                f"The cache {root} was emptied while a model was put there; run the command again."
+            )
         try:
             part.rename(folder)
         except OSError:
-            if not (folder / "config.json").is_file():  # else another process was faster
-                raise
+            if not is_whole(folder):  # else another process was faster
+                shutil.rmtree(folder, ignore_errors=True)
+                part.rename(folder)
     except OSError as error:
         why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
         raise ModelError(
@@ -222,7 +233,7 @@ def _write_weights(
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     done, whole = 0, sum(place.bytes for target in names.targets for place in target.sources)
-    with (folder / "model.safetensors").open("wb") as out:
+    with (folder / SINGLE).open("wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
         for target in names.targets:
             progress(done / max(whole, 1))

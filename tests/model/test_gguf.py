@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,32 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         converted(gguf_files.write(tmp_path / "m.gguf"))
     assert list(converted_folder().iterdir()) == []
+
+
+def test_a_cache_that_is_emptied_meanwhile_gets_no_half_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`save_pretrained` would make the folder anew, without the weights."""
+    path, write = gguf_files.write(tmp_path / "m.gguf"), converting._write_weights
+
+    def emptied(*given: Any) -> None:
+        write(*given)
+        shutil.rmtree(converted_folder())
+
+    monkeypatch.setattr(converting, "_write_weights", emptied)
+    with pytest.raises(ModelError, match="was emptied while a model was put there"):
+        converted(path)
+    assert list(converted_folder().iterdir()) == []
+    monkeypatch.setattr(converting, "_write_weights", write)
+    assert (converted(path) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
+def test_a_folder_of_which_a_part_was_removed_is_made_anew(lost: str, tmp_path: Path) -> None:
+    model = gguf_files.tiny("llama")
+    path = gguf_files.write(tmp_path / "m.gguf", model)
+    (converted(path) / lost).unlink()
+    same(model, path)
 
 
 def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
