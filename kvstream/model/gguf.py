@@ -114,8 +114,12 @@ def _digest(paths: Sequence[Path]) -> str:
 def write_whole(path: Path, data: bytes) -> None:
     """Under another name first, so that nobody reads a part of it."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    part.write_bytes(data)
-    part.replace(path)
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _teller(quiet: bool) -> Tell:

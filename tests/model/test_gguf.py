@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -272,6 +273,20 @@ def test_a_folder_of_which_a_part_was_removed_is_made_anew(lost: str, tmp_path: 
     path = gguf_files.write(tmp_path / "m.gguf", model)
     (converted(path) / lost).unlink()
     same(model, path)
+
+
+def test_a_digest_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = gguf_files.write(tmp_path / "m.gguf")
+
+    def full(self: Path, data: bytes) -> None:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert (converted(path) / "model.safetensors").is_file()
+    assert list((converted_folder() / "digests").iterdir()) == []
 
 
 def test_it_answers_and_says_what_it_does(tmp_path: Path, cli: Any) -> None:
