@@ -154,7 +154,7 @@ def _convert(path: Path, folder: Path, tell: Tell) -> None:
                 _write_weights(file, names, part, half, _progress(path, tell))
                 break
             except OverflowError:  # numbers beyond float16: all of them with its larger range
-                continue
+                (part / SINGLE).unlink()  # its room is needed
         config.dtype = torch.float32 if names.all_full else torch.bfloat16
         config.save_pretrained(part)
         (part / "tokenizer.json").write_text(tokenizer, "utf-8")
@@ -284,7 +284,7 @@ def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
     # One row is left in full precision: scales of norms and biases, to which tables add.
     out = torch.empty(rows, width, dtype=torch.float32 if len(place.shape) < 2 else dtype)
     step = max(1, BLOCK // max(width, 1))
-    with place.path.open("rb") as file:
+    with _opened(place.path) as file:
         file.seek(place.start)
         for first in range(0, rows, step):
             count = min(step, rows - first)
@@ -304,6 +304,14 @@ def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
     if out.dtype == torch.float16 and bool(out.isinf().any()):
         raise OverflowError
     return out.view(place.shape)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Raises ModelError, as an OSError here would be taken for one of the cache."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray]) -> np.ndarray:

@@ -443,6 +443,39 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(converted_folder().iterdir()) == []
 
 
+def test_numbers_beyond_float16_take_no_more_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gguf_files.tiny("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[3, :] = 1e6
+    path = gguf_files.write(tmp_path / "m.gguf", model, kind=Q8_0)
+    size = (converted(path) / "model.safetensors").stat().st_size
+    shutil.rmtree(converted_folder())
+
+    def usage(folder: Path) -> Namespace:
+        held = sum(file.stat().st_size for file in folder.iterdir())
+        return Namespace(free=converting.SPARE + size - held)
+
+    monkeypatch.setattr(converting.shutil, "disk_usage", usage)
+    assert (converted(path) / "model.safetensors").is_file()
+
+
+def test_a_file_that_goes_away_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the cache is not said to be at fault."""
+    path = gguf_files.write(tmp_path / "m.gguf")
+
+    def planned(*given: Any) -> Any:
+        path.unlink()
+        return plan(*given)
+
+    plan = converting.plan
+    monkeypatch.setattr(converting, "plan", planned)
+    with pytest.raises(ModelError, match=r"m\.gguf cannot be read: No such file or directory"):
+        converted(path)
+    assert list(converted_folder().iterdir()) == []
+
+
 def test_a_file_that_is_no_model(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Some notes.\n")
