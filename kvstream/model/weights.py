@@ -126,8 +126,10 @@ def damage(folder: Path) -> str | None:
             whole, size = 8 + length + max(ends, default=0), file.stat().st_size
             if size != whole:
                 return f"{file.name} has {size:,} bytes and should have {whole:,}"
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except ValueError as error:
         return str(error)
+    except (TypeError, AttributeError, LookupError):
+        return "the header of its weights, or their index, is damaged"
     return None
 
 
@@ -140,6 +142,6 @@ def _header(file: Path) -> tuple[int, dict[str, Any]]:
             raise ValueError(f"{file.name} is no safetensors file")
         try:
             found: dict[str, Any] = json.loads(stream.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"the header of {file.name} is damaged") from error
         return length, found

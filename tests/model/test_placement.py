@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import socket
+import struct
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -336,6 +337,27 @@ def test_damaged_files_are_named_with_their_sizes(
     assert f"{shard.name} is no safetensors file; copy" in told(copy)
     shard.unlink()
     assert f"{shard.name} is missing; copy" in told(copy)
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (b"[" * 99_999, "the header of .*safetensors is damaged; copy"),
+        (
+            b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [4]}}',
+            "the header of its weights",
+        ),
+        (b'{"a": 5}', "the header of its weights"),
+    ],
+)
+def test_damaged_headers_of_weights_are_told(
+    folder: Path, tmp_path: Path, header: bytes, says: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    shard = sorted(copy.glob("*.safetensors"))[0]
+    shard.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    assert re.search(says, told(copy))
 
 
 @pytest.mark.parametrize(
