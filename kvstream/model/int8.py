@@ -38,15 +38,18 @@ ROUND = 0.02
 """Seconds of the processor that a product is timed for."""
 FEW = 4
 """Fewer tokens than this may go the other way."""
+PACKED = 16
+"""Widths are multiples of this there; PyTorch reads beyond the end of the rows of others."""
 
 
 class Int8Linear(nn.Module):
     """A linear layer of 8-bit weights; takes and gives float32."""
 
     def __init__(self, linear: nn.Linear, *, packs: bool = False) -> None:
-        """`packs`: few tokens stay in bfloat16, and weights are widened within the product."""
+        """`packs`: few tokens stay in bfloat16, and weights are widened within the product, where
+        the width allows it."""
         super().__init__()
-        self.packs = packs
+        self.packs = packs and linear.in_features % PACKED == 0
         weight, scale = quantized(linear.weight.detach().float())
         self.weight = nn.Parameter(weight, requires_grad=False)
         """int8 [out, in]."""

@@ -275,6 +275,18 @@ def test_the_product_of_integers_is_exact() -> None:
     assert layer(torch.randn(2, 5, 96)).shape == (2, 5, 160)
 
 
+@pytest.mark.parametrize("width", [66, 72, 100, 129])
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_int8_layers_of_odd_widths_give_what_float32_gives(width: int, tokens: int) -> None:
+    """PyTorch's product of few tokens reads beyond their rows, and may end the process."""
+    draw = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(width, 96).requires_grad_(False)
+    layer, x = int8.Int8Linear(linear, packs=True), torch.randn(tokens, width, generator=draw)
+    assert not layer.packs
+    right = linear(x)
+    assert float((layer(x) - right).norm() / right.norm()) < int8.ERROR
+
+
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("tokens", [2, 20])
 def test_int8_layers_pass_gradients_on_as_float32_ones_do(tokens: int, packs: bool) -> None:
