@@ -32,7 +32,7 @@ from kvstream.model.gguf_names import Plan, Target, plan
 from kvstream.model.weights import SINGLE
 from kvstream.store import gguf_file
 from kvstream.store.gguf_file import GGUF, Place
-from kvstream.store.stores import CACHE_VARIABLE, converted_folder
+from kvstream.store.stores import CACHE_VARIABLE, converted_folder, refuse_undecodable
 from kvstream.tokenization import gguf as gguf_tokenizer
 from kvstream.tokenization.templates import check_template
 
@@ -58,6 +58,7 @@ def converted(path: Path, quiet: bool = False) -> Path:
 
     Raises ModelError with what is wrong with the file, the disk or the cache.
     """
+    refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
     digest = digest_of(path)
     folder = converted_folder() / f"{digest[:32]}-{FORMAT}"
     if not is_whole(folder):

@@ -66,6 +66,7 @@ def folder(settings: ModelSettings) -> str:
     if os.path.isfile(path):
         return str(_converted(path, settings))
     if os.path.isdir(path):
+        stores.refuse_undecodable(path, "rename the folder, or make a link to it")
         if is_adapter(path):
             return str(merged(path, settings.quiet))
         if not (path / "config.json").is_file():

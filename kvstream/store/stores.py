@@ -56,6 +56,17 @@ def fetched_folder() -> Path:
     return cache_folder() / "fetched"
 
 
+def refuse_undecodable(folder: Path, remedy: str) -> None:
+    """Raises ModelError for a folder whose name is not UTF-8: libraries cannot open what it has."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise ModelError(
+            f"The name of {folder} is not UTF-8, so tokenizers and safetensors cannot open its "
+            f"files; {remedy}."
+        ) from None
+
+
 def stored() -> Iterator[Stored]:
     """Everything in the stores of other programs, store by store and by name."""
     for prefix, list_all in STORES.items():

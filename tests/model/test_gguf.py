@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -433,6 +434,25 @@ def test_a_cache_that_cannot_be_written(
     assert "cannot be written: Not a directory" in done.stderr
     assert "KVSTREAM_CACHE=FOLDER" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such names")
+def test_names_that_are_not_utf_8(
+    tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may have one. The libraries cannot open what is in a folder that has."""
+    odd = os.fsdecode(b"m\xff")
+    path = gguf_files.write(tmp_path / "m.gguf").rename(tmp_path / f"{odd}.gguf")
+    shutil.copytree(converted(path), tmp_path / odd)
+    with pytest.raises(ModelError, match=r"is not UTF-8.* rename the folder, or make a link"):
+        load(ModelSettings(str(tmp_path / odd)))
+    monkeypatch.setenv("KVSTREAM_CACHE", str(tmp_path / odd / "cache"))
+    with pytest.raises(ModelError, match=r"is not UTF-8.*KVSTREAM_CACHE=FOLDER"):
+        converted(path)
+    assert not (tmp_path / odd / "cache").exists()
+    text = tmp_path / "text.txt"
+    text.write_text("A line of text.\n")
+    assert cli("ask", str(text), "Q?", "-m", str(path)).code == 4
 
 
 def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
