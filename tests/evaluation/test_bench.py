@@ -653,6 +653,31 @@ def test_usage_errors(cli: Any, arguments: tuple[str, ...], message: str) -> Non
     assert message in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("qa", "--data", "x", "--save", "x"),
+        ("qa", "--data", "y", "--prompts", "x", "--save", "x"),
+        ("summary", "--data", "x", "--save", "x"),
+        ("perplexity", "x", "--save", "x"),
+        ("retention", "x", "--plot", "x"),
+        ("needle", "y", "x", "--save", "x"),
+        ("needle", "--text", "x", "--report", "x"),
+        ("needle", "--save", "x", "--plot", "x"),
+    ],
+)
+def test_results_do_not_go_into_what_is_read(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("x", "y"):
+        Path(name).write_text("A text of the user's.\n")
+    done = cli("bench", *arguments)
+    assert done.code == 2, done.stderr
+    assert "are the same file" in done.stderr
+    assert Path("x").read_text() == "A text of the user's.\n"
+
+
 def test_missing_data_is_an_unreadable_source(cli: Any) -> None:
     done = cli("bench", "qa", "--data", "nowhere.jsonl")
     assert done.code == 3

@@ -21,15 +21,26 @@ Row = dict[str, Any]
 
 
 def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
-    """The file of ``--report``, if it was given; without a page nothing is left of it."""
+    """The file of ``--report``, if it was given; without a page nothing is left of it.
+
+    Raises UsageError for files of results that are the same file, or one that is read.
+    """
     path: Path | None = values["report"]
+    results = {"--report": path, "--save": values["save"], "--plot": values.get("plot")}
+    refuse_clashes(results, {"--prompts": values.get("prompts")}, _read(values))
     if path is None:
         return None
-    others = {"--save": values["save"], "--plot": values.get("plot")}
-    refuse_clashes({"--report": path, **others}, {}, values.get("text") or ())
     file = PageFile(path, quiet=values["quiet"])
     stack.callback(file.discard)
     return file
+
+
+def _read(values: dict[str, Any]) -> list[str]:
+    """The files that a benchmark reads: texts and records, by whatever name it asks for them."""
+    data = values.get("data") or ()
+    named = [(data,) if isinstance(data, str) else data]
+    named += [values.get(name) or () for name in ("text", "more", "files")]
+    return [path for paths in named for path in paths]
 
 
 def write(

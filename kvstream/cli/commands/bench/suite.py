@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,7 +26,6 @@ from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
-from kvstream.cli.shared.output import refuse_clashes
 from kvstream.errors import UsageError
 
 DATA = {
@@ -160,7 +158,6 @@ def _refuse(name: str, values: dict[str, Any]) -> None:
         raise UsageError(f"{name} reads your copy of its data: give --data, {DATA[name]}.")
     if name in DATA:
         no_stdin([values["data"]])
-        refuse_clashes({"--save": values["save"]}, {"--data": Path(values["data"])})
     elif typed(ctx, "data"):
         raise UsageError(f"{name} makes its texts and reads no data; leave --data out.")
     for option_name in ("tokens", "text", "heldout"):
