@@ -12,6 +12,7 @@ import torch
 
 from kvstream.answer.answering import answers
 from kvstream.engine.reader import Chunk, Reader
+from kvstream.errors import BudgetError
 from kvstream.events import Answered, AnswerToken, Event, Result
 from kvstream.input.sources import open_sources
 from kvstream.run.prompt import Layout, Prompt
@@ -20,7 +21,9 @@ from kvstream.session.session import Session, finished
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ROOM = 256
-"""Entries for prompt, question and answer beside a text that is held whole."""
+"""Entries for prompt, question and answer beside a text that is held whole, at the least."""
+ASKING = 128
+"""Entries of these for prompt and question."""
 PRECISION = ("dtype", "kv_dtype", "quantize")
 """Options of the model that change the numbers it computes with, and thus its answers."""
 
@@ -117,10 +120,16 @@ def open_reader(
 def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
     """The same run with a budget that holds `tokens` tokens of text whole, if the model can.
 
-    A power of two, so that the documents of one length have one budget.
+    With the longest answer, which a full cache would cut short. A power of two, so that the
+    documents of one length have one budget.
     """
-    budget = 1 << (tokens + ROOM - 1).bit_length()
+    budget = 1 << (tokens + max(ROOM, ASKING + run.max_tokens) - 1).bit_length()
     return replace(run, budget=Budget(tokens=min(budget, session.model.trained_length)))
+
+
+def too_long(error: BudgetError) -> str:
+    """Why a text does not fit the largest budget of `room_for`: advises no larger one."""
+    return f"{str(error).partition(';')[0]}, the length that the model was trained for."
 
 
 @dataclass(frozen=True)

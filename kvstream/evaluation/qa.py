@@ -6,18 +6,25 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from kvstream.errors import UsageError
+from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation import longbench, metrics
 from kvstream.evaluation.datasets import Item, Question, load
 from kvstream.evaluation.filler import Filler, insert
-from kvstream.evaluation.harness import IdFeed, ModelIdentity, ask, open_reader, room_for
+from kvstream.evaluation.harness import (
+    IdFeed,
+    ModelIdentity,
+    ask,
+    open_reader,
+    room_for,
+    too_long,
+)
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, digest, grouped
 from kvstream.evaluation.sweep import STREAM, WHOLE, Case
 from kvstream.run.prompt import Layout
 from kvstream.session.session import Session
+from kvstream.settings import RunSettings
 
 MEANS = (
     "em",
@@ -146,11 +153,33 @@ def _run(
     seed: int,
     layout: tuple[Layout, str] | None,
 ) -> Record:
-    text, run = item.context, case.run
+    text, kind = item.context, item.record.get("attribute") or item.record.get("dataset")
     if within is not None and case.view == STREAM:
         text = surrounded(session, item, within, seed)
     if case.view == WHOLE:
-        run = room_for(session, run, len(session.tokenizer.encode(text)))
+        case = replace(case, run=_roomy(session, item, case.run, layout))
+    try:
+        return {**_asked(session, case.run, item, text, layout), "by": kind}
+    except BudgetError as error:
+        if case.view == STREAM and case.run.method != "full":
+            raise
+        problem = too_long(error) if case.view == WHOLE else str(error)
+        return {"by": kind, "questions": [], "error": problem}
+
+
+def _roomy(
+    session: Session, item: Item, run: RunSettings, layout: tuple[Layout, str] | None
+) -> RunSettings:
+    """The same run with a budget that holds the context and all that is asked of it."""
+    parts = [item.context, *(layout[1:] if layout else (q.text for q in item.questions))]
+    parts += [option for q in item.questions for option in q.options]
+    return room_for(session, run, sum(len(session.tokenizer.encode(part)) for part in parts))
+
+
+def _asked(
+    session: Session, run: RunSettings, item: Item, text: str, layout: tuple[Layout, str] | None
+) -> Record:
+    """The answers to the questions of `item` after `text`, scored. Raises BudgetError."""
     open_ended = [q for q in item.questions if not q.options]
     scored: list[Record] = []
     record: Record = {}
@@ -165,8 +194,7 @@ def _run(
     choices = [q for q in item.questions if q.options]
     for question in choices:
         scored.append(_choose(session, text, question, run))
-    kind = item.record.get("attribute") or item.record.get("dataset")
-    return {**record, "by": kind, "questions": scored}
+    return {**record, "questions": scored}
 
 
 def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
@@ -212,7 +240,7 @@ def rescored(item: Item, record: Record) -> Record:
     return {**record, "questions": questions}
 
 
-def _choose(session: Session, text: str, question: Question, run: Any) -> Record:
+def _choose(session: Session, text: str, question: Question, run: RunSettings) -> Record:
     """The option that the model finds likeliest after the text, by its mean loss a token."""
     ids = session.tokenizer.encode(text)
     reader, prompt = open_reader(session, [question.text], run, len(ids))

@@ -17,7 +17,7 @@ from rich.console import Console
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
-from kvstream.evaluation.harness import PRECISION, ModelIdentity
+from kvstream.evaluation.harness import PRECISION, ModelIdentity, room_for
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
@@ -501,6 +501,34 @@ def test_qa_command(cli: Any, tmp_path: Path) -> None:
         "-q",
     )
     assert "unanswerable recognized" in table.stdout  # of the record that the seed draws
+
+
+def test_a_context_that_no_full_cache_holds_is_left_out(cli: Any, tmp_path: Path) -> None:
+    """The methods have their answers, and `whole` those of the contexts that fit."""
+    path, saved = tmp_path / "data.jsonl", tmp_path / "saved.jsonl"
+    asked = {"question": "What color is the door?", "answers": ["red"]}
+    choice = {"question": "The door is", "options": ["red", "blue"], "label": 0}
+    contexts = "The door is red. ", "The roof was old, and nobody went there. " * 500
+    records = [{"context": each, **question} for each in contexts for question in (asked, choice)]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    arguments = (
+        "bench", "qa", "--data", str(path), *TINY, "-n", "4", "--method", "streaming", "--whole",
+        "--save", str(saved), "--json",
+    )  # fmt: skip
+    for _ in range(2):  # measured, and taken from the file
+        done = cli(*arguments)
+        rows = {row["method"]: row for row in rows_of(done)}
+        assert {method: row["n"] for method, row in rows.items()} == {"streaming": 4, "whole": 2}
+        assert "the length that the model was trained for" in done.stderr
+
+
+def test_a_full_cache_has_room_for_the_answer(session: Session) -> None:
+    """It evicts nothing, so an answer that it does not hold would end early."""
+    for tokens, answer in itertools.product((100, 250, 384), (24, 256, 600)):
+        run = room_for(session, RunSettings(method="full", max_tokens=answer), tokens)
+        assert run.budget is not None
+        assert run.budget.tokens is not None
+        assert run.budget.tokens >= tokens + 64 + answer
 
 
 def test_perplexity_is_compared_text_by_text() -> None:

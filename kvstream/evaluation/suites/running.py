@@ -11,12 +11,12 @@ from kvstream.answer.support import abstains
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation.filler import Filler
 from kvstream.evaluation.harness import (
-    ROOM,
     ModelIdentity,
     ask,
     ask_by_words,
     ask_later,
     room_for,
+    too_long,
 )
 from kvstream.evaluation.intervals import mean_interval, wilson
 from kvstream.evaluation.records import CASE_KEYS, Record, Trial, grouped
@@ -94,10 +94,7 @@ def _run(session: Session, case: Case, task: Task, made: Callable[[], Sample], m
     try:
         answer = _answer(session, case, sample, mode)
     except BudgetError as error:
-        problem = str(error)
-        if case.view == WHOLE:  # which has the largest budget already: advise no larger one
-            problem = f"{problem.partition(';')[0]}, the length that the model was trained for."
-        return {**record, "error": problem}
+        return {**record, "error": too_long(error) if case.view == WHOLE else str(error)}
     return {
         **record,
         "question": sample.question,
@@ -118,8 +115,7 @@ def _answer(session: Session, case: Case, sample: Sample, mode: str) -> str:
             return ""
         return result.answer
     if case.view == WHOLE:
-        answer = max(0, run.max_tokens - ROOM)  # of an answer that ROOM does not hold
-        run = room_for(session, run, len(session.tokenizer.encode(text)) + answer)
+        run = room_for(session, run, len(session.tokenizer.encode(text)))
     if mode == KNOWN:
         (result,) = ask(session, text, asked, run)
     elif mode == LATER:

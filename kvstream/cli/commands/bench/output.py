@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 20.0
 """A plain line of progress at most this often."""
+TOLD = 3
+"""So many reasons of trials that are left out are told one by one."""
 Row = dict[str, Any]
 
 
@@ -107,6 +109,16 @@ def say_reused(records: Records, values: dict[str, Any]) -> None:
     """How many trials were not run, because --save has them."""
     if records.reused and not values["quiet"]:
         say(f"{records.reused:,} trials were taken from {values['save']}.")
+
+
+def say_left_out(records: Sequence[Row]) -> None:
+    """Why trials have no answer: each reason, but only the first if many texts differ in length."""
+    messages = [record["error"] for record in records if "error" in record]
+    different = list(dict.fromkeys(messages))
+    for message in different if len(different) <= TOLD else ():
+        say(f"Left out: {message}")
+    if len(different) > TOLD:
+        say(f"Left out {len(messages)} trials, the first for this reason: {different[0]}")
 
 
 def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:

@@ -139,6 +139,7 @@ def _run(page: Any, **values: Any) -> int:
     total = len(items) * len(cases)
     every = qa.trials(session, items, cases, within, values["seed"], prompts)
     found, complete = output.measured(every, total, records, values, qa.so_far)
+    output.say_left_out(found)
     rows = qa.rows(found, by=values["by_attribute"])
     pages.tell(
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]

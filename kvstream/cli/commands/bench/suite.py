@@ -25,7 +25,7 @@ from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
-from kvstream.cli.shared.measuring import model_settings, open_session, say
+from kvstream.cli.shared.measuring import model_settings, open_session
 from kvstream.errors import UsageError
 
 DATA = {
@@ -36,8 +36,6 @@ DATA = {
 """What --data names, for the suites that need it."""
 WHOLE_TEXTS = ("qmsum", "squality")
 """Suites whose texts have their own lengths."""
-TOLD = 3
-"""So many reasons of trials that are left out are told one by one."""
 SUITES = ("ruler", "nolima", *DATA)
 """A test compares them with kvstream.evaluation.suites."""
 
@@ -133,20 +131,11 @@ def _run(page: Any, **values: Any) -> int:
     )  # fmt: skip
     total = sum(task.count(values["trials"]) for task in tasks) * len(cases)
     found, complete = output.measured(trials, total, records, values, running.so_far)
-    _say_left_out([record["error"] for record in found if "error" in record])
+    output.say_left_out(found)
     output.say_reused(records, values)
     rows = running.rows(found)
     pages.tell(page, f"Suite: {name}", settings, rows, _tables, as_json=values["json"])
     return 0 if complete else 130
-
-
-def _say_left_out(messages: list[str]) -> None:
-    """Why trials have no answer: each reason, but only the first if many texts differ in length."""
-    different = list(dict.fromkeys(messages))
-    for message in different if len(different) <= TOLD else ():
-        say(f"Left out: {message}")
-    if len(different) > TOLD:
-        say(f"Left out {len(messages)} trials, the first for this reason: {different[0]}")
 
 
 def _refuse(name: str, values: dict[str, Any]) -> None:
