@@ -32,7 +32,13 @@ class Story:
     id: str
     text: str
     question: str
+    """Empty: it is to be about all of the text."""
     references: tuple[str, ...]
+
+    @property
+    def document(self) -> str:
+        """The text's own name, the same for all of its questions: those number its `id`."""
+        return self.id.rpartition("/")[0] if self.question else self.id
 
 
 def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> list[Story]:
@@ -84,7 +90,12 @@ def trials(
                 "passages": extract, **case.seed(),
             }  # fmt: skip
             run = partial(_run, session, story, case, extract)
-            yield Trial(identity, run, content=content)
+            yield Trial(identity, run, partial(_named, story), content)
+
+
+def _named(story: Story, record: Record) -> Record:
+    """The record with the name of its text, which those of earlier versions lack."""
+    return {**record, "document": story.document}
 
 
 def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
@@ -99,6 +110,7 @@ def _run(session: Session, story: Story, case: Case, extract: int) -> Record:
     words = len(summary.split())
     beginning = metrics.rouge(lead(story.text, words), story.references)
     return {
+        "document": story.document,
         "summary": summary,
         "words": words,
         "read": result.read,
@@ -121,7 +133,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
             "n": len(group),
         }
         row["words"] = round(sum(r["words"] for r in group) / len(group), 1)
-        texts = [r["id"].rpartition("/")[0] or r["id"] for r in group]
+        texts = [r["document"] for r in group]
         for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):
             mean, low, high = mean_interval([r[name] for r in group], texts)
             row[name] = round(mean, 4)

@@ -434,6 +434,32 @@ def test_stories_by_question(tmp_path: Path) -> None:
     assert len(summary.load([str(path)], every=True, limit=None, seed=0)) == 2
 
 
+def test_texts_of_one_folder_are_texts_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A text without an id is named after its file, folder included; questions share a text."""
+    monkeypatch.setattr(ModelIdentity, "of", classmethod(lambda cls, session: cls("m", "w")))
+    score = {name: 0.0 for each in summary.ROUGE for name in (each, f"lead_{each}")}
+    path, nobody = tmp_path / "data.jsonl", SimpleNamespace()
+    asked = [{"question": each, "summaries": ["s"]} for each in ("plot?", "who?")]
+    story = {"doc_id": "a/1", "text": "t", "questions": asked}
+    records = [{"text": "t", "summary": "s"}, {"text": "u", "summary": "s"}, story]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+
+    def run(session: Any, story: summary.Story, *_: Any) -> dict[str, Any]:
+        return {**score, "words": 1, "rouge_1": 0.5 if story.text == "u" else 0.1}
+
+    monkeypatch.setattr(summary, "_run", run)
+    stories = summary.load([str(path)], every=True, limit=None, seed=0)
+    for _ in range(2):  # measured, and taken from a file that has no names of texts
+        trials = summary.trials(nobody, stories, [Case(RunSettings())], 0)  # type: ignore[arg-type]
+        found = list(measure(trials, Records(tmp_path / "saved.jsonl")))
+    assert len({record["document"] for record in found}) == 3
+    (row,) = summary.rows(found)
+    _, low, high = mean_interval([0.1, 0.5, 0.1, 0.1], [0, 1, 2, 2])
+    assert row["rouge_1_interval"] == pytest.approx([low, high], abs=1e-3)
+
+
 # The commands, with the embedded model
 
 
