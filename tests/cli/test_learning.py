@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 
 import click
 import pytest
 
+from kvstream.evaluation.synthetic.splits import is_heldout
 from kvstream.methods import registry
 
 
@@ -42,3 +44,35 @@ def test_a_method_of_another_package_brings_its_training(
     assert cli("methods", "train", "learner", "--data", "d").stdout == "learning from d\n"
     assert "learner" not in cli("methods", "measure", "--help").stdout
     assert "kvstream methods train learner" in cli("methods", "learner").stdout
+
+
+@pytest.mark.parametrize("method", ["edgeinfinite", "foresight"])
+@pytest.mark.parametrize(
+    ("out", "code", "told"),
+    [("file/out.safetensors", 1, "Cannot write"), (".", 2, "is a folder; name a file in it")],
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_training(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, out: str, code: int,
+    told: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no folder")
+    ran = cli("methods", "train", method, "--data", "nowhere", "-o", out)
+    assert ran.code == code, ran.stderr
+    assert told in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_lacks_texts_is_told_before_the_model_is_loaded(cli, tmp_path: Path) -> None:
+    """Books of one side of the split alone, then of both, and no questions."""
+    books = tmp_path / "books"
+    books.mkdir()
+    names = sorted(map(str, range(40)), key=is_heldout, reverse=True)
+    for some, told in ((names[:1], "no books/*.txt.gz (of the other"), (names, "no qa/squad_dev")):
+        for name in some:
+            (books / f"{name}.txt.gz").write_bytes(b"")
+        out = str(tmp_path / "x")
+        ran = cli("methods", "train", "foresight", "--data", str(tmp_path), "-o", out)
+        assert ran.code == 3, ran.stderr
+        assert told in ran.stderr
+        assert "name the folder that has books/ and qa/" in ran.stderr

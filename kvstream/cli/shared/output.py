@@ -120,6 +120,22 @@ class OutputFile:
         self.close()
 
 
+def refuse_unwritable(path: Path, option: str) -> None:
+    """Find out before long work that a file cannot be written in the end; nothing is left of it.
+
+    Its folder may be missing. Raises UsageError, or KvstreamError with the reason.
+    """
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder; name a file in it.")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise KvstreamError(
+            f"Cannot write {path}: {error.strerror or error}. Choose another file for {option}."
+        ) from error
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -28,6 +28,8 @@ HUMAN_FILES = (
     "squad2_unanswerable",
     "quac_subset",
 )
+SENTENCES = "qamr_sentences"
+"""The file of single sentences with many questions each."""
 
 
 @dataclass
@@ -46,13 +48,21 @@ class Corpus:
     Args:
         folder: as described in its README (``books/``, ``qa/``).
         heldout: take the held-out books and documents in place of those for training.
+
+    Raises FileNotFoundError for what the folder lacks.
     """
 
     def __init__(self, folder: Path, heldout: bool = False) -> None:
         self.folder = folder
         self.heldout = heldout
-        if not (folder / "books").is_dir():
-            raise FileNotFoundError(f"no books/ in {folder}: give the data folder with --data")
+        side = "held-out" if heldout else "other"
+        lacking = [] if self.book_files() else [f"books/*.txt.gz (of the {side} names)"]
+        files = [f"qa/{name}.jsonl.gz" for name in (*HUMAN_FILES, SENTENCES)]
+        lacking += [name for name in files if not (folder / name).is_file()]
+        if lacking:
+            raise FileNotFoundError(
+                f"{folder} has no {lacking[0]}; name the folder that has books/ and qa/"
+            )
 
     def book_files(self) -> list[Path]:
         """The books on this side of the split."""
@@ -126,7 +136,7 @@ class Corpus:
     @cached_property
     def sentences(self) -> list[HumanContext]:
         """QAMR's single sentences, each with many questions."""
-        return self.human("qamr_sentences")
+        return self.human(SENTENCES)
 
     @cached_property
     def snippets(self) -> list[HumanContext]:
@@ -161,7 +171,7 @@ class Corpus:
         for file in sorted((self.folder / "books").glob("*.txt.gz")):
             books.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
         found = {"books/*.txt.gz": books.hexdigest()[:16]}
-        for name in (*HUMAN_FILES, "qamr_sentences"):
+        for name in (*HUMAN_FILES, SENTENCES):
             file = self.folder / "qa" / f"{name}.jsonl.gz"
             found[f"qa/{file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
         return found

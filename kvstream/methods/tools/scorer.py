@@ -7,6 +7,7 @@ sum over the layers is the logarithm of the odds that some question will attend 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -102,9 +103,12 @@ def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:
 
 
 def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
-    """Write scorers in float16, half of what they take."""
+    """Write scorers in float16, half of what they take; a whole file or none."""
     from safetensors.torch import save_file
 
     prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""
     stored = {prefix + k: v.half().contiguous() for k, v in scorers.state_dict().items()}
-    save_file(stored, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file(stored, partial)
+    os.replace(partial, path)

@@ -23,7 +23,7 @@ from kvstream.cli.shared.measuring import (
     seed_option,
     verbose_option,
 )
-from kvstream.errors import UsageError
+from kvstream.cli.shared.output import refuse_unwritable
 from kvstream.reporters.format import duration
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ def train(**values: Any) -> int:  # fmt: skip
     """
     from kvstream.evaluation.gates.train import GateRecipe, Trainer
 
-    if values["out"].is_dir():
-        raise UsageError(f"--out {values['out']} is a folder; name a file in it.")
+    refuse_unwritable(values["out"], "--out")
     settings = model_settings(values)
     session = open_session(settings, verbose=values["verbose"])
     given = {field.name: values[field.name] for field in dataclasses.fields(GateRecipe)}

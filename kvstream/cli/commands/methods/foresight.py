@@ -19,7 +19,8 @@ from kvstream.cli.shared.measuring import (
     seed_option,
     verbose_option,
 )
-from kvstream.errors import SourceError, UsageError
+from kvstream.cli.shared.output import refuse_unwritable
+from kvstream.errors import SourceError
 
 HELD = 12
 """Held-out documents that tell at the end what was learned."""
@@ -74,12 +75,11 @@ def train(**values: Any) -> int:  # fmt: skip
     from kvstream.methods.tools.scorer import save_scorers
 
     out, texts, seed = values["out"], values["texts"], values["seed"]
-    if out.is_dir():
-        raise UsageError(f"--out {out} is a folder; name a file in it.")
+    refuse_unwritable(out, "--out")
     try:
         corpora = Corpus(values["data"]), Corpus(values["data"], heldout=True)
     except FileNotFoundError as error:
-        raise SourceError(f"--data: {error}") from None
+        raise SourceError(f"--data: {error}.") from None
     settings = model_settings(values)
     session = open_session(settings, verbose=values["verbose"])
     read: list[list[scorers.Lesson]] = []
