@@ -478,6 +478,25 @@ def test_llamacpp_needs_the_gguf_file() -> None:
         llamacpp.gguf_of(session.model)
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_lengths_that_were_measured_are_shown_after_an_interruption(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    measured = measure.Bench.measure
+
+    def interrupted(self: measure.Bench, task: Task) -> list[Any]:
+        if len(task.ids) > 300:
+            raise KeyboardInterrupt
+        return measured(self, task)
+
+    monkeypatch.setattr(measure.Bench, "measure", interrupted)
+    lengths = ("--lengths", "200,400", "--budget", "200", "--shape", "tiny", "--runs", "1")
+    done = cli("bench", "speed", *lengths, "-n", "2", *["--json"] * as_json)
+    assert done.code == 130
+    assert "Interrupted; these are the results so far." in done.stderr
+    assert ('"tokens": 200' if as_json else "to floor") in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -26,7 +26,7 @@ from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option, stack
 from kvstream.cli.shared import libraries
-from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.cli.shared.measuring import model_settings, open_session, say
 from kvstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -159,21 +159,28 @@ def _run(page: Any, **values: Any) -> int:
             systems.QUESTION
         )
         texts = _texts(session, values)
-        for tokens in sorted(values["lengths"]):
-            task = systems.Task(
-                session,
-                texts(tokens),
-                question,
-                answer,
-                limits.repeat_s,
-                kvpress=kvpress,
-                llamacpp=llama,
-            )
-            found = bench.measure(task)
-            rows += found
-            fit.extrapolate(rows)
-            if values["json"]:
-                output.show(found, list, as_json=True)
+        complete = True
+        try:
+            for tokens in sorted(values["lengths"]):
+                task = systems.Task(
+                    session,
+                    texts(tokens),
+                    question,
+                    answer,
+                    limits.repeat_s,
+                    kvpress=kvpress,
+                    llamacpp=llama,
+                )
+                found = bench.measure(task)
+                rows += found
+                fit.extrapolate(rows)
+                if values["json"]:
+                    output.show(found, list, as_json=True)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            say("Interrupted; these are the results so far.")
+            complete = False
     if not values["json"]:
         output.show(rows, lambda: _tables(rows, report, flops), as_json=False)
     pages.write(
@@ -182,7 +189,7 @@ def _run(page: Any, **values: Any) -> int:
     if values["plot"] is not None:
         budgets = ", ".join(sorted({report.count(r["budget"]) for r in rows if r["budget"]}))
         plot.draw(rows, values["plot"], f"{session.model_name}, budget {budgets}")
-    return 0
+    return 0 if complete else 130
 
 
 def _open(values: dict[str, Any], settings: Any) -> Session:
