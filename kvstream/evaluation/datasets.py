@@ -21,6 +21,8 @@ from kvstream.input.sources import open_sources
 T = TypeVar("T")
 LETTERS = "ABCDEFGHIJ"
 NO_QUESTION = "What is the summary of the text?"
+_LETTER = re.compile(r"\(?([A-Ja-j])(?:[.):].*)?", re.DOTALL)
+"""An option that is named by its letter, such as B, (B) or B. with its text."""
 _OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
 
 
@@ -122,7 +124,7 @@ def item(record: dict[str, Any], name: str) -> Item:
         questions = tuple(_plain(q) for q in _asked(record))
     identity = str(record.get("id") or record.get("_id") or name)
     document = str(record.get("doc_id") or record.get("title") or identity)
-    return Item(identity, document, context, questions, record)
+    return Item(identity, document, text(context, "the context"), questions, record)
 
 
 def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -147,7 +149,7 @@ def _plain(record: dict[str, Any]) -> Question:
             right = int(record["gold_label"]) - 1  # QuALITY counts from one
         return _choice(question, tuple(map(str, options)), right)
     answers = record["answers"] if "answers" in record else record["answer"]
-    return Question(question, _texts(answers))
+    return Question(text(question, "the question"), _texts(answers))
 
 
 def _texts(answers: Any) -> tuple[str, ...]:
@@ -155,18 +157,32 @@ def _texts(answers: Any) -> tuple[str, ...]:
         answers = answers["text"]
     if isinstance(answers, str):
         answers = [answers]
-    return tuple(dict.fromkeys(str(a) for a in answers or ()))
+    each = (a["text"] if isinstance(a, dict) else a for a in answers or ())
+    return tuple(dict.fromkeys(map(str, each)))
 
 
 def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
-    """`right` is an index, a letter, or the option itself."""
-    if isinstance(right, str) and right in options:
-        correct = options.index(right)
-    elif isinstance(right, str) and right.strip()[:1].upper() in LETTERS[: len(options)]:
-        correct = LETTERS.index(right.strip()[0].upper())
+    """`right` is an index, a letter, or the option itself. Raises ValueError for anything else."""
+    said = right.strip() if isinstance(right, str) else right
+    same = [index for index, option in enumerate(options) if option.strip() == said]
+    if same:
+        correct = same[0]
+    elif isinstance(said, str) and (named := _LETTER.fullmatch(said)):
+        correct = LETTERS.index(named[1].upper())
+    elif isinstance(said, int) or (isinstance(said, str) and said.isdecimal()):
+        correct = int(said)
     else:
-        correct = int(right)
-    return Question(question, (options[correct],), "choice", options, correct)
+        correct = -1
+    if not 0 <= correct < len(options):
+        raise ValueError(f"{right!r} names none, or not one, of the {len(options)} options")
+    return Question(text(question, "the question"), (options[correct],), "choice", options, correct)
+
+
+def text(value: Any, name: str) -> str:
+    """`value`, which has to be a text that is not empty. Raises ValueError."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} is no text")
+    return value
 
 
 def _longbench(record: dict[str, Any]) -> Question:
@@ -187,4 +203,4 @@ def _leval(question: str, answer: str, evaluation: str) -> Question:
         stem = question[: question.index(_OPTION.search(question).group())]  # type: ignore[union-attr]
         return _choice(stem.strip(), tuple(text for _, text in found), answer)
     metric = "rouge_l" if evaluation == "rouge" else "f1"
-    return Question(question, _texts(answer), metric)
+    return Question(text(question, "the question"), _texts(answer), metric)

@@ -53,7 +53,8 @@ def choose(
 ) -> list[Item]:  # fmt: skip
     """Items that fit every ``key=value``, at most `limit` of them, drawn by the seed."""
     tests = [_test(text) for text in where]
-    items = [i for i in load(paths) if wanted(i.document) and all(test(i.record) for test in tests)]
+    asked = (item for item in load(paths) if item.questions and wanted(item.document))
+    items = [item for item in asked if all(test(item.record) for test in tests)]
     if not items:
         raise UsageError("No record fits; use a KEY=VALUE of the records in --where.")
     if limit is not None and limit < len(items):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from kvstream.evaluation import metrics
 from kvstream.evaluation.datasets import Question, item
 from kvstream.evaluation.intervals import mean_interval, wilson
-from kvstream.evaluation.qa import score
+from kvstream.evaluation.qa import choose, score
 from kvstream.evaluation.summary import lead
 
 
@@ -137,10 +138,40 @@ def test_leval_records() -> None:
     assert item(rouge, "f:1").questions[0].metric == "rouge_l"
 
 
-@pytest.mark.parametrize("right", [1, "B", "blue"])
+@pytest.mark.parametrize(
+    "right", [1, "1", "B", " b ", "(B)", "B. blue", "B) blue", "blue", "blue "]
+)
 def test_multiple_choice_names_the_right_option_in_many_ways(right: object) -> None:
     record = {"context": "c", "question": "q", "options": ["red", "blue"], "label": right}
     assert item(json.loads(json.dumps(record)), "f:1").questions[0].correct == 1
+
+
+@pytest.mark.parametrize("right", [-1, 2, "", None, 0.5, "C", "AB", "a blue one"])
+def test_a_choice_without_one_right_option_is_refused(right: object) -> None:
+    """Test sets hide their labels (-1), and L-Eval has questions with several right options."""
+    record = {"context": "c", "question": "q", "options": ["red", "blue"], "label": right}
+    with pytest.raises(ValueError, match="names none, or not one, of the 2 options"):
+        item(record, "f:1")
+    exam = {"input": "c", "instructions": ["Which?\nA. red\nB. blue"], "evaluation": "exam"}
+    with pytest.raises(ValueError, match="names none, or not one, of the 2 options"):
+        item({**exam, "outputs": ["AB"]}, "f:1")
+
+
+def test_what_is_no_text_is_found_in_its_line() -> None:
+    """And not when it is to be read."""
+    good = {"context": "c", "question": "q", "answers": [{"text": "x"}]}
+    assert item(good, "f:1").questions == (Question("q", ("x",)),)
+    for wrong in ({"context": ["c", "d"]}, {"context": " "}, {"question": 5}, {"question": ""}):
+        with pytest.raises(ValueError, match="is no text"):
+            item({**good, **wrong}, "f:1")
+
+
+def test_a_record_without_questions_is_not_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    empty = {"context": "c", "questions": [], "answers": []}
+    asked = {"context": "c", "question": "q", "answers": ["x"]}
+    path.write_text("\n".join(map(json.dumps, [empty, asked, empty])), encoding="utf-8")
+    assert [len(i.questions) for i in choose([str(path)], [], None, 0)] == [1]
 
 
 def test_questions_without_an_answer_are_not_scored_as_wrong() -> None:

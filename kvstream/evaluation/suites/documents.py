@@ -90,10 +90,3 @@ def _other(
         if others:
             return rng.choice(others)
     return ""
-
-
-def text(value: Any, name: str) -> str:
-    """`value`, which has to be a text that is not empty. Raises ValueError."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is no text")
-    return value

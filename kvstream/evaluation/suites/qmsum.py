@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.evaluation import longbench, metrics
+from kvstream.evaluation import datasets, longbench, metrics
 from kvstream.evaluation.suites import documents
 from kvstream.evaluation.suites.documents import Asked, Document
 from kvstream.evaluation.suites.task import Sample, Task
@@ -32,20 +32,18 @@ def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
 def meeting(record: Any, name: str) -> Document:
     """A line of the data: what was said, each turn a line that begins with the speaker."""
     turns = [
-        f"{documents.text(turn['speaker'], 'speaker')}: {turn['content']}"
+        f"{datasets.text(turn['speaker'], 'speaker')}: {turn['content']}"
         for turn in record["meeting_transcripts"]
     ]
     asked = {
         task.name: tuple(
-            Asked(
-                documents.text(each["query"], "query"), (documents.text(each["answer"], "answer"),)
-            )
+            Asked(datasets.text(each["query"], "query"), (datasets.text(each["answer"], "answer"),))
             for each in record[f"{task.name}_query_list"]
         )
         for task in TASKS
     }
     number = name.rpartition(":")[2]
-    transcript = documents.text("\n".join(turns), "meeting_transcripts")
+    transcript = datasets.text("\n".join(turns), "meeting_transcripts")
     return Document(f"meeting {number}", transcript, asked)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.evaluation import metrics
+from kvstream.evaluation import datasets, metrics
 from kvstream.evaluation.suites import documents
 from kvstream.evaluation.suites.documents import Asked, Document
 from kvstream.evaluation.suites.task import Sample, Task
@@ -35,7 +35,7 @@ def story(record: Any, name: str) -> Document:
     told = record["document"] if "document" in record else record["text"]
     return Document(
         str(known or f"story {name.rpartition(':')[2]}"),
-        documents.text(told, "the text"),
+        datasets.text(told, "the text"),
         {"plot": tuple(asked[:1]), "questions": tuple(asked[1:])},
     )
 
@@ -49,8 +49,8 @@ def _asked(record: Any) -> Asked:
     if not isinstance(answers, list) or not answers:
         raise ValueError("a question has no answers")
     return Asked(
-        documents.text(question, "the question"),
-        tuple(documents.text(answer, "an answer") for answer in answers),
+        datasets.text(question, "the question"),
+        tuple(datasets.text(answer, "an answer") for answer in answers),
     )
 
 
