@@ -17,7 +17,7 @@ from typing import Any
 
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.filler import Filler, around, insert
-from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for
+from kvstream.evaluation.harness import ModelIdentity, ask, ask_by_words, room_for, too_long
 from kvstream.evaluation.metrics import contains, digit_accuracy, exact_match, f1
 from kvstream.evaluation.ordinary import Rule, has_rare_word, ordinary
 from kvstream.evaluation.records import Record, Trial
@@ -182,7 +182,8 @@ def _run(session: Session, case: Case, document: Callable[[], Haystack]) -> Reco
     except BudgetError as error:
         if case.view == STREAM and run.method != "full":
             raise
-        return {"budget": run.budget.tokens if run.budget else None, "error": str(error)}
+        problem = too_long(error) if case.view == WHOLE else str(error)
+        return {"budget": run.budget.tokens if run.budget else None, "error": problem}
     spent = time.perf_counter() - started
     scores = [_score(n, r.answer) for n, r in zip(needles, results, strict=True)]
     first = results[0]

@@ -78,16 +78,16 @@ def pooled(rows: Sequence[Record]) -> list[Record]:
 
 def _together(group: list[Record]) -> Record:
     trials, right = sum(r["trials"] for r in group), sum(r["right"] for r in group)
-    low, high = wilson(right, trials)
     out = {
         **{k: v for k, v in group[0].items() if k not in ("f1_low", "f1_high")},
         "depth": None,
         "trials": trials,
         "right": right,
-        "share": right / trials if trials else 0.0,
-        "low": low,
-        "high": high,
+        **dict.fromkeys(("share", "low", "high")),
     }
+    if trials:  # else all were left out, which is no share of 0
+        out["share"] = right / trials
+        out["low"], out["high"] = wilson(right, trials)
     plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
     if plain:
         out["no_rare_word"] = {k: sum(p[k] for p in plain) for k in ("trials", "right")}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kvstream.cli.commands.bench import needle as needle_command
 from kvstream.errors import BudgetError, SourceError, UsageError
 from kvstream.evaluation import heatmap, needle, needle_rows, perplexity, qa, report, summary
 from kvstream.evaluation.filler import Filler, around, boundary, insert
@@ -328,6 +329,12 @@ def test_what_does_not_fit_is_left_out(found: Any) -> None:
     rows = found(needle.Plan("passkey", (600,), (0.9,), trials=2), ("infinipot", "full"))
     assert [(r["method"], r["trials"]) for r in rows] == [("infinipot", 2), ("full", 0)]
     assert rows[1]["error"] == "does not fit"
+    shares = [(r["share"], r["low"], r["high"]) for r in needle_rows.pooled(rows)]
+    assert shares == [(1.0, pytest.approx(wilson(2, 2)[0]), 1.0), (None, None, None)]
+    (bars,) = needle_command._plots(rows)
+    assert [bar[0] for bar in bars.rows] == ["infinipot, 600 tokens"]
+    *_, table = needle_command._tables(rows, report, heatmap)
+    assert list(table.columns[4].cells) == ["100%", "-"]
 
 
 def test_pictures_and_cells(found: Any, tmp_path: Path) -> None:

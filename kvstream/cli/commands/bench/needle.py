@@ -190,7 +190,7 @@ def _plots(rows: list[Any]) -> Any:
     yield from pages.bars(
         "Found, with 95% intervals", pooled,
         lambda r: f"{label(r)}, {report.count(r['tokens'])} tokens",
-        lambda r: (r["share"], r["low"], r["high"]),
+        lambda r: (r["share"], r["low"], r["high"]) if r["trials"] else None,
     )  # fmt: skip
 
 
@@ -207,8 +207,11 @@ def _tables(rows: list[Any], report: Any, heatmap: Any) -> Any:
             ("budget", lambda r: report.count(r["budget"]) if r["budget"] else None),
             ("tokens", lambda r: report.count(r["tokens"])),
             ("right", lambda r: f"{r['right']}/{r['trials']}"),
-            ("share", lambda r: f"{r['share']:.0%}"),
-            ("95% interval", lambda r: f"{r['low']:.0%} to {r['high']:.0%}"),
+            ("share", lambda r: f"{r['share']:.0%}" if r["trials"] else None),
+            (
+                "95% interval",
+                lambda r: f"{r['low']:.0%} to {r['high']:.0%}" if r["trials"] else None,
+            ),
             ("F1", lambda r: f"{r['f1']:.0%}" if "f1" in r else None),
             ("digits", lambda r: None if r.get("digits") is None else f"{r['digits']:.0%}"),
             ("cited", lambda r: None if r.get("cited") is None else f"{r['cited']:.0%}"),
