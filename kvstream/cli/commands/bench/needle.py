@@ -16,6 +16,7 @@ from kvstream.cli.commands.bench.options import (
     heldout_option,
     lengths_option,
     plot_option,
+    refuse_idle,
     result_options,
     seed_option,
     text_files,
@@ -28,6 +29,7 @@ from kvstream.cli.options.model import model_options
 from kvstream.cli.options.option import option
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session, say
+from kvstream.errors import UsageError
 
 BY = ("citations", "words", "both")
 KINDS = ("passkey", "fact", "kv", "rule")
@@ -142,7 +144,11 @@ def _run(page: Any, **values: Any) -> int:
 
     if values["baseline"] == BM25 or {"words", "both"} & set(values["reread"] or ()):
         early.require("rank_bm25", "words", "Ranking by words (BM25)")
-    texts = text_files([*values["text"], *values["more"]], heldout=values["heldout"])
+    paths = [*values["text"], *values["more"]]
+    if values["words"] and paths:
+        raise UsageError("--words makes the text, and --text names one; give one of them.")
+    refuse_idle(values)
+    texts = text_files(paths, heldout=values["heldout"])
     settings = model_settings(values)
     whole, near = values.pop("whole"), values.pop("near")
     bm25 = [BM25] * (values["baseline"] == BM25)

@@ -191,6 +191,15 @@ def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case
     )
 
 
+def refuse_idle(values: dict[str, Any]) -> None:
+    """Raise UsageError for --heldout without texts to choose from."""
+    if values["heldout"] and not (values["text"] or values.get("more")):
+        raise UsageError(
+            "--heldout chooses among the texts of --text, and made-up prose is no text that pocket "
+            "was trained on; add --text, or leave --heldout out."
+        )
+
+
 def no_stdin(paths: Sequence[str]) -> None:
     """A benchmark reads its texts more than once."""
     if "-" in paths:

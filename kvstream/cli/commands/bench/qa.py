@@ -27,10 +27,11 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
-from kvstream.cli.options.option import option
+from kvstream.cli.options.option import option, typed
 from kvstream.cli.options.types import CountType
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.errors import UsageError
 
 
 @click.command("qa", cls=SectionedCommand)
@@ -115,6 +116,7 @@ def _run(page: Any, **values: Any) -> int:
 
     early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
+    _refuse(values)
     texts = text_files(values["text"], heldout=values["heldout"])
     settings = model_settings(values)
     cases = cases_of(values, [WHOLE] * values["whole"])
@@ -145,6 +147,21 @@ def _run(page: Any, **values: Any) -> int:
         page, "Questions and answers", settings, rows, _tables, _plots, as_json=values["json"]
     )
     return 0 if complete else 130
+
+
+def _refuse(values: dict[str, Any]) -> None:
+    """Raise UsageError for options that have no effect beside, or without, others."""
+    ctx = click.get_current_context()
+    if values["text"] and not values["within"]:
+        raise UsageError(
+            "--text is what --within hides the contexts in; add --within, or leave --text out."
+        )
+    for name, option_name in (("max_tokens", "--max-tokens"), ("brief", "--brief")):
+        if values["prompts"] and typed(ctx, name):
+            raise UsageError(
+                "With --prompts, LongBench says what is asked and how long an answer may get; "
+                f"leave {option_name} out."
+            )
 
 
 def _any(document: str) -> bool:

@@ -15,6 +15,7 @@ from kvstream.cli.commands.bench.options import (
     cases_of,
     heldout_option,
     no_stdin,
+    refuse_idle,
     result_options,
     seed_option,
     text_files,
@@ -154,6 +155,7 @@ def _refuse(name: str, values: dict[str, Any]) -> None:
             raise UsageError(
                 f"{name} reads whole documents, as long as they are; leave --{option_name} out."
             )
+    refuse_idle(values)
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:

@@ -21,9 +21,10 @@ from kvstream.cli.commands.bench.options import (
 )
 from kvstream.cli.options.command import SectionedCommand
 from kvstream.cli.options.model import model_options
-from kvstream.cli.options.option import option
+from kvstream.cli.options.option import option, typed
 from kvstream.cli.shared import early
 from kvstream.cli.shared.measuring import model_settings, open_session
+from kvstream.errors import UsageError
 
 
 @click.command("summary", cls=SectionedCommand)
@@ -74,6 +75,8 @@ def _run(page: Any, **values: Any) -> int:
 
     early.require("rouge_score", "bench", "ROUGE")
     no_stdin(values["data"])
+    if values["extract"] is False and typed(click.get_current_context(), "passages"):
+        raise UsageError("--passages has no effect with --no-extract; leave one of them out.")
     settings = model_settings(values)
     cases = cases_of(values)
     stories = summary.load(
