@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from kvstream.errors import UsageError
@@ -53,7 +57,20 @@ class Case:
             "chunk_size": run.chunk_size,
             "max_tokens": run.max_tokens,
             **({"reread": self.reread} if self.reread else {}),
+            **({"files": files} if (files := _files(run.method_settings)) else {}),
         }
+
+
+def _files(settings: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of each file that a setting names: training may have written it anew since."""
+    paths = {name: Path(str(value)).expanduser() for name, value in sorted(settings.items())}
+    return {name: _digest(path, path.stat()) for name, path in paths.items() if path.is_file()}
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, found: os.stat_result) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
@@ -145,6 +162,7 @@ def labels(every: Sequence[Case]) -> list[str]:
     identities = [{**c.identity(), **c.identity()["settings"]} for c in every]
     for identity in identities:
         del identity["settings"]
+        identity.pop("files", None)
     differing = [
         key
         for key in dict.fromkeys(itertools.chain.from_iterable(identities))

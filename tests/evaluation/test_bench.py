@@ -243,6 +243,21 @@ def test_another_precision_is_another_trial(tmp_path: Path) -> None:
     assert all(len({trial.key for trial in trials}) == 4 for trials in seen.values())
 
 
+def test_another_file_of_what_a_method_learned_is_another_trial(tmp_path: Path) -> None:
+    """Of the same name: training writes its file anew."""
+    path = tmp_path / "scorers.safetensors"
+    case = Case(RunSettings(method="foresight", method_settings={"scorers": str(path)}))
+    plain = case.identity()
+    seen = []
+    for content in (b"first", b"again, longer", b"first"):
+        path.write_bytes(content)
+        seen.append(case.identity())
+    assert seen[0] == seen[2] != seen[1]
+    assert seen[0].keys() - plain.keys() == {"files"}
+    assert labels([case]) == ["foresight"]
+    assert "files" not in Case(RunSettings()).identity()  # as in earlier versions
+
+
 def test_saved_answers_have_the_metrics_of_today(tmp_path: Path) -> None:
     """A metric that came later averages over all trials, those of a resumed file too."""
     questions = tuple(qa.Question(f"q{i}", ("red",)) for i in range(2))

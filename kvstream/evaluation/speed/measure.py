@@ -139,7 +139,8 @@ class Bench:
     ) -> Record:
         model = self.session.model
         identity = {} if system.case is None else system.case.identity()
-        identity.pop("max_tokens", None)
+        for name in ("max_tokens", "files"):
+            identity.pop(name, None)
         row: Record = {
             "bench": "speed",
             "system": system.name,
