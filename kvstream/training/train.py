@@ -161,102 +161,143 @@ def train(
     begins, with a rate that rises and decays again.  With ``start`` (an exported model) a new run
     begins from its weights, and counts its own tokens alone.
     """
-    torch.manual_seed(recipe.seed)
-    out.mkdir(parents=True, exist_ok=True)
-    device = torch.device(recipe.device)
+    return Training(recipe, shards, out, resume, start).run()
+
+
+class Training:
+    """The state of a run, kept in ``state.pt``; `train` explains the arguments."""
+
+    def __init__(
+        self, recipe: Recipe, shards: Path, out: Path, resume: Path | None, start: Path | None
+    ) -> None:
+        torch.manual_seed(recipe.seed)
+        out.mkdir(parents=True, exist_ok=True)
+        self.recipe, self.out = recipe, out
+        self.device = torch.device(recipe.device)
+        self.model = _model(recipe, start if resume is None else None, copying=resume is None)
+        if self.device.type == "cpu":
+            self.model.set_attn_implementation(attention.register())
+        self.optimizer = MuonAdam(self.model)
+        self.model.bfloat16()
+        if self.device.type == "cuda":
+            self.model.to(self.device)  # type: ignore[arg-type]
+        self.totals = {"tokens": 0.0, "minutes": 0.0, "steps": 0.0, "runs": 1.0}
+        self.tokens = self.earlier_minutes = 0.0
+        """Tokens of this run, also before it was taken up again, and its minutes before that."""
+        if resume is not None:
+            self._take_up(resume)
+        if self.device.type == "cuda":
+            for store in (self.optimizer.masters, self.optimizer.momentum, self.optimizer.second):
+                for name in store:
+                    store[name] = store[name].to(self.device)
+        self._loss_of = torch.compile(loss_of, dynamic=False)  # one graph a row length
+        _dynamo.config.recompile_limit = 64
+        seed = recipe.seed + int(self.totals["steps"]) * 7919
+        self._early = batches(shards, parse_lengths(recipe.lengths), recipe, seed)
+        self._late = batches(shards, parse_lengths(recipe.late_lengths), recipe, seed + 1)
+        self._begun, self._read_before = time.monotonic(), self.tokens
+        self._last_saved = self._last_logged = self._begun
+        self._sums = dict.fromkeys(("answer", "answers", "text", "texts"), 0.0)
+
+    def _take_up(self, resume: Path) -> None:
+        state = torch.load(resume, map_location="cpu", weights_only=True)
+        self.optimizer.load_state_dict(state["optimiser"])
+        self.totals = state["totals"]
+        if state["progress"] < 1.0 and state["recipe"] == asdict(self.recipe):
+            self.tokens, self.earlier_minutes = state["run_tokens"], state["run_minutes"]
+        else:
+            self.totals["runs"] += 1
+
+    @property
+    def minutes(self) -> float:
+        """Wall time of this run."""
+        return self.earlier_minutes + (time.monotonic() - self._begun) / 60
+
+    def rate(self, progress: float) -> float:
+        """The learning rate: a rise over steps and tokens, a plateau, a linear fall to zero."""
+        recipe = self.recipe
+        fall = min(1.0, max(0.0, 1 - progress) / max(recipe.decay_share, 1e-9))
+        rise = min(1.0, (self.optimizer.count + 1) / 50, 0.1 + self.tokens / 200_000)
+        return recipe.rate * fall * rise
+
+    def run(self) -> dict[str, float]:
+        """Train to the end of the recipe; returns the totals."""
+        recipe, progress = self.recipe, 0.0
+        while progress < 1.0:
+            progress = max(self.minutes / recipe.minutes, self.tokens / recipe.tokens)
+            rate = self.rate(progress)
+            gradient = self._step(rate, decaying=progress > 1 - recipe.decay_share)
+            now = time.monotonic()
+            if now - self._last_logged > 30 or progress >= 1.0:
+                self._log(now, progress, rate, gradient)
+            if now - self._last_saved > recipe.checkpoint_minutes * 60:
+                self.save(progress)
+        self.save(1.0)
+        return self.totals
+
+    def _step(self, rate: float, *, decaying: bool) -> float:
+        """One update; returns the norm of the gradient."""
+        ids, positions, targets, weights = (
+            t.to(self.device, non_blocking=True)
+            for t in next(self._late if decaying else self._early)
+        )
+        each, z_loss = self._loss_of(self.model, ids, positions, targets, self.recipe.z_loss)
+        ((each * weights).sum() / weights.sum() + z_loss).backward()
+        norm = self.optimizer.step(rate)
+        self.tokens += ids.numel()
+        self.totals["tokens"] += ids.numel()
+        self.totals["steps"] += 1
+        is_answer, losses, sums = weights == 1.0, each.detach(), self._sums
+        sums["answer"] += float(losses[is_answer].sum())
+        sums["answers"] += float(is_answer.sum())
+        sums["text"] += float(losses[~is_answer].sum())
+        sums["texts"] += float((~is_answer).sum())
+        return norm
+
+    def _log(self, now: float, progress: float, rate: float, gradient: float) -> None:
+        sums, read = self._sums, self.tokens - self._read_before
+        line = {
+            "tokens": int(self.totals["tokens"]),
+            "run_minutes": round(self.minutes, 2),
+            "progress": round(progress, 4),
+            "rate": round(rate, 6),
+            "answer_loss": round(sums["answer"] / max(1.0, sums["answers"]), 4),
+            "text_loss": round(sums["text"] / max(1.0, sums["texts"]), 4),
+            "gradient": round(gradient, 3),
+            "tokens_per_second": round(read / (now - self._begun)),
+        }
+        with (self.out / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        self._sums = dict.fromkeys(sums, 0.0)
+        self._last_logged = now
+
+    def save(self, progress: float) -> None:
+        """Write the checkpoint, under another name first, and export the model."""
+        now = time.monotonic()
+        self.totals["minutes"] += (now - self._last_saved) / 60
+        self._last_saved = now
+        state = {
+            "optimiser": self.optimizer.state_dict(),
+            "totals": self.totals,
+            "progress": progress,
+            "recipe": asdict(self.recipe),
+            "run_tokens": self.tokens,
+            "run_minutes": self.minutes,
+        }
+        torch.save(state, self.out / "state.part")
+        (self.out / "state.part").replace(self.out / "state.pt")
+        export(self.model, self.optimizer, self.out / "model")
+
+
+def _model(recipe: Recipe, start: Path | None, *, copying: bool) -> LlamaForCausalLM:
+    """The model that a run begins with; a resumed run puts its own weights in."""
     config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
     model = initial_model(config, recipe.seed)
-    if recipe.copying_heads and resume is None:
+    if recipe.copying_heads and copying:
         make_copying(dict(model.named_parameters()), parse_heads(recipe.copying_heads), [0.25] * 99)
-    if start is not None and resume is None:
+    if start is not None:
         model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
-    if device.type == "cpu":
-        model.set_attn_implementation(attention.register())
-    optimizer = MuonAdam(model)
-    model.bfloat16()
-    if device.type == "cuda":
-        model.to(device)  # type: ignore[arg-type]
-    totals = {"tokens": 0.0, "minutes": 0.0, "steps": 0.0, "runs": 1.0}
-    before_tokens = before_minutes = 0.0  # of this run, when it is taken up again
-    if resume is not None:
-        state = torch.load(resume, map_location="cpu", weights_only=True)
-        optimizer.load_state_dict(state["optimiser"])
-        totals = state["totals"]
-        if state["progress"] < 1.0 and state["recipe"] == asdict(recipe):
-            before_tokens, before_minutes = state["run_tokens"], state["run_minutes"]
-        else:
-            totals["runs"] += 1
-    if device.type == "cuda":
-        for store in (optimizer.masters, optimizer.momentum, optimizer.second):
-            for name in store:
-                store[name] = store[name].to(device)
-    step_loss = torch.compile(loss_of, dynamic=False)  # one graph a row length
-    _dynamo.config.recompile_limit = 64
-
-    seed = recipe.seed + int(totals["steps"]) * 7919
-    early = batches(shards, parse_lengths(recipe.lengths), recipe, seed)
-    late = batches(shards, parse_lengths(recipe.late_lengths), recipe, seed + 1)
-    begun, tokens = time.monotonic(), 0.0
-    last_saved = last_logged = begun
-    sums: dict[str, float] = {"answer": 0.0, "answers": 0.0, "text": 0.0, "texts": 0.0}
-    progress = 0.0
-
-    def save(done: float) -> None:
-        state = {
-            "optimiser": optimizer.state_dict(),
-            "totals": totals,
-            "progress": done,
-            "recipe": asdict(recipe),
-            "run_tokens": before_tokens + tokens,
-            "run_minutes": before_minutes + (time.monotonic() - begun) / 60,
-        }
-        torch.save(state, out / "state.part")
-        (out / "state.part").replace(out / "state.pt")
-        export(model, optimizer, out / "model")
-
-    while progress < 1.0:
-        minutes = before_minutes + (time.monotonic() - begun) / 60
-        progress = max(minutes / recipe.minutes, (before_tokens + tokens) / recipe.tokens)
-        decaying = progress > 1 - recipe.decay_share
-        rate = recipe.rate * min(1.0, max(0.0, 1 - progress) / max(recipe.decay_share, 1e-9))
-        rate *= min(1.0, (optimizer.count + 1) / 50, 0.1 + tokens / 200_000)
-        ids, positions, targets, weights = (
-            t.to(device, non_blocking=True) for t in next(late if decaying else early)
-        )
-        each, z_loss = step_loss(model, ids, positions, targets, recipe.z_loss)
-        ((each * weights).sum() / weights.sum() + z_loss).backward()
-        norm = optimizer.step(rate)
-        tokens += ids.numel()
-        totals["tokens"] += ids.numel()
-        totals["steps"] += 1
-        is_answer = weights == 1.0
-        sums["answer"] += float(each.detach()[is_answer].sum())
-        sums["answers"] += float(is_answer.sum())
-        sums["text"] += float(each.detach()[~is_answer].sum())
-        sums["texts"] += float((~is_answer).sum())
-        now = time.monotonic()
-        if now - last_logged > 30 or progress >= 1.0:
-            line = {
-                "tokens": int(totals["tokens"]),
-                "run_minutes": round(before_minutes + (now - begun) / 60, 2),
-                "progress": round(progress, 4),
-                "rate": round(rate, 6),
-                "answer_loss": round(sums["answer"] / max(1.0, sums["answers"]), 4),
-                "text_loss": round(sums["text"] / max(1.0, sums["texts"]), 4),
-                "gradient": round(norm, 3),
-                "tokens_per_second": round(tokens / (now - begun)),
-            }
-            with (out / "log.jsonl").open("a", encoding="utf-8") as log:
-                log.write(json.dumps(line) + "\n")
-            sums = dict.fromkeys(sums, 0.0)
-            last_logged = now
-        if now - last_saved > recipe.checkpoint_minutes * 60:
-            totals["minutes"] += (now - last_saved) / 60
-            last_saved = now
-            save(progress)
-    totals["minutes"] += (time.monotonic() - last_saved) / 60
-    save(1.0)
-    return totals
+    return model
 
 
 __all__ = ["PAD", "Recipe", "batches", "choose_positions", "export", "loss_of", "train"]

@@ -103,6 +103,18 @@ def test_a_run_can_be_gone_on_with(shards, tmp_path):
     assert (out / "model" / "model.safetensors").is_file()
 
 
+def test_a_run_that_was_stopped_keeps_its_clock_and_its_rate(shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    out, recipe = tmp_path / "out", small(tokens=400_000)
+    run = loop.Training(recipe, shards, out, None, None)
+    run.tokens, run.optimizer.count = 200_000.0, 60
+    run.save(0.5)
+    again = loop.Training(recipe, shards, out, out / "state.pt", None)
+    assert again.tokens == 200_000
+    assert again.minutes >= run.earlier_minutes
+    assert again.rate(0.5) == run.rate(0.5) == recipe.rate  # past its rise, and before its fall
+
+
 @pytest.mark.long
 def test_a_compiled_step_learns_as_a_plain_one(shards, tmp_path, monkeypatch):
     loop.train(small(), shards, tmp_path / "compiled")
