@@ -77,7 +77,7 @@ class AnswerOptions(TypedDict, total=False):
     top_k: int
     """Sample from this many likeliest tokens; 0: from all."""
     repetition_penalty: float
-    """Divide the logits of tokens that the answer has already by this."""
+    """For tokens of the answer so far: divides positive logits by it, multiplies negative ones."""
     brief: bool
     """Ask a model with a chat template for a short phrase."""
 

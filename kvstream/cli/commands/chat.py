@@ -40,7 +40,7 @@ from kvstream.reporters.answer import AnswerWriter
 HELP = """\
 Type one question per line. The model also sees as many earlier questions and answers as fit.
 /help   show this text
-/quit   leave; so do /exit, quit, exit and Ctrl-D
+/quit   end the chat; also: /exit, quit, exit, Ctrl-D
 Ctrl-C stops an answer."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 WITHOUT = {
@@ -68,8 +68,8 @@ def command(
 ) -> int:
     """Answer questions from standard input, one per line, about texts or a memory file.
 
-    The model also sees earlier questions and answers, as many as fit the budget, newest first. They
-    do not change the memory. /help lists the commands; /quit or Ctrl-D leaves.
+    The model also sees earlier questions and answers: as many of the newest as fit the budget. They
+    do not change the memory. /help lists the commands; /quit or Ctrl-D ends the chat.
 
     \b
       kvstream chat --memory book.kvs
@@ -122,7 +122,7 @@ def command(
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
         code = 0
         if sys.stdin.isatty() and not options.quiet:
-            reporter.tell("Type one question per line. /help shows more; Ctrl-D leaves.")
+            reporter.tell("Type one question per line. /help shows more; Ctrl-D ends the chat.")
         for question in questions(reporter.tell):
             answers = talk.stream(question, command="chat", earlier=history, **options.answers)
             try:

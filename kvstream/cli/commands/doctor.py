@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.option("--json", is_flag=True, help="Print one JSON object per finding.")
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:
-    """Report what this machine can run: versions, devices, memory, attention, and whether pocket
-    and, once it is fetched, reader load.
+    """Report what this machine can run: versions, devices, RAM, attention backends, and whether
+    pocket and a fetched reader load.
 
     The exit code is 0 if everything that kvstream needs is present, else 1.
     """

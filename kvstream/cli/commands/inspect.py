@@ -31,8 +31,9 @@ SOURCES = 10
 def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
     """Show what memory files hold: sources, questions, tokens, budget, model, method and warnings.
 
-    A folder stands for its memory files (*.kvs). A checkpoint is a memory file, too. This command
-    verifies the digests of a file, and loads no model. The exit code is 3 if a file is damaged.
+    For a folder, the command shows its memory files (*.kvs). A checkpoint is a memory file, too.
+    This command verifies the digests of a file, and loads no model. The exit code is 3 if a file is
+    damaged.
 
     \b
       kvstream inspect book.kvs

@@ -30,13 +30,13 @@ LEFT = {0, 1, 6, 7}
 @click.option("--json", is_flag=True, help="Print one JSON object per model.")
 @click.pass_context
 def command(ctx: click.Context, json: bool) -> None:
-    """List the models on this machine, and which of them fit its memory.
+    """List the models on this machine, and show which of them fit.
 
-    The list has the embedded model, models fetched by `kvstream models get`, short names of the
-    config file (a table [models] with lines like small = "org/some-model"), the hub's cache, and
-    the GGUF files of Ollama, LM Studio and llama.cpp. A model fits if there is room for its weights
-    and a KV cache of the default budget. "bounded" says whether its KV cache can stay within a
-    budget; `?` means that only loading the model shows it. This command loads no model.
+    The list contains the embedded model, models fetched by `kvstream models get`, short names of
+    the config file (a table [models] with lines like small = "org/some-model"), the hub's cache,
+    and the GGUF files of Ollama, LM Studio and llama.cpp. A model fits if there is room for its
+    weights and a KV cache of the default budget. "bounded" shows whether its KV cache can stay
+    within a budget; `?` means that only loading the model shows this. This command loads no model.
 
     \b
       kvstream ask book.txt "Who?" -m ollama:llama3.2:1b

@@ -63,11 +63,11 @@ HELPS = {
 )  # fmt: skip
 @option(
     "--port", type=click.IntRange(0, 65535), default=8100, show_default=True, metavar="N",
-    section="Server", help="Port to listen on; 0 takes a free one.",
+    section="Server", help="Port to listen on; 0 selects a free port.",
 )  # fmt: skip
 @option(
     "--key", metavar="TEXT", section="Server",
-    help="API key that clients must send. Better set KVSTREAM_KEY: other users of this machine can "
+    help="API key that clients must send. KVSTREAM_KEY is safer: other users of this machine can "
     "see command lines.",
 )  # fmt: skip
 @option(
@@ -89,13 +89,13 @@ HELPS = {
 )  # fmt: skip
 @option(
     "--cache-dir", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    section="Server", help="Save the memories of conversations here, also for the next start. "
-    "[default: a temporary folder]",
+    section="Server", help="Save the memories of conversations in this folder, and use them "
+    "after a restart. [default: a temporary folder]",
 )  # fmt: skip
 @option(
     "--queue", type=click.IntRange(0, 10000), default=32, show_default=True, metavar="N",
-    advanced=True, section="Server", help="Maximum requests that wait; any further one gets error "
-    "429.",
+    advanced=True, section="Server", help="Maximum number of waiting requests; a further one gets "
+    "error 429.",
 )  # fmt: skip
 @option(
     "--max-body", type=BytesType(), default="16MB", show_default=True, metavar="SIZE",

@@ -25,8 +25,8 @@ HELPS = {
 COMMON = ("every", "passages")
 WITHOUT = {
     **ONE_MODEL,
-    "brief": "a summary is no short phrase. Limit it with --max-tokens.",
-    "strict": "kvstream checks answers and no summaries. Leave it out.",
+    "brief": "a summary is not a short phrase. Limit it with --max-tokens.",
+    "strict": "kvstream checks answers, not summaries. Leave it out.",
 }
 
 
@@ -58,9 +58,10 @@ def command(
 
     For a log, kvstream needs no model. It lists the templates of the lines with counts, times,
     bursts, silences and drifts, errors first. --passages sets the number of rows (16, or as many as
-    fit the screen). With -m another model than pocket writes a paragraph above the list; kvstream
-    removes sentences that do not cite rows with all of their numbers and names. It reads several
-    files of a log in the order of their times. With --as prose the model reads the log.
+    fit the screen). If -m names another model than pocket, that model writes a paragraph above the
+    list; kvstream removes sentences that do not cite rows with all of their numbers and names.
+    kvstream reads several files of a log in the order of their timestamps. With --as prose the
+    model reads the log.
 
     \b
       kvstream summarize report.txt -m ./my-model --budget 8k

@@ -33,7 +33,8 @@ answer_options = stack(
     option(
         "--repetition-penalty", type=Finite(min=1), default=1.0, show_default=True,
         metavar="X", advanced=True, section="Answer",
-        help="Divide the logits of tokens that the answer already has by X; 1 changes nothing.",
+        help="Penalize the tokens of the answer so far: divide positive logits by X, multiply "
+        "negative ones; 1 changes nothing.",
     ),
     option(
         "--seed", type=SeedType(), default=0, show_default=True, advanced=True, section="Answer",

@@ -70,7 +70,7 @@ def each_options(command: Command) -> Command:
         option(
             "--worker-memory", type=BytesType(), metavar="SIZE", section="Many documents",
             advanced=True,
-            help="Memory that Ray reserves per worker. [default: estimated from the model's files]",
+            help="RAM that Ray reserves per worker. [default: estimated from the model's files]",
         ),
     )(wrapper)  # type: ignore  # fmt: skip
 

@@ -73,8 +73,8 @@ loading_options = stack(
     ),
     option(
         "--max-weights", type=BytesType(), metavar="SIZE", advanced=True, section="Model",
-        help="Maximum memory for weights; kvstream reads the others from disk for every chunk, "
-        "slowly.",
+        help="Maximum memory for weights; kvstream reads the other weights from disk for every "
+        "chunk, which is slow.",
     ),
     option(
         "--threads", type=ThreadsType(), metavar="N", advanced=True, section="Model",

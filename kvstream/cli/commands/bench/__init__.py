@@ -7,13 +7,13 @@ import click
 from kvstream.cli.groups import Modules
 
 BENCHES = {
-    "needle": "Find what was said once in a long text.",
+    "needle": "Find a fact that a long text states once.",
     "qa": "Answer questions of a data set.",
-    "suite": "Tasks with long texts: RULER, NoLiMa, BABILong, QMSum, SQuALITY.",
+    "suite": "Run tasks on long texts: RULER, NoLiMa, BABILong, QMSum, SQuALITY.",
     "summary": "Compare summaries with human ones.",
-    "perplexity": "How well long texts are predicted.",
-    "retention": "What memory keeps, step by step.",
-    "speed": "Time and memory of reading.",
+    "perplexity": "Measure how well a model predicts long texts.",
+    "retention": "Measure what memory keeps, step by step.",
+    "speed": "Measure the time and memory of a reading.",
 }
 """Each is an attribute ``command`` of the module kvstream.cli.commands.bench.<name>."""
 

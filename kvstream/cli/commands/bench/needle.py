@@ -81,7 +81,7 @@ WORDINGS = ("own", "varied")
     show_default=True,
     metavar="N",
     section="Measurement",
-    help="Needles per document, each with its question; one is at the depth.",
+    help="Needles per document, each with its question; one of them is at the depth.",
 )
 @text_option("to hide the needles in")
 @click.argument("more", nargs=-1, metavar="[FILE]...")
@@ -122,8 +122,9 @@ WORDINGS = ("own", "varied")
 def command(**values: Any) -> int:
     """Hide a sentence about an invented thing in long texts, and ask for it at the end.
 
-    FILEs after --text are also texts to hide it in. All methods get the same documents. A row of
-    --json is one length and depth, with a 95% interval; --save keeps every answer.
+    The needle is hidden in the texts of --text; more FILEs can follow that option. All methods get
+    the same documents. A row of --json is one length and depth, with a 95% interval; --save keeps
+    every answer.
 
     \b
       kvstream bench needle --lengths 8k,32k --budget 1k \\

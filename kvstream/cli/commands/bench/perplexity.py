@@ -45,8 +45,8 @@ def command(**values: Any) -> int:
 
     A row is one method over all texts: perplexity, bits per byte, and perplexity by position (first
     1k tokens, second 1k, next 2k and so on). If memory helps, perplexity does not rise with
-    position. Each further row also has its increase over the first row on the same texts, with the
-    95% interval of the paired differences.
+    position. Every row after the first also shows its increase over the first row on the same
+    texts, with the 95% interval of the paired differences.
 
     \b
       kvstream bench perplexity book.txt --budget 1k \\

@@ -57,11 +57,11 @@ BY_STEP = {
 def command(**values: Any) -> int:
     """Stream texts under the budget, and measure what memory keeps after every step.
 
-    The hit rate: of the tokens that get the most attention in a full KV cache, the share that
-    memory holds. For it, kvstream reads each text a second time in a full KV cache, up to the
-    trained length. Also the overlap of heads, the attention of the next chunk to memory, the share
-    of memory that was there one step before, and the age of memory. A row is one method over all
-    texts, with lists by step and by layer.
+    The main measure is the hit rate: of the tokens that get the most attention in a full KV cache,
+    the share that memory holds. To measure it, kvstream reads each text a second time in a full KV
+    cache, up to the trained length. Other measures are the overlap of heads, the attention of the
+    next chunk to memory, the share of memory that was there one step before, and the age of memory.
+    A row is one method over all texts, with lists by step and by layer.
 
     \b
       kvstream bench retention book.txt --limit 3k --budget 1k \\

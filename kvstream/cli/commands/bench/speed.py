@@ -93,7 +93,7 @@ speed_options = stack(
 def command(ctx: click.Context, **values: Any) -> int:
     """Measure how fast kvstream reads texts under a budget, and how much memory it needs.
 
-    All systems read the same tokens, in turns, and then write --max-tokens tokens. The ratio to the
+    All systems read the same tokens in turn, and then write --max-tokens tokens. The ratio to the
     floor is the cost of a method beyond the model itself.
 
     \b

@@ -69,7 +69,7 @@ def gate_options(
     form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
     budget="KV entries per head during training; the gate works with other budgets too.",
     tokens=6144,
-    seed="Order of the texts, places in them, and the weights at the start.",
+    seed="Random seed for the order of the texts, the places in them, and the first weights.",
 )
 @option(
     "-o",
@@ -103,8 +103,8 @@ def gate_options(
     show_default=True,
     metavar="N",
     section="Training",
-    help="Excerpts from which features learn, most with questions about planted facts. They are "
-    "files until the end, of some MB each.",
+    help="Excerpts from which the features learn, most with questions about planted facts. Each is "
+    "a file of some MB until the training ends.",
 )
 @option(
     "--steps",
@@ -160,11 +160,12 @@ def gate_options(
 @quiet_option("Output")
 @verbose_option("Output", "Show tracebacks and messages of libraries.")
 def train(**values: Any) -> int:  # fmt: skip
-    """Train the gate of edgeinfinite for a model; the model itself stays as it is.
+    """Train the gate of edgeinfinite for a model; the model itself does not change.
 
     The embedded model has a gate. For another model, train one on texts of the kind that you will
-    read. You can stop the training at any time and resume it (--resume). At the end it measures the
-    perplexity on held-out texts: without the memory, with it, and with the memory of another text.
+    read. You can stop the training at any time and resume it (--resume). At the end, the
+    command measures the perplexity on held-out texts: without the memory, with it, and with the
+    memory of another text.
 
     \b
       kvstream methods train edgeinfinite --model OWNER/NAME --data FOLDER
@@ -267,7 +268,7 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
     form="Form of the gate. learned: features like the softmax; paper: ELU + 1.",
     budget="KV entries per head.",
     tokens=8192,
-    seed="Which texts, and where in them.",
+    seed="Random seed for the texts and the places in them.",
 )
 @option(
     "--gate",
@@ -290,10 +291,10 @@ def _measure(session: Session, trainer: Trainer, count: int) -> None:
 def measure(**values: Any) -> int:  # fmt: skip
     """Measure perplexity with the memory, without it, and with the memory of another text.
 
-    The weights of a gate alone can help. If the memory of another text helps as much as that of the
-    text itself, the model uses nothing from memory. The paper's ablation (no window, no sinks,
-    neither) follows. Changes are relative to sinks and window without memory, with the 95% interval
-    of the paired differences.
+    A gate can help by its weights alone. If the memory of another text helps as much as the memory
+    of the text itself, the model uses nothing from memory. The paper's ablation (no window, no
+    sinks, neither) follows. Changes are relative to sinks and window without memory, with the 95%
+    interval of the paired differences.
 
     \b
       kvstream methods measure edgeinfinite --model OWNER/NAME --data FOLDER \\

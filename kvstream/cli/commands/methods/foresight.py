@@ -43,7 +43,7 @@ KEPT = 1 / 8
 )  # fmt: skip
 @option(
     "--tokens", type=CountType(), default="3584", show_default=True, metavar="N",
-    section="Training", help="Tokens of a document at most.",
+    section="Training", help="Maximum tokens per document.",
 )  # fmt: skip
 @option(
     "--by-layer", is_flag=True, section="Training",
@@ -51,14 +51,14 @@ KEPT = 1 / 8
 )  # fmt: skip
 @option(
     "--epochs", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
-    section="Training", help="Passes over them.",
+    section="Training", help="Passes over the documents.",
 )  # fmt: skip
-@seed_option("Training", "The documents, their order, and the weights at the start.")
+@seed_option("Training", "Random seed for the documents, their order, and the first weights.")
 @model_options
 @quiet_option("Output")
 @verbose_option("Output", "Show tracebacks and messages of libraries.")
 def train(**values: Any) -> int:  # fmt: skip
-    """Train the scorers of foresight for a model; the model itself stays as it is.
+    """Train the scorers of foresight for a model; the model itself does not change.
 
     The embedded model has scorers. For another model, the training takes minutes to hours. The
     model reads documents with known questions. The scorers learn to predict, from the keys of a

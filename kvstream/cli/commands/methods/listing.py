@@ -41,7 +41,7 @@ class MethodsCommand(SectionedCommand):
 @click.option("-v", "--verbose", is_flag=True, help="Show the settings of every method.")
 @click.option("--json", is_flag=True, help="Print one JSON object per method.")
 def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
-    """List the methods: what decides which entries of the KV cache stay.
+    """List the methods. A method decides which entries of the KV cache stay.
 
     With a NAME, show the settings of the method, which --set NAME.SETTING=VALUE changes. train and
     measure are for methods that learn something for a model.
