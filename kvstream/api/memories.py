@@ -175,7 +175,7 @@ def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:
             if told[key] != first[key]:
                 raise UsageError(
                     f"{made.path} and {kind.path} have different {what} ({first[key]}, "
-                    f"{told[key]}), so they cannot be joined; read the sources again alike."
+                    f"{told[key]}), so they cannot be joined; read both sources with the same."
                 )
         if wanted is None and told["budget"] != first["budget"]:
             raise UsageError(

@@ -260,7 +260,7 @@ class Model:
             raise UsageError("methods= is a list of names.")
         if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
             raise UsageError(
-                "Each method reads the text anew, and an open file or an iterator can be read "
+                "Each method reads the text again, and an open file or an iterator can be read "
                 "only once; give a path, or the text itself as text=."
             )
         settings = options.pop("set", {})

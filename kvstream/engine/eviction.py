@@ -118,7 +118,8 @@ class Evictor:
         if self.method.evidence().window_attention and step.window_attention is None:
             raise KvstreamError(
                 f"{self.method.name} selects by attention that is no longer known: a long answer "
-                "took entries of this memory. Read the sources again, or ask for a shorter answer."
+                "evicted entries of this memory. Read the sources again, or ask for a shorter "
+                "answer."
             )
         chosen = self.method.select(step, keep)
         expected = (*step.origin.shape[:-1], keep)

@@ -245,8 +245,8 @@ class Schedule:
     def _check(self, chunk_size: int | None) -> None:
         if self.final < 1:
             raise BudgetError(
-                f"The budget leaves {self.final:,} entries for memory beside the prompt, the "
-                "question and the answer; raise the budget or ask for a shorter answer."
+                f"The budget leaves {self.final:,} entries for memory, in addition to the prompt, "
+                "the question and the answer; raise the budget or ask for a shorter answer."
             )
         if self.free <= self.smallest:
             # A requested average shrinks to a part of it: report the requested value.

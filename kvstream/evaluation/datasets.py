@@ -181,7 +181,7 @@ def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
 def text(value: Any, name: str) -> str:
     """`value`, which has to be a text that is not empty. Raises ValueError."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not text")
     return value
 
 

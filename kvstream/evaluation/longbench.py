@@ -186,7 +186,7 @@ class Prompts:
         try:
             templates = json.loads(path.read_text("utf-8"))
             if not isinstance(templates, dict):
-                raise ValueError("it is no object of templates by task")
+                raise ValueError("it is not an object of templates by task")
             return cls({str(name): _cut(str(name), text) for name, text in templates.items()})
         except (OSError, ValueError) as error:
             raise SourceError(

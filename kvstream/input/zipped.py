@@ -299,5 +299,5 @@ def _xml(data: bytes) -> Any:
     parser = etree.XMLParser(recover=True, resolve_entities=False, no_network=True)
     root = etree.fromstring(data, parser)
     if root is None:
-        raise ValueError("a list of its members is no XML")
+        raise ValueError("a list of its members is not XML")
     return root

@@ -115,13 +115,13 @@ class Checkpoint:
                 raise UsageError(
                     f"{self.path} is the checkpoint of another run: "
                     f"{differs(name, then.get(name), fresh[name])}. Remove the file to start "
-                    "anew, or name another one."
+                    "again, or name another one."
                 )
         position = self.position
         if position.base != self.base:
             raise UsageError(
-                f"{self.path} is the checkpoint of a run that read on from another memory. Remove "
-                "the file to start anew, or name another one."
+                f"{self.path} is the checkpoint of a run that continued another memory. Remove "
+                "the file to start again, or name another one."
             )
         restored(self.kind, memory)
         trace, reader = memory.trace, memory.reader
@@ -138,14 +138,14 @@ class Checkpoint:
         if not reached or (position.complete and not feed.exhausted()):
             pipe = "-" in trace.names
             raise SourceError(
-                f"The sources are not what they were when {self.path} was written, "
+                f"The sources have changed since {self.path} was written, "
                 f"{position.tokens:,} tokens into them. "
                 + (
                     "A pipe can resume only if it sends the same text from its start. "
                     if pipe
                     else ""
                 )
-                + "Remove the file to start anew, or read what is new into it with "
+                + "Remove the file to start again, or read what is new into it with "
                 f"`kvstream remember --memory {self.path} SOURCE -o FILE`."
             )
         self._saved = feed.count
@@ -200,7 +200,7 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
     found = position_of(notes)
     if found is None:
         raise UsageError(
-            f"{path} is a memory file, not a checkpoint; name another file, or read on from it "
+            f"{path} is a memory file, not a checkpoint; name another file, or continue it "
             f"with `kvstream remember --memory {path} SOURCE`."
         )
     return found

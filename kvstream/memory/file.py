@@ -166,7 +166,7 @@ def read_notes(path: Path) -> tuple[dict[str, Any], str]:
         with path.open("rb") as opened:
             size = int.from_bytes(opened.read(8), "little")
             if not 0 < size <= LARGEST_HEADER:
-                raise ValueError("it is no safetensors file")
+                raise ValueError("it is not a safetensors file")
             metadata = header.metadata_of(opened.read(size))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}.") from error
@@ -214,8 +214,8 @@ def _whole(path: Path) -> bytes:
     size, free = path.stat().st_size, psutil.virtual_memory().available
     if size > free:
         raise SourceError(
-            f"{path} has {size:,} bytes, and only {free:,} of memory are free; end other programs, "
-            "or read the sources again with a smaller --budget."
+            f"{path} has {size:,} bytes, and only {free:,} bytes of RAM are free; end other "
+            "programs, or read the sources again with a smaller --budget."
         )
     return path.read_bytes()
 

@@ -84,7 +84,7 @@ def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
     """The table of tensors, and what the file says of itself; the tensors follow."""
     size = int.from_bytes(opened.read(8), "little")
     if not 0 < size <= file.LARGEST_HEADER:
-        raise ValueError("it is no safetensors file")
+        raise ValueError("it is not a safetensors file")
     head = opened.read(size)
     return json.loads(head), json.loads(header.metadata_of(head)["state"])
 

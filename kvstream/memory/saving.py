@@ -397,7 +397,7 @@ def check_model(kind: Kind, model: BoundedModel) -> None:
         raise ModelError(
             f"{kind.path} was made by {made['name']}{revision} (weights {made['fingerprint']}), "
             f"and this is {model.name} (weights {model.fingerprint}); give the model that made it "
-            f"with -m, loaded alike (--dtype {made['dtype']}, --quantize)."
+            f"with -m, loaded with the same options (--dtype {made['dtype']}, --quantize)."
         )
 
 

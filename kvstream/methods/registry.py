@@ -68,7 +68,7 @@ def named(name: str, also: Sequence[str] = ()) -> type[Method]:
         return methods[name]
     if name == AUTO:
         raise UsageError(
-            f"{AUTO} is no method: it chooses one when a text is read. Name one of "
+            f"{AUTO} is not a method: it chooses one when a text is read. Name one of "
             f"{', '.join(methods)}."
         )
     known = (*also, *methods)

@@ -119,7 +119,7 @@ class BoundedModel:
         """A cache of `capacity` entries a head. Raises BudgetError past the trained length."""
         if capacity > self.trained_length:
             raise BudgetError(
-                f"A budget of {capacity:,} entries is past the {self.trained_length:,} positions "
+                f"A budget of {capacity:,} entries exceeds the {self.trained_length:,} positions "
                 f"that {self.name} was trained for; use --budget {self.trained_length} or less."
             )
         return BoundedCache(self.layers, capacity, tensors, head_tensors, self.backend, self.states)

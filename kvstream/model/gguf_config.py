@@ -47,7 +47,7 @@ def architecture_problem(file: GGUF) -> str | None:
     if architecture in ENCODERS:
         return "is not a decoder-only language model, so it has no KV cache to bound"
     if architecture in STATES:
-        return "has recurrent layers alone: it keeps no keys and values to bound"
+        return "has only recurrent layers: it keeps no keys and values to bound"
     if architecture in LATENT:
         return "has latent attention, which cannot be bounded by dropping entries"
     if architecture not in _known():
@@ -257,7 +257,7 @@ def _by_frequency(file: GGUF, path: Path, base: float) -> dict[str, Any]:
     if not np.allclose(factors, expected, rtol=1e-2):
         raise ModelError(
             f"{path} scales its rotary frequencies in its own way (factors up to {factor}), "
-            f"and kvstream knows that of Llama 3; {HUB}."
+            f"and kvstream knows only the way of Llama 3; {HUB}."
         )
     return {
         "rope_type": "llama3",

@@ -125,8 +125,8 @@ def quantize(model: nn.Module, name: str) -> None:
     if inside < LEAST_SHARE * beside:
         raise ModelError(
             f"--quantize int8 can replace layers with {inside:,} of the {beside:,} weights of "
-            f"{name}; the others are no linear layers, or narrower than {LEAST}. Leave it out, or "
-            "use --quantize 8bit."
+            f"{name}; the others are not linear layers, or are narrower than {LEAST}. Leave it "
+            "out, or use --quantize 8bit."
         )
     packs = packing_is_faster()
     for parent, key, child in places:

@@ -92,8 +92,8 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
     why = hub.unreachable()
     if why and folder_of(where, settings.revision) is None:
         raise ModelError(
-            f"The model {settings.name!r} cannot be loaded: it is no local folder and not in the "
-            f"cache, and the hub cannot be reached ({why}); check the name and the network."
+            f"The model {settings.name!r} cannot be loaded: it is not a local folder and not in "
+            f"the cache, and the hub cannot be reached ({why}); check the name and the network."
         )
     return bool(why)
 
@@ -238,7 +238,9 @@ def _quiet() -> None:
 
 def _check_complete(name: str, found: dict[str, Any]) -> None:
     """Refuse a model of which a part was not in the files: it would be drawn at random."""
-    remedy = "config.json and weights are of two models, or damaged: download both again."
+    remedy = (
+        "config.json and weights belong to different models, or are damaged: download both again."
+    )
     wrong, missing = sorted(found["mismatched_keys"]), sorted(found["missing_keys"])
     if wrong:
         key, stored, expected = wrong[0]
@@ -275,7 +277,7 @@ def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelEr
         remedy = (
             "it is not in the local cache and --offline was given"
             if settings.offline
-            else "it is no local folder, and not in the cache or on the hub as far as can be "
+            else "it is not a local folder, and not in the cache or on the hub as far as can be "
             "reached from here; check the name and the network"
         )
         return ModelError(f"The model {name!r} cannot be loaded: {remedy}.")

@@ -91,11 +91,11 @@ def _for_int8(
         )
     if asked not in (None, torch.float32):
         raise UsageError(
-            f"--quantize {INT8} computes in float32 beside its 8-bit products; leave --dtype "
+            f"--quantize {INT8} computes in float32 except for its 8-bit products; leave --dtype "
             f"{settings.dtype} out."
         )
     if settings.max_weights is not None:
-        raise UsageError(f"--quantize {INT8} holds all weights in memory; leave --max-weights out.")
+        raise UsageError(f"--quantize {INT8} holds all weights in RAM; leave --max-weights out.")
     weights = None if where is None else placement.weights_of(where, settings)
     stored = None if weights is None else weights.number_name
     if weights is None or stored not in HALVES:

@@ -118,7 +118,7 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
     ours = torch.cat([bounded.forward(part, cache) for part in parts])
     if not _distance(own, ours) <= _tolerance(own):  # NaN is no agreement
         raise UnsupportedModelError(
-            f"{bounded.name} ({_kind(bounded.model)}) gives other answers through the replaced "
+            f"{bounded.name} ({_kind(bounded.model)}) gives different answers through the replaced "
             "attention and cache than through its own, so kvstream cannot run it faithfully."
         )
 
@@ -141,8 +141,8 @@ def _check_states(bounded: BoundedModel) -> None:
     if not bool(layer.carried()[name].isnan().any()):
         raise UnsupportedModelError(
             f"The recurrent layers of {bounded.name} ({_kind(bounded.model)}) forget their state "
-            "where several tokens follow it, in this version of transformers; a text cannot be "
-            "read in chunks then."
+            "when several tokens follow, in this version of transformers, so kvstream cannot read "
+            "a text in chunks."
         )
 
 
@@ -162,7 +162,7 @@ def _probe(
         here, there = first.stored, second.stored
         if not _distance(out_here, out_there) <= _tolerance(out_here):
             raise UnsupportedModelError(
-                f"{name} ({_kind(model)}) gives other answers at other positions: it has "
+                f"{name} ({_kind(model)}) gives different answers at other positions: it has "
                 "learned or absolute positions, so kept entries cannot get new ones. Use a "
                 "model with rotary positions."
             )
@@ -170,8 +170,8 @@ def _probe(
         shared = {layer: _owner(met[layer].keys, here) for layer in met.keys() - here.keys()}
         if None in shared.values() or not shared.keys() <= set(range(len(kinds))):
             raise UnsupportedModelError(
-                f"An attention of {name} ({_kind(model)}) attends to something else than keys that "
-                "a layer keeps, or serves several layers; kvstream cannot bound that yet."
+                f"An attention of {name} ({_kind(model)}) attends to something other than keys "
+                "that a layer keeps, or serves several layers; kvstream cannot bound that yet."
             )
         for layer, sight in sights.items():
             if layer not in met or layer not in here:
@@ -214,7 +214,7 @@ def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
             )
     if not (ATTENDS | BOTH) & set(kinds):
         raise UnsupportedModelError(
-            f"{name} ({_kind(model)}) has recurrent layers alone: it keeps no keys and values, so "
+            f"{name} ({_kind(model)}) has only recurrent layers: it keeps no keys and values, so "
             "there is nothing to bound and nothing to choose."
         )
     return kinds, settings
@@ -291,7 +291,7 @@ def _positions(
     if not drift <= _tolerance(values):
         raise UnsupportedModelError(
             f"Layer {layer} of {name} stores values that change with the position; "
-            "latent attention and the like cannot be bounded by dropping entries."
+            "latent attention and similar designs cannot be bounded by evicting entries."
         )
     # Not turned at all, turned over the width of the tables, or twice that (tables of half width).
     ways: list[tuple[Rotary | None, Tensor, Tensor]] = [(None, keys, moved)]

@@ -139,7 +139,7 @@ def _header(file: Path) -> tuple[int, dict[str, Any]]:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= _LONGEST_HEADER:
-            raise ValueError(f"{file.name} is no safetensors file")
+            raise ValueError(f"{file.name} is not a safetensors file")
         try:
             found: dict[str, Any] = json.loads(stream.read(length))
         except (ValueError, RecursionError) as error:

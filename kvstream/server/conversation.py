@@ -124,7 +124,7 @@ def conversation(
         warnings.append(f"The system message was read as text: {why}.")
     turns = _turns(messages, own, count, of_memory, pieces)
     if not pieces and not of_memory:
-        raise ApiError(400, "There is no text to read beside kvstream.question.", param="messages")
+        raise ApiError(400, "There is no text to read except kvstream.question.", param="messages")
     return Conversation(
         tuple(pieces), tuple(turns), tuple(messages), tuple(settled), prompt, tuple(warnings)
     )

@@ -130,7 +130,7 @@ class Guard:
             )
         if self.bodies + size - counted > BODIES * most:
             raise ApiError(
-                429, "Other requests with long texts wait already; try again later.",
+                429, "Other requests with long texts are already waiting; try again later.",
                 kind="rate_limit_error", code="rate_limit_exceeded", retry_after=5,
             )  # fmt: skip
 

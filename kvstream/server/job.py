@@ -294,7 +294,7 @@ class Answering:
                 self.cache.drop(place)
                 raise ApiError(
                     503,
-                    "What was saved of this reading cannot be used and was removed; send the "
+                    "The saved part of this reading cannot be used and was removed; send the "
                     "request again.",
                     kind="server_error",
                     code="checkpoint_unusable",

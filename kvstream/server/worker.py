@@ -52,7 +52,7 @@ class Worker:
             if len(self._waiting) >= self.most_waiting + free:
                 raise ApiError(
                     429,
-                    f"{len(self._waiting)} requests wait already; try again later.",
+                    f"{len(self._waiting)} requests are already waiting; try again later.",
                     kind="rate_limit_error",
                     code="rate_limit_exceeded",
                     retry_after=1,

@@ -179,7 +179,7 @@ class Reading:
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if memory.trace.read == earlier:
-            raise NoTextError("There is no text in what was given; nothing to read.")
+            raise NoTextError("The input has no text; there is nothing to read.")
         if self._blank:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
 

@@ -123,7 +123,7 @@ class Searching:
             yield self._step(found, len(batch), plan, stream.estimate())
         stream.close()
         if not trace.read:
-            raise NoTextError("There is no text in what was given; nothing to read.")
+            raise NoTextError("The input has no text; there is nothing to read.")
         kept.note(trace.end, final=True)
         if not len(kept) and not kept.dropped:
             raise SourceError(nothing_in(sources.names, "only spaces and line ends"))

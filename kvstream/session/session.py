@@ -69,7 +69,7 @@ class Session:
         if most > rows and settings.quantize in (None, INT8):
             raise ModelError(
                 f"The tokenizer of {settings.name} has ids up to {most - 1:,}, and its embedding "
-                f"has {rows:,} rows; they are of two models: download both again."
+                f"has {rows:,} rows; they belong to different models: download both again."
             )
         return cls(model, tokenizer, time.perf_counter() - started, settings)
 

@@ -147,7 +147,7 @@ class Skimming:
         if budget and budget > most:
             small, large = self.skimmer.model_name, self.answerer.model_name
             raise BudgetError(
-                f"A budget of {budget:,} entries is past the {most:,} positions that {small} was "
+                f"A budget of {budget:,} entries exceeds the {most:,} positions that {small} was "
                 f"trained for, and {small} reads long texts for {large}. Use --budget {most} or "
                 f"less, or let {large} read everything: --skim none."
             )
@@ -258,7 +258,7 @@ class Skimming:
             refusal = (
                 f"The answer is not in the {second.read:,} tokens that {self.answerer.model_name} "
                 f"read; it may be in the rest, of which {kept.dropped:,} bytes were dropped and "
-                "cannot be read again. Read the text anew with a larger --budget.",
+                "cannot be read again. Read the text again with a larger --budget.",
             )
         return replace(
             answered_second(first, second, seconds),

@@ -155,7 +155,7 @@ def _ollama(prefix: str) -> Iterator[Stored]:
 def _manifest(name: str, path: Path, root: Path) -> Stored:
     try:
         if path.stat().st_size > _MOST_MANIFEST:
-            raise ValueError(f"{path} is no manifest")
+            raise ValueError(f"{path} is not a manifest")
         layers = json.loads(path.read_text("utf-8"))["layers"]
         digests = {layer["mediaType"]: str(layer["digest"]) for layer in layers}
         digest = digests[_MODEL].replace(":", "-")

@@ -109,8 +109,8 @@ def test_shards_are_added_up_and_missed(tmp_path: Path) -> None:
         ("config.json", '{"max_position_embeddings": 1e400}', "cannot be understood"),
         ("config.json", "[" * 100_000, "cannot be understood"),
         ("model.safetensors", None, "model.safetensors is missing"),
-        ("model.safetensors", "", "no safetensors file"),
-        ("model.safetensors", "x" * 100, "no safetensors file"),
+        ("model.safetensors", "", "not a safetensors file"),
+        ("model.safetensors", "x" * 100, "not a safetensors file"),
         ("model.safetensors.index.json", "{}", "cannot be understood"),
     ],
 )

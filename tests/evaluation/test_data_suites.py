@@ -304,7 +304,7 @@ def test_a_lone_question_borrows_another_one(written: Callable[..., str]) -> Non
         ("qmsum", [STORY], "line 1 has no 'meeting_transcripts'. A line of QMSum has"),
         ("qmsum", [], "held 0 bytes of text"),
         ("qmsum", ["", " "], "no question of the task general"),
-        ("squality", [{**STORY, "text": 5}], "line 1: the text is no text"),
+        ("squality", [{**STORY, "text": 5}], "line 1: the text is not text"),
         ("squality", [{**STORY, "questions": None}], "line 1 has another shape: "),
         (
             "squality",

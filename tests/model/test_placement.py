@@ -334,7 +334,7 @@ def test_damaged_files_are_named_with_their_sizes(
     in_cache(copy, tmp_path / "hub", monkeypatch)
     assert f"{wrong}remove {tmp_path / 'hub/models--org--some'} and load" in told("org/some")
     shard.write_bytes(b"<html>")
-    assert f"{shard.name} is no safetensors file; copy" in told(copy)
+    assert f"{shard.name} is not a safetensors file; copy" in told(copy)
     shard.unlink()
     assert f"{shard.name} is missing; copy" in told(copy)
 

@@ -245,5 +245,5 @@ def test_logits_that_are_no_numbers_are_no_agreement(monkeypatch: pytest.MonkeyP
         return hidden
 
     monkeypatch.setattr(BoundedModel, "forward", spoiled)
-    with pytest.raises(UnsupportedModelError, match="gives other answers"):
+    with pytest.raises(UnsupportedModelError, match="gives different answers"):
         bound(fresh(FAMILIES["llama"].config()), "some/llama")

@@ -108,7 +108,7 @@ def command(ctx: click.Context, **values: Any) -> int:
         raise UsageError("--layers is for a --shape; a model keeps all of its layers.")
     if values["save"] is not None:
         raise click.UsageError(
-            "--save keeps answers; bench speed measures times anew in each run. Leave it out."
+            "--save keeps answers; bench speed measures times in each run. Leave it out."
         )
     with ExitStack() as stack:
         return _run(pages.opened(stack, values), **values)
