@@ -127,8 +127,7 @@ class Calibration:
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelError(
                 f"{path} is not a valid calibration file ({type(error).__name__}: {error}); "
-                "remove it, or make "
-                "it anew with docs/research/scripts/support.py."
+                "remove it, or create it again with docs/research/scripts/support.py."
             ) from error
 
     def probability(self, signals: Mapping[str, float]) -> float:

@@ -169,8 +169,8 @@ def _refuse_beyond(dtype: torch.dtype, numbers: Tensor, name: str) -> None:
         most = float(numbers.abs().max())
         if most > torch.finfo(torch.float16).max:
             raise ModelError(
-                f"{name} of the memory has numbers up to {most:,.0f}, and float16 holds 65,504 at "
-                "the most; use --kv-dtype bfloat16 or float32."
+                f"{name} of the memory has numbers up to {most:,.0f}, and float16 holds at most "
+                "65,504; use --kv-dtype bfloat16 or float32."
             )
 
 

@@ -57,8 +57,8 @@ class InfiniPot(Method):
     pool_novelty: int = pooling_width(15, "width of the pooling of novelty, in source tokens")
     shared: float = setting(
         0.25,
-        "share of memory that all heads of all layers fill alike, by the sum of their scores; at "
-        "most 1 - alpha",
+        "share of memory that all heads of all layers fill with the same tokens, by the sum of "
+        "their scores; at most 1 - alpha",
         most=1,
     )
     recent: int = setting(32, "newest tokens that always stay")

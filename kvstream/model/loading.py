@@ -112,9 +112,9 @@ def _check_config(path: Path) -> None:
     wrong = ""
     try:
         config = json.loads(path.read_text("utf-8"))
-        wrong = _wrong_size(config) if isinstance(config, dict) else "is no JSON object"
+        wrong = _wrong_size(config) if isinstance(config, dict) else "is not a JSON object"
     except ValueError as error:
-        wrong = f"is no valid JSON ({error})"
+        wrong = f"is not valid JSON ({error})"
     except RecursionError:
         wrong = "is nested too deeply"
     except OSError as error:

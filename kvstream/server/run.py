@@ -133,7 +133,7 @@ def listen(settings: ServerSettings) -> socket.socket:
             found.close()
             raise
     except (socket.gaierror, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "it is not a host name"
         raise KvstreamError(f"Cannot listen on {settings.host!r}: {why}. Check --host.") from error
     except OSError as error:
         raise KvstreamError(

@@ -147,7 +147,7 @@ def _read(path: Path, texts: bool) -> tuple[dict[str, Any], list[Place]]:
 
 def _cut_short(path: Path, whole: int | None = None) -> ModelError:
     size = path.stat().st_size
-    should = f" and should have {whole:,}" if whole else ", and its header goes on behind them"
+    should = f" and should have {whole:,}" if whole else ", and its header continues after them"
     return ModelError(f"{path} is cut short: it has {size:,} bytes{should}; {AGAIN}.")
 
 

@@ -300,7 +300,7 @@ def test_python_without_docstrings_is_refused_in_a_sentence(story: Path) -> None
         ("zero", "model.safetensors is not a regular file"),
         ("normalizer", "tokenizer"),
         ("pattern", "tokenizer"),
-        ("ids", "they are of two models"),
+        ("ids", "they belong to different models"),
     ],
 )
 def test_broken_model_folders(change: Any, says: str, cli: Any, story: Path, tmp_path: Path):

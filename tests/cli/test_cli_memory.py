@@ -166,7 +166,7 @@ def test_a_checkpoint_that_is_left_is_told(cli, story, tmp_path, monkeypatch) ->
     asked = (
         "ask", str(story), QUESTION, *FEW, "--checkpoint", str(saved), "--checkpoint-every", "100",
     )  # fmt: skip
-    told = f"{saved} holds the reading so far; the same command goes on from it.\n"
+    told = f"{saved} holds the reading so far; the same command resumes from it.\n"
     with monkeypatch.context() as pressed:
         pressed.setattr(
             "kvstream.cli.shared.interrupts.Interrupts.__call__", lambda self: saved.exists()

@@ -245,16 +245,16 @@ def test_ctrl_c_finishes_the_document(letters: Path, tmp_path: Path, warm: list[
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "finishing the documents that are being read; later the same command goes on" in err
+    assert "finishing the documents that are being read; later the same command continues" in err
     assert 1 <= len(os.listdir(into)) < 32
     left = 32 - len(os.listdir(into))
     documents = "document" if left == 1 else "documents"
-    assert f"Interrupted: {left} {documents} not read. The same command goes on with the" in err
+    assert f"Interrupted: {left} {documents} not read. The same command continues with the" in err
     assert not [name for name in os.listdir(into) if name.endswith(".part")]
 
 
 def test_what_ctrl_c_leaves_without_a_folder_names_the_option_that_resumes() -> None:
-    told = "Interrupted: 2 documents not read. With -o FOLDER, the same command goes on with the "
+    told = "Interrupted: 2 documents not read. With -o FOLDER, the same command continues with the "
     assert _not_read(2, None) == f"{told}rest."
     assert _not_read(1, Path("out")).startswith("Interrupted: 1 document not read. The same")
 

@@ -503,7 +503,7 @@ def test_lengths_that_were_measured_are_shown_after_an_interruption(
         (("--against", "llamacpp"), "needs --llamacpp-python"),
         (("--against", "llama.cpp"), "Unknown system 'llama.cpp'"),
         (("--against", "kvpress"), "needs --kvpress-python"),
-        (("--save", "x"), "measures times anew"),
+        (("--save", "x"), "measures times in each run"),
         (("--shape", "gpt-5"), "Unknown shape 'gpt-5'; choose one of tiny"),
         (("--shape", "tiny", "-m", "pocket"), "two models"),
         (("--layers", "2"), "--layers is for a --shape"),

@@ -389,7 +389,9 @@ def test_numbers_beyond_float16_are_not_made_infinite(
     path = tmp_path / "m.kvs"
     forged(written, lambda state, tensors: tensors["entries.1.values"].fill_(1e5), path)
     narrow = Session(session.model.storing(torch.float16), session.tokenizer)
-    with pytest.raises(ModelError, match=r"100,\d+, and float16 holds 65,504.*--kv-dtype bfloat16"):
+    with pytest.raises(
+        ModelError, match=r"100,\d+, and float16 holds at most 65,504.*--kv-dtype bfloat16"
+    ):
         narrow.recall(saving.look(path), run_of())
 
 

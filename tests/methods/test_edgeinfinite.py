@@ -302,7 +302,7 @@ def test_a_model_without_a_gate_is_told_how_to_train_one(form: str, tmp_path: Pa
     with pytest.raises(UsageError, match=r"methods train edgeinfinite --model some/model") as told:
         load_gates(form, "", facts)
     assert ("--form paper" in str(told.value)) == (form == "paper")
-    with pytest.raises(UsageError, match=r"nothing.safetensors is no file.*kvstream methods train"):
+    with pytest.raises(UsageError, match=r"safetensors is not a file.*kvstream methods train"):
         load_gates(form, str(tmp_path / "nothing.safetensors"), facts)
     beside = {"learned": LearnedGate, "paper": PaperGate}[form].file
     (tmp_path / beside).write_bytes(b"no tensors")

@@ -379,7 +379,9 @@ def test_weights_of_another_configuration_are_refused(
     assert "download both again" in message
 
 
-@pytest.mark.parametrize(("content", "says"), [("{", "no valid JSON"), ("[]", "no JSON object")])
+@pytest.mark.parametrize(
+    ("content", "says"), [("{", "not valid JSON"), ("[]", "not a JSON object")]
+)
 def test_a_broken_configuration_is_not_blamed_on_the_tokenizer(
     tmp_path: Path, content: str, says: str
 ) -> None:

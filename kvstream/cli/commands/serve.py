@@ -47,7 +47,7 @@ class CacheType(BytesType):
 HELPS = {
     "model": model_help("pocket"),
     "method": ONE_METHOD,
-    "strict": "Withhold weakly supported answers; the reply then says so in place of an answer.",
+    "strict": "Withhold weakly supported answers; the reply then states this instead of an answer.",
 }
 
 

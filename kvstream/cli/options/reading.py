@@ -166,7 +166,7 @@ def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
         yield
     finally:
         if _written(checkpoint) not in (None, before) and not quiet:
-            say(f"{checkpoint} holds the reading so far; the same command goes on from it.")
+            say(f"{checkpoint} holds the reading so far; the same command resumes from it.")
 
 
 def _written(checkpoint: Path | None) -> tuple[int, int] | None:

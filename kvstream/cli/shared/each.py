@@ -78,7 +78,7 @@ def read_each(
         interrupts = stack.enter_context(Interrupts(reporter.tell))
         interrupts.then = "finishing the documents that are being read"
         if into is not None:
-            interrupts.then += "; later the same command goes on with the rest"
+            interrupts.then += "; later the same command continues with the rest"
         if options.model == POCKET and not options.quiet:
             reporter.tell(EXTRACTS if command == "summarize" else demonstration())
         outcomes = _outcomes(
@@ -112,8 +112,8 @@ def _not_read(documents: int, into: Path | None) -> str:
     """What Ctrl-C left over, and how to go on with it."""
     told = f"Interrupted: {documents:,} document{'s'[: documents != 1]} not read."
     if into is not None:
-        return f"{told} The same command goes on with the rest."
-    return f"{told} With -o FOLDER, the same command goes on with the rest."
+        return f"{told} The same command continues with the rest."
+    return f"{told} With -o FOLDER, the same command continues with the rest."
 
 
 def _outcomes(

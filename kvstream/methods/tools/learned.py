@@ -73,9 +73,9 @@ class LearnedFile:
         if not self.path.is_file():
             was, there = ("were", "there are none") if self.several else ("was", "there is none")
             where = (
-                f"{self.path} is no file"
+                f"{self.path} is not a file"
                 if self.file
-                else f"{there} beside the weights of {self.model.name}"
+                else f"{there} in the folder of the weights of {self.model.name}"
             )
             raise UsageError(
                 f"{self.method} needs {self.what} that {was} trained for the model, and {where}; "

@@ -421,7 +421,7 @@ def test_the_command_trains_measures_and_resumes(cli: Any, tmp_path: Path, folde
         "--tokens", "500", "--budget", "256", "--threads", "1", "--dtype", "float32", "--resume",
         "--form", "paper",
     )  # fmt: skip
-    assert "starting anew" in alone.stderr
+    assert "starts again" in alone.stderr
     assert "not measured" in alone.stderr
     again = cli(*TRAIN, "--data", str(tmp_path / "nowhere"), "--out", str(out))
     assert again.code != 0

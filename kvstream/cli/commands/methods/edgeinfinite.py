@@ -182,7 +182,7 @@ def train(**values: Any) -> int:  # fmt: skip
     trainer = Trainer(session.model, session.tokenizer, recipe, values["data"], values["out"])
     resumed = values["resume"] and trainer.resume()
     if values["resume"] and not resumed:
-        say(f"There is no {trainer.checkpoint} to resume; starting anew.")
+        say(f"There is no {trainer.checkpoint} to resume; the training starts again.")
     if not values["quiet"]:
         say(
             f"{len(trainer.learned)} texts, {len(trainer.held)} held out; the gate is "
