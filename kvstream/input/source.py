@@ -55,7 +55,7 @@ class Source(Protocol):
     def ends_on_interrupt(self) -> bool:
         """Whether what is read now ends by itself, and soon, when the run is interrupted.
 
-        A pipe does: what it has brought already is still read. A file does not.
+        A pipe does: what it has brought already comes first. A file does not.
         """
 
     @property

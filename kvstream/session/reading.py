@@ -147,12 +147,12 @@ class Reading:
     ) -> Generator[Event, None, bool]:
         """Read to the end, or to an interrupt.
 
-        Returns whether a pipe was cut short by an interrupt, after which what it had brought was
-        read.
+        Returns whether an interrupt ended a pipe. Of what it has brought, as much is still read as
+        a chunk may hold: the last lines of a log, and not minutes of a book.
         """
         reader, trace = memory.reader, memory.trace
         every, interrupted = self.request.every, self.request.interrupted
-        pruned, stop = trace.read, interrupted
+        pruned, stop, cut_short = trace.read, interrupted, False
         while True:
             for report in reader.read(handed, stop):
                 memory.prefill_s = seconds()
@@ -167,10 +167,10 @@ class Reading:
                     self.checkpoint.note(memory, handed)
                 if every is not None and not interrupted() and every.due(trace.read):
                     yield from self.on_the_way(memory)
-            if interrupted() and stop is interrupted and self.sources.ends_on_interrupt:
-                stop = _never
+            if interrupted() and not cut_short and self.sources.ends_on_interrupt:
+                cut_short, stop = True, _beyond(feed, feed.read_tokens + self.plan.sizes.free)
             elif not feed.paused or interrupted():
-                return stop is _never
+                return cut_short
             if every is not None and every.due(trace.read):
                 yield from self.on_the_way(memory)
 
@@ -268,8 +268,9 @@ class Reading:
             trace.line_counts = counts if self._lines is None else self._lines + counts
 
 
-def _never() -> bool:
-    return False
+def _beyond(feed: TokenFeed, tokens: int) -> Callable[[], bool]:
+    """Whether a feed was read so far."""
+    return lambda: feed.read_tokens >= tokens
 
 
 def both(

@@ -93,6 +93,28 @@ def test_a_pipe_that_was_interrupted_is_told_in_the_result(model, ends: bool) ->
     assert told.to_json()["interrupted"] is True
 
 
+def test_of_an_interrupted_pipe_one_chunk_is_read_and_not_all_that_it_brought(model) -> None:
+    class Pipe:
+        ends_on_interrupt = True
+        left = 400
+
+        def read(self, size: int = -1, /) -> bytes | None:
+            self.left -= 1
+            return BOOK.encode() if self.left >= 0 else b""
+
+    def interrupted() -> bool:
+        return bool(steps)
+
+    steps: list[StepDone] = []
+    for event in model.stream(Pipe(), questions=[QUESTION], interrupted=interrupted, **SMALL):
+        if isinstance(event, StepDone):
+            steps.append(event)
+        elif isinstance(event, Answered):
+            result = event.result
+    assert steps[0].seen < result.read <= steps[0].seen + 2 * SMALL["budget"]
+    assert result.to_json()["interrupted"] is True
+
+
 def test_a_memory_that_could_not_be_read_on_into_is_as_good_as_before(model, tmp_path) -> None:
     memory = model.read(text=BOOK, **SMALL)
     answer = memory.ask(QUESTION).text
