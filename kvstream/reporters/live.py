@@ -276,10 +276,12 @@ class PanelView:
         for label, content in self._rows(started, step):
             rows.add_row(label, content)
         most = _panel_width(console.width) - 6
-        words = f"{started.model} · {started.method} · {self._budget_words(started)}"
-        if len(words) + len(PROGRAM) <= most:
-            words = PROGRAM + words
-        title = Text(f.for_terminal(words), style="bold")
+        name = f"{started.model} · {started.method} · "
+        budget = f"budget {f.number(started.budget_tokens)} entries"
+        whole = f"{name}{budget}, {f.size(started.budget_bytes)}"
+        title = Text(
+            f.for_terminal(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold"
+        )
         # A longer one would make the panel wider than it was asked to be.
         title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
@@ -335,16 +337,15 @@ class PanelView:
     def _legend(self, started: Started, step: StepDone) -> Text:
         entry = started.entry_bytes
         held, chunk, free = _use(step)
-        words = Text()
+        words, short = Text(), Text()
         for label, amount, style in (
             ("held", held, "cyan"), ("chunk", chunk, "yellow"), ("free", free, "dim"),
         ):  # fmt: skip
-            words.append(f"{' · ' if words else ''}{label} {f.number(amount)} ", style=style)
-            words.append(f"({f.size(amount * entry)})", style="dim")
-        return words
-
-    def _budget_words(self, started: Started) -> str:
-        return f"budget {f.number(started.budget_tokens)} entries, {f.size(started.budget_bytes)}"
+            part = f"{' · ' if words else ''}{label} {f.number(amount)}"
+            words.append(part, style=style)
+            words.append(f" ({f.size(amount * entry)})", style="dim")
+            short.append(part, style=style)
+        return words if len(words) <= self.width else short
 
     def _spark(self, values: list[float], top: float, style: str) -> Text:
         """Sizes over the same axis as the strips below: the place in the text, where known.
@@ -373,10 +374,9 @@ class PanelView:
 
     def _kept_words(self, step: StepDone) -> str:
         retained = self.view.retained
-        return (
-            f"{f.number(retained)} of {f.number(step.seen)} tokens "
-            f"({f.share(retained, step.seen)}) stay in at least one head"
-        )
+        words = f"{f.number(retained)} of {f.number(step.seen)} tokens "
+        words += f"({f.share(retained, step.seen)}) stay"
+        return _fitting(self.width, f"{words} in at least one head", words)
 
     def _progress(self, step: StepDone) -> Text:
         total = step.estimated_tokens
@@ -396,10 +396,11 @@ class PanelView:
         reading = not total or total > step.seen
         # While it reads, how fast it is now; at the end the speed that the summary tells.
         speed = self.view.speed if reading else step.speed or self.view.speed
-        words += f" · {f.number(speed)} tokens/s"
+        fast = f" · {f.number(speed)} tokens/s"
         if total and total > step.seen and self.view.speed:
-            words += f" · {f.duration((total - step.seen) / self.view.speed)} left"
-        return words
+            left = f" · {f.duration((total - step.seen) / self.view.speed)} left"
+            return _fitting(self.width, words + fast + left, words + left)
+        return words + fast
 
     def _process_words(self) -> str:
         words = [f.duration(self.elapsed)]
@@ -411,6 +412,11 @@ class PanelView:
         if self.view.answering is not None and not self.view.done:
             words.append(f"answering, {f.number(self.view.answer_tokens)} tokens")
         return " · ".join(words)
+
+
+def _fitting(width: int, *forms: str) -> str:
+    """The first form that fits, or else the last one, which is cut where it is drawn."""
+    return next((form for form in forms if len(form) <= width), forms[-1])
 
 
 def _use(step: StepDone) -> tuple[int, int, int]:

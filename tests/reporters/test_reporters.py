@@ -189,6 +189,13 @@ def test_the_panel_fits(width, upto) -> None:
             assert word in text
 
 
+def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> None:
+    text = drawn(60, 24, 9)
+    assert "…" not in text
+    for word in ("held", "chunk", "free", "(50%)", " left", " stay", "entries"):
+        assert word in text
+
+
 def test_the_speed_is_of_the_tokens_that_were_read_now() -> None:
     """What came with a memory file took none of the time."""
     step = StepDone(
