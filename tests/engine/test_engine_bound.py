@@ -192,25 +192,17 @@ def test_a_budget_past_the_trained_length_is_refused() -> None:
         model.new_cache(2049)
 
 
-def test_a_text_that_full_cannot_hold_is_refused() -> None:
-    class Feed:
-        left = 400
-
-        def read(self, count: int) -> Chunk:
-            first, taken = 400 - self.left, min(count, self.left)
-            self.left -= taken
-            return Chunk(tokens(taken), first)
-
-        def exhausted(self) -> bool:
-            return self.left == 0
-
-        def estimate(self) -> int | None:
-            return None
-
+@pytest.mark.parametrize("length", [231, 232])
+def test_full_holds_all_that_fits_and_refuses_one_token_more(length: int) -> None:
     sizes = BudgetSplit(256, 0, 0, 5, 20)
     reader = Reader(smallest("llama"), METHODS["full"](), RunSettings(), sizes, [])
-    with pytest.raises(BudgetError, match="231 tokens"):
-        list(reader.read(Feed()))
+    reading = reader.read(IdFeed(tokens(length)))
+    if length > sizes.final:
+        with pytest.raises(BudgetError, match="231 tokens"):
+            list(reading)
+    else:
+        assert sum(report.chunk for report in reading) == length
+        assert len(reader.retained()) == length
 
 
 @pytest.mark.parametrize("chunk", ["decremental", "fixed"])

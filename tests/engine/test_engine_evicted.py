@@ -131,3 +131,21 @@ def test_layers_of_different_sizes_end_at_the_same_position() -> None:
     assert len(set(used)) == len(used), "the layers were to differ"
     newest = [store.origin[:, store.used - 1].tolist() for store in reader.cache.stores]
     assert newest == [[419, 419]] * len(used)
+
+
+@dataclass(frozen=True)
+class Greedy(Random):
+    """A method that asks for more than the schedule allows."""
+
+    name: ClassVar[str] = "greedy"
+
+    def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(10 * size for size in sizes)
+
+
+def test_a_method_gets_no_more_than_the_schedule_allows() -> None:
+    held = {}
+    for method in (Random(), Greedy()):
+        reader = read_and_ask("llama", method, RunSettings(), sizes=SIZES, length=420, answers=(1,))
+        held[method.name] = reader.schedule.held
+    assert held["greedy"] == held["random"]

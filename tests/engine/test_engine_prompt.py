@@ -118,3 +118,32 @@ def test_a_state_knows_whether_the_prompt_is_there(widths: list[int]) -> None:
     assert widths[0] == widths[1] > len(HEAD)
     continued(before).begin()
     assert len(widths) == 2, "it went through the model twice"
+
+
+@pytest.mark.parametrize("head", [HEAD, []], ids=["prompt", "none"])
+def test_each_loss_is_of_a_token_after_what_stands_before_it(head: list[int]) -> None:
+    reader = fresh(Streaming(), head=head)
+    reader.schedule.revise(80)
+    reader.report_loss = True
+    ids = tokens(LENGTH, seed=4)[:80]
+    pieces = Chunk(ids[:30], 0), Chunk(ids[30:], 30)
+    losses = [reader.step(piece, last=piece.first > 0).loss for piece in pieces]
+    loss, model = torch.cat(losses), reader.model
+    assert reader.cache.held == len(head) + 80, "nothing was to leave"
+    hidden = model.forward([*head, *ids], model.new_cache(128))
+    expected = model.loss(hidden[:-1], torch.tensor([*head, *ids][1:]))[-80:]
+    torch.testing.assert_close(loss[-len(expected) :], expected, rtol=1e-4, atol=1e-4)
+    if not head:  # nothing stands before the first
+        assert float(loss[0]) == pytest.approx(float(losses[0][1:].mean()), rel=1e-5)
+
+
+def test_a_catalyst_changes_no_loss() -> None:
+    """It stood behind the chunk before, and is gone."""
+    readers = [fresh(Streaming()), fresh(Streaming())]
+    readers[1].prefill.catalysts = []
+    for reader in readers:
+        reader.report_loss = True
+    while readers[0].seen < LENGTH:
+        with_catalyst, without = (step(reader).loss for reader in readers)
+        torch.testing.assert_close(with_catalyst, without, rtol=1e-4, atol=1e-4)
+    assert readers[0].steps > 2

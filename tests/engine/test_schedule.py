@@ -252,6 +252,43 @@ def test_more_than_fits_is_a_mistake_of_the_caller() -> None:
         schedule.memory(1001)
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_full_memory_that_is_read_on_makes_room_only_for_what_follows(last: bool) -> None:
+    """At the end of a text memory may be larger than beside a whole chunk."""
+    schedule = Schedule(
+        name="linear", chunk="decremental", layers=2, free=1000, final=950, length=9000
+    )
+    schedule.take_over((950, 950), seen=5000, done=9)
+    schedule.reopen(9000)
+    assert schedule.chunk() == 50  # and not the smallest, 125, which would not fit
+    assert schedule.memory(50, last=last) == ((950, 950) if last else (875, 875))
+
+
+def test_a_source_that_is_longer_than_thought_is_not_read_in_tiny_chunks() -> None:
+    """Where memory is large beside the average chunk, the planned chunks run out at the end."""
+    schedule = Schedule(
+        name="linear", chunk="decremental", layers=1, free=1000, final=900, keep=460,
+        chunk_size=200, length=2000,
+    )  # fmt: skip
+    while schedule.seen < 2000:
+        schedule.memory(schedule.chunk())
+    assert schedule.smallest < 25
+    for _ in range(9):
+        assert schedule.chunk() >= 25  # an eighth of the average
+        schedule.memory(schedule.chunk())
+
+
+def test_a_text_that_is_all_there_goes_on_as_if_it_had_never_ended() -> None:
+    size: dict[str, Any] = {"name": "linear", "chunk": "decremental", "layers": 2, "free": 1000}
+    in_two = Schedule(**size, final=900, length=40)
+    assert in_two.memory(40, last=True) == (40, 40)
+    in_two.reopen(9000)
+    at_once = Schedule(**size, final=900, length=9000)
+    assert in_two.steps == at_once.steps
+    assert in_two.memory(960) == at_once.memory(1000)
+    assert in_two.state() == at_once.state()
+
+
 @pytest.mark.parametrize("schedule", GROWTHS)
 def test_a_hundred_million_tokens_cost_nothing(schedule: str) -> None:
     tracemalloc.start()
