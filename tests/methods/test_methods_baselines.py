@@ -13,6 +13,7 @@ from torch import Tensor
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.append import Append
+from kvstream.methods.base import Method
 from kvstream.methods.h2o import H2O
 from kvstream.methods.keydiff import KeyDiff
 from kvstream.methods.pyramidkv import PyramidKV
@@ -55,6 +56,21 @@ def test_h2o_adds_up_attention_over_all_chunks() -> None:
         assert chosen.flatten(0, 1).tolist() == top(total, size, recent=int(0.25 * size))
         total = total.gather(-1, chosen)
         torch.testing.assert_close(memory.state["attention"], total)
+
+
+def test_attention_counts_from_the_first_chunk_on_though_nothing_leaves() -> None:
+    text = tokens(60, seed=1)
+    sums = []
+    for cuts in ((60,), (25, 20, 15)):
+        reader = Reader(
+            bounded("llama"), H2O(), RunSettings(), BudgetSplit(256, 4, 0, 4, 4), tokens(4), (), 90
+        )
+        for cut in cuts:
+            reader.step(Chunk(text[reader.seen :][:cut], reader.seen), last=False)
+        sums.append([s.state["attention"][:, : s.used] for s in reader.compressible])
+    for once, pieces in zip(*sums, strict=True):
+        assert once.sum() > 0
+        torch.testing.assert_close(once, pieces)
 
 
 def test_what_was_not_measured_counts_as_nothing() -> None:
@@ -111,6 +127,17 @@ def test_append_never_touches_what_it_holds() -> None:
         assert names(memory) == held
 
 
+def test_append_keeps_the_newest_of_each_chunk_where_it_is_asked_to() -> None:
+    memory = Memory(Append(pool=1, recent=3))
+    for count, size in ((30, 10), (40, 18)):
+        rows = draw(memory, count)
+        new = top(rows[..., -count:], size - memory.size, recent=3)
+        first = memory.seen
+        memory.cut(memory.read(count, window_attention=rows), size)
+        added = [[first + i for i in head] for head in new]
+        assert [head[-len(added[0]) :] for head in names(memory)] == added
+
+
 def test_append_gives_way_where_it_must() -> None:
     memory = Memory(Append(pool=1))
     memory.cut(memory.read(30, window_attention=draw(memory, 30)), 20)
@@ -161,6 +188,20 @@ def test_pyramid_falls_in_equal_steps_and_never_passes_what_is_allowed(
         # Top to bottom as in the paper: m / beta to 2 m - m / beta.
         assert sizes[-1] == pytest.approx(max(least, size / 39), abs=1)
     assert PyramidKV(beta=1).layer_sizes([size] * layers) == (size,) * layers
+
+
+@pytest.mark.parametrize("method", [SnapKV(window=5), PyramidKV(window=5), Append(window=5)])
+def test_the_window_whose_attention_counts_is_the_one_that_was_asked_for(method: Method) -> None:
+    assert method.evidence().window_attention == 5
+
+
+@pytest.mark.parametrize("sinks", [4, 40])
+def test_the_smallest_layer_of_a_pyramid_has_room_for_its_sinks(sinks: int) -> None:
+    """Sinks are cut where they are more than three quarters of a layer."""
+    method = PyramidKV(sinks=sinks)
+    least = min(method.layer_sizes([900] * 6))
+    assert least * 3 // 4 >= sinks
+    assert least < 300
 
 
 def test_pyramid_in_the_engine_holds_less_in_upper_layers_and_all_while_all_fits() -> None:

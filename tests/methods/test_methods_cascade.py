@@ -164,6 +164,30 @@ def test_runs_pass_as_one(
     )
 
 
+def test_layers_with_different_pasts_choose_as_each_alone_does() -> None:
+    """Sizes of layers differ under an adaptive schedule, and may meet again."""
+    first, second = (Memory(paper(2), layers=1, heads=2) for _ in range(2))
+    steps = []
+    for memory, size, chunk in ((first, 12, 10), (second, 9, 13)):
+        for count in (30, chunk):
+            n = memory.size + count
+            draw = torch.Generator().manual_seed(n)
+            step = memory.read(count, accumulated_attention=torch.rand(1, 2, n, generator=draw))
+            if count == 30:
+                memory.cut(step, size)
+        steps.append(step)
+    both = Memory(paper(2), layers=2, heads=2)
+    both.origin = torch.cat((first.origin, second.origin))
+    both.state = {"ema": torch.cat((first.state["ema"], second.state["ema"]))}
+    both.head_state = {
+        name: torch.cat((tensor, second.head_state[name]))
+        for name, tensor in first.head_state.items()
+    }
+    together = both.method.select(both.step(0), 8)
+    alone = [m.method.select(s, 8) for m, s in zip((first, second), steps, strict=True)]
+    assert torch.equal(together, torch.cat(alone))
+
+
 def test_full_sub_caches_do_what_is_printed() -> None:
     """Once everything is full, our reference and the printed algorithm are the same."""
     ours, printed = Slow(4), Slow(4, literal=True)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from kvstream.engine.budget import BudgetSplit
 from kvstream.engine.reader import Chunk, Reader
 from kvstream.methods.base import Step
-from kvstream.methods.infinipot import InfiniPot
+from kvstream.methods.infinipot import GENERAL, InfiniPot
 from kvstream.methods.tools.scoring import pool, together
 from kvstream.settings import RunSettings
 
@@ -54,6 +54,21 @@ def test_each_share_has_its_entries(alpha: float, shared: float) -> None:
     first = set(agreed.topk(int(shared * 100)).indices.tolist())
     if alpha + shared <= 1:
         assert all(first <= h for h in held)
+
+
+def test_a_memory_smaller_than_the_newest_tokens_holds_the_newest() -> None:
+    memory = Memory(InfiniPot(recent=32, alpha=0.5))
+    rows, loss = torch.rand(2, 3, 60), torch.rand(60)
+    memory.cut(memory.read(60, window_attention=rows, loss=loss), 10)
+    assert memory.origin[0, 0].tolist() == list(range(50, 60))
+
+
+@pytest.mark.parametrize("kind", ["auto", "question", "both", "general"])
+def test_without_a_question_the_catalyst_is_the_general_one(kind: str) -> None:
+    assert InfiniPot(catalyst_kind=kind).catalyst(()) == (GENERAL,)
+    own = InfiniPot(catalyst_kind=kind).catalyst(("Who?",))
+    expected = {"both": f"{GENERAL} Who?", "general": GENERAL}
+    assert own == (expected.get(kind, "Who?"),)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.25, 1.0])

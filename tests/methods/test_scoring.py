@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvstream.methods.tools import scoring
-from kvstream.methods.tools.scoring import pool, together
+from kvstream.methods.tools.scoring import best, pool, together, unlikeness
 
 
 def entries(seed: int, n: int, most: int) -> tuple[Tensor, Tensor]:
@@ -67,3 +67,15 @@ def test_sums_over_whoever_holds_a_token(seed: int, n: int) -> None:
     scores, origin = entries(seed, n, 12)
     (sums,) = together([scores], [origin])
     assert torch.allclose(sums, plain_sums(scores, origin))
+
+
+def test_the_newest_are_no_more_than_are_kept() -> None:
+    scores = torch.tensor([[9.0, 8.0, 1.0, 2.0, 3.0, 7.0]])
+    assert best(scores, 3, recent=2).tolist() == [[0, 4, 5]]
+    assert best(scores, 3, recent=32).tolist() == [[3, 4, 5]]
+
+
+def test_a_key_of_zero_leaves_the_others_their_scores() -> None:
+    keys = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(3))
+    with_zero = torch.cat((keys, torch.zeros(1, 2, 1, 8)), 2)
+    torch.testing.assert_close(unlikeness(with_zero)[..., :6], unlikeness(keys))
