@@ -12,6 +12,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
+from memory import Memory
 from models import bounded, tokens
 from torch import Tensor
 
@@ -363,3 +364,21 @@ def test_ages_are_more_spread_than_those_of_h2o() -> None:
     """Against h2o as its paper has it, half of it recent. With the same recent window the two are
     alike on the trained pocket (docs/research/tried.md), so that much is not claimed."""
     assert spread(BumbleBee(algorithm="fast", recent=32)) > spread(H2O()) + 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["stochastic", "lazy", "streaming", "fast"])
+def test_where_no_attention_is_known_the_keys_decide(algorithm: str) -> None:
+    held = []
+    for mixture in (0.3, 1.0):
+        memory = Memory(BumbleBee(mixture=mixture, algorithm=algorithm, recent=4))
+        memory.cut(memory.read(60), 20)
+        held.append(memory.origin)
+    assert torch.equal(*held)
+
+
+def test_keys_that_point_away_cover_no_more_than_those_at_right_angles() -> None:
+    """The similarity is ReLU(cosine): all three are alone, and the oldest leaves."""
+    angles = torch.tensor([228.0, 0.0, 96.0]).deg2rad()
+    keys = torch.stack((angles.cos(), angles.sin()), -1)[None]
+    held = streaming(keys, torch.ones(1, 3), 2, 1.0, CONCAVE["log"])
+    assert held.tolist() == [[1, 2]]
