@@ -9,7 +9,9 @@ import pytest
 
 from kvstream.api.sources import Source, open_sources
 from kvstream.input.blocks import TextBlock
+from kvstream.logs import thinning
 from kvstream.logs.lines import LONGEST_LINE
+from kvstream.logs.summary import EXAMPLE
 from kvstream.logs.thinning import FIRST, ThinnedSource, Thinner
 from kvstream.tokenization.passages import Passages
 
@@ -31,6 +33,52 @@ def test_lines_that_repeat_pass_once_in_a_while() -> None:
     thinner = Thinner()
     passed = [n for n in range(1, 1001) if thinner.passes(f"2024-05-01 12:00:00 INFO a: beat {n}")]
     assert passed == [*range(1, FIRST + 1), 16, 32, 64, 128, 256, 512]
+
+
+def beats(thinner: Thinner, count: int) -> list[int]:
+    """Which of so many like lines pass, counted from one."""
+    return [n for n in range(1, count + 1) if thinner.passes("2024-05-01 12:00:00 INFO a: beat 12")]
+
+
+def test_of_very_many_lines_one_in_so_many_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thinning, "SELDOM", 64)
+    assert beats(Thinner(), 400)[-7:] == [32, *range(64, 400, 64)]
+
+
+def test_lines_with_a_word_of_a_question_pass_eight_times_as_often() -> None:
+    passed = beats(Thinner(("When did it beat?",)), 255)
+    assert [n for n in passed if n >= 64] == [*range(64, 128, 8), *range(128, 256, 16)]
+
+
+@pytest.mark.parametrize("question", ["What of 12?", "What about eat?", "What was the INF of it?"])
+def test_short_numbers_common_words_and_parts_of_words_let_nothing_pass(question: str) -> None:
+    thinner = Thinner((question,))
+    assert beats(thinner, 300) == beats(Thinner(), 300)
+    assert thinner.matches() == []
+
+
+def test_the_rarest_words_of_a_question_are_told_with_a_few_short_lines() -> None:
+    thinner = Thinner(("Did the disk or the kernel fail?",))
+    lines = [f"2024-05-01 12:00:00 INFO a: disk {n} is well" for n in range(50)]
+    lines[20:20] = [f"2024-05-01 12:00:00 INFO a: kernel {n} is up {'x' * 900}" for n in range(2)]
+    lines[40:40] = [f"2024-05-01 12:00:00 INFO a: kernel and disk {n} meet" for n in range(9)]
+    for number, line in enumerate(lines, 1):
+        thinner.passes(line, 7, number)
+    assert thinner.matches() == [(7, n + 1, lines[n]) for n in (40, 41, 42)]
+    apart = Thinner(("Did the disk fail?", "Or the kernel?"))
+    for number, line in enumerate(lines[:30], 1):
+        apart.passes(line, 7, number)
+    assert apart.matches() == [(7, n + 1, lines[n][:EXAMPLE]) for n in (20, 21, 0)]
+
+
+def test_no_more_than_a_few_lines_are_held_for_the_questions() -> None:
+    words = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "klmnprst"]
+    thinner = Thinner((" ".join(words),))
+    for number, word in enumerate(words * 5):
+        thinner.passes(f"2024-05-01 12:00:00 INFO a: {word}", 0, number)
+    held = thinner._lines
+    assert len(held) == 64 < len(words)
+    assert all(len(lines) == 3 for lines in held.values())
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -68,6 +116,41 @@ def test_the_beginning_passes_whole_and_counts() -> None:
     assert source.line_counts.thinned == 0
 
 
+def test_only_the_beginning_passes_whole() -> None:
+    text = "".join(f"{line}\n" for line in log_lines(3000))
+    source = thinned(text, whole=60_000)
+    read = "".join(block.text for block in source)
+    assert text[:60_000] == read[:60_000]
+    assert source.line_counts is not None
+    assert source.line_counts.thinned > 100
+    assert read.count("\n") == 3000 - source.line_counts.thinned
+
+
+def test_nobody_knows_how_much_of_a_log_is_read() -> None:
+    assert thinned("".join(f"{line}\n" for line in log_lines(3000))).size_hint() is None
+
+
+def test_a_document_with_pages_is_no_log() -> None:
+    class Pages:
+        names, bases, records, warnings = ("a.pdf",), (0,), (), ()
+        ended_line, bytes_read = True, 0
+
+        def size_hint(self) -> int:
+            return 9
+
+        def __iter__(self) -> Iterator[TextBlock]:
+            start = 0
+            for page in range(1, 9):
+                text = "".join(f"{line}\n" for line in log_lines(300))
+                yield TextBlock(text, start, 0, place=page)
+                start += len(text)
+
+    source = ThinnedSource(Pages(), 0)  # type: ignore[arg-type]
+    assert source.size_hint() == 9
+    assert sum(block.text.count("\n") for block in source) == 8 * 300
+    assert source.line_counts is None
+
+
 def test_other_texts_pass_as_they_are() -> None:
     text = "She said nothing.\n\nIt was late.\n" * 9000
     source = thinned(text)
@@ -100,10 +183,11 @@ def test_traces_go_with_their_line() -> None:
     assert [each[0] for each in kept].count(True) == FIRST + 2
 
 
-def test_lines_with_words_of_a_question_pass_and_are_told() -> None:
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lines_with_words_of_a_question_pass_and_are_told(newline: str) -> None:
     lines = [f"2024-05-01 12:00:00 INFO a: beat {n}" for n in range(1, 3001)]
     lines[2221] = "2024-05-01 12:00:00 INFO a: beat 77.1.2.3"
-    source = thinned("\n".join(lines), questions=("Did 77.1.2.3 beat?",))
+    source = thinned(newline.join(lines), questions=("Did 77.1.2.3 beat?",))
     assert "77.1.2.3" in "".join(block.text for block in source)
     counts = source.line_counts
     assert counts is not None
