@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,15 @@ import torch
 from draining import returned
 
 from kvstream.answer.answering import answer, answered
+from kvstream.engine.budget import BudgetSplit
 from kvstream.errors import BudgetError, UsageError
 from kvstream.evaluation.synthetic.document import questions
 from kvstream.events import Answered
+from kvstream.input.source import LineCounts
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
 from kvstream.memory.base import Memory
-from kvstream.memory.joining import join
+from kvstream.memory.joining import _shares, _sizes, join
 from kvstream.model.cache import PROMPT
 from kvstream.run.request import Request
 from kvstream.session.session import Session
@@ -169,6 +173,73 @@ def test_what_does_not_belong_together_is_refused(session: Session, stories: lis
         pair = [read(session, path, method) for path in stories[:2]]
         with pytest.raises(UsageError, match="cannot be joined"):
             join(*pair, 320)
+
+
+def test_one_model_one_prompt_and_the_same_settings_are_needed(
+    session: Session, stories: list[Path]
+) -> None:
+    def refused(other: Memory, why: str) -> None:
+        with pytest.raises(UsageError, match=why):
+            join(read(session, stories[0]), other, 320)
+
+    pool = read(session, stories[1], method_settings={"pool": "9"})
+    refused(pool, "different settings of infinipot")
+    system = replace(Request((), pool.run, "remember"), system="Be brief.")
+    system = replace(system, run=replace(pool.run, method_settings={}))
+    refused(returned(session.read(open_sources([str(stories[1])]), system)), "differ in --system")
+    other = read(session, stories[1])
+    other.reader.model = replace(other.reader.model)
+    other.reader.model.__dict__["fingerprint"] = "of other weights"
+    refused(other, "different models")
+    nothing = read(session, stories[1])
+    nothing.reader.prefill.due = [1]
+    refused(nothing, "has read nothing")
+
+
+def test_a_joined_memory_says_what_both_of_its_parts_did(
+    session: Session, stories: list[Path]
+) -> None:
+    first, second = (read(session, path, keep=150) for path in stories[:2])
+    first.warnings, second.warnings = ["a", "b"], ["b", "c"]
+    first.prefill_s, second.prefill_s = 1.0, 2.0
+    first.trace.ended_line, second.trace.ended_line = True, False
+    second.trace.line_counts = LineCounts(9, 3)
+    steps = first.reader.steps + second.reader.steps
+    sinks, before = first.reader.evictor.sinks, second.reader.prefill.before
+    joined = join(first, second, 320)
+    assert joined.warnings == ["a", "b", "c"]
+    assert joined.prefill_s == 3.0
+    assert not joined.trace.ended_line
+    assert joined.trace.line_counts == LineCounts(9, 3)
+    assert joined.reader.steps == steps
+    assert joined.reader.evictor.sinks == sinks
+    assert joined.reader.prefill.before is before  # what is read on comes behind the second
+    assert joined.run.keep is None
+    assert max(joined.reader.schedule.held) > 150
+
+
+def test_the_sizes_of_a_joined_memory_are_the_larger_ones_and_its_answer_has_a_part() -> None:
+    one, other = BudgetSplit(900, 10, 7, 30, 200), BudgetSplit(900, 10, 9, 20, 100)
+    for pair in ((one, other), (other, one)):
+        assert _sizes(*pair, 800) == BudgetSplit(800, 10, 9, 30, 100)
+    assert _sizes(one, other, 4000).answer == 200
+
+
+def test_what_one_memory_does_not_need_the_other_gets() -> None:
+    def memory(held: int, read: int, sinks: int = 4) -> Any:
+        evictor, schedule = SimpleNamespace(sinks=sinks), SimpleNamespace(held=(held, held - 1))
+        reader = SimpleNamespace(evictor=evictor, schedule=schedule)
+        return SimpleNamespace(reader=reader, trace=SimpleNamespace(read=read))
+
+    long, short = memory(90, 9000), memory(30, 30)
+    assert _shares(long, short, 120) == (90, 30)
+    assert _shares(long, short, 100) == (90, 10)
+    assert _shares(memory(90, 1000), memory(30, 9000), 100) == (70, 30)
+    assert _shares(memory(90, 5000), memory(90, 5000), 100) == (50, 50)
+    assert _shares(memory(90, 10), memory(90, 9990), 100) == (10, 90)
+    assert _shares(long, short, 10) == (5, 5)  # a sink each, and one more
+    with pytest.raises(BudgetError, match="at least 10"):
+        _shares(long, short, 9)
 
 
 # Answers see the document that a question is about.
