@@ -201,6 +201,25 @@ def shuffle(state: Any, tensors: Any) -> None:
     tensors["entries.1.origin"] = tensors["entries.1.origin"].flip(-1).contiguous()
 
 
+def held_before_its_end(state: Any, tensors: Any) -> None:
+    state["reader"]["schedule"].update(_fresh=True, _first=1, length=None)
+
+
+def place_lost(state: Any, tensors: Any) -> None:
+    for name in ("trace.ordinals", "trace.starts"):
+        tensors[name] = tensors[name][1:].clone()
+
+
+def change_passages(how: Callable[[list[Any]], Any]) -> Any:
+    def change(state: Any, tensors: Any) -> None:
+        rows = json.loads(zlib.decompress(tensors["trace.passages"].numpy().tobytes()))
+        how(rows)
+        packed = bytearray(zlib.compress(json.dumps(rows).encode()))
+        tensors["trace.passages"] = torch.frombuffer(packed, dtype=torch.uint8)
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -266,7 +285,27 @@ def test_a_file_that_says_what_cannot_be_is_refused(
         (set_in("reader", "ratios", [0.5]), "1 ratios"),
         (set_in("reader", "schedule", "_first", 10**6), "_first"),
         (set_in("reader", "schedule", "_attention", None), "_attention"),
+        (set_in("reader", "schedule", "_fresh", 1), "_fresh cannot be 1"),
+        (set_in("reader", "schedule", "held", [1]), r"not for [0-9]+ layers"),
+        (held_before_its_end, "more than its first chunk"),
+        (set_in("cache", "layers", 0, "raw", 250), "layer 0 cannot hold"),
         (set_in("more", 1), "unknown field"),
+        (lambda state, tensors: tensors.update({"states.0.conv": torch.zeros(2)}), "that carries"),
+        (lambda state, tensors: tensors.update({"evidence.0.rows": torch.zeros(2, 3)}), "measured"),
+        (lambda state, tensors: tensors["trace.ordinals"][-1:].add_(10**6), "not in order"),
+        (lambda state, tensors: tensors["trace.ordinals"][:1].sub_(10**6), "not in order"),
+        (lambda state, tensors: tensors["trace.starts"][-1:].add_(10**6), "not where its text is"),
+        (lambda state, tensors: tensors["trace.starts"][:1].sub_(10**6), "not where its text is"),
+        (
+            lambda state, tensors: tensors["trace.starts"][3:5].copy_(
+                tensors["trace.starts"][3:5].flip(0)
+            ),
+            "not where its text is",
+        ),
+        (place_lost, "where all of its entries came from"),
+        (change_passages(lambda rows: rows[0].__setitem__(0, 7)), "no source 7"),
+        (change_passages(lambda rows: rows.reverse()), "passages are not in order"),
+        (change_passages(lambda rows: rows.extend([rows[-1]] * 999)), "passages around"),
         (lambda state, tensors: tensors["entries.0.keys"].fill_(float("nan")), "entries.0.keys"),
         (lambda state, tensors: tensors["entries.0.values"].fill_(torch.inf), "entries.0.values"),
         (lambda state, tensors: tensors["entries.2.keys"].fill_(3e38), "which no model makes"),
@@ -282,6 +321,23 @@ def test_every_field_has_a_type_and_a_range(
     with pytest.raises(SourceError, match=why) as caught:
         session.recall(saving.look(path), run_of())
     assert "copy it again, or read the sources again" in str(caught.value)
+
+
+def test_a_method_that_has_other_settings_by_now_is_told(
+    session: Session, written: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.kvs"
+    forged(written, set_in("method", "settings", "recent", 33), path)
+    with pytest.raises(UsageError, match=r"recent=33.* and here its settings are .*recent=32"):
+        session.recall(saving.look(path), run_of())
+
+
+def test_a_memory_that_was_torn_is_not_saved(session: Session, story: Path, tmp_path: Path) -> None:
+    memory = read(session, story, run_of(260))
+    memory.reader.cache.torn = True
+    with pytest.raises(KvstreamError, match="This memory is lost"):
+        saving.save(memory, tmp_path / "m.kvs")
+    assert not (tmp_path / "m.kvs").exists()
 
 
 def test_metadata_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
