@@ -13,7 +13,7 @@ from kvstream.tokenization.stream import TokenBatch
 
 
 class Stream:
-    """Tokens 100, 101, ... of two bytes each; pauses once in front of each of `pauses`."""
+    """Tokens 100, 101, ... of two bytes each; once, there is nothing in front of each of `pauses`."""
 
     def __init__(self, length: int, pauses: tuple[int, ...] = ()) -> None:
         self.length, self.pauses = length, set(pauses)
@@ -27,7 +27,7 @@ class Stream:
         ahead = [p for p in self.pauses if p >= self.seen]
         end = min([self.length, self.seen + count, *ahead])
         self.paused = end in self.pauses and end < self.seen + count
-        if self.paused:
+        if self.paused and end == self.seen:
             self.pauses.remove(end)
         ids = np.arange(self.seen, end, dtype=np.int32)
         self.seen = end
