@@ -16,6 +16,7 @@ from kvstream.methods.base import Method, Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.h2o import H2O
+from kvstream.methods.snapkv import SnapKV
 from kvstream.model.cache import LayerStore
 from kvstream.settings import RunSettings
 
@@ -85,6 +86,43 @@ def test_a_compression_counts_the_attention_of_question_and_answer(
     assert all(a.sum() == pytest.approx(2, rel=1e-3) for a in before[1:])  # one query, two heads
     want = want + sum(columns[:, first:end] for columns in before)
     torch.testing.assert_close(Noting.shown[0][0], want)
+
+
+@dataclass(frozen=True)
+class NotingRows(SnapKV):
+    """Notes the attention of the newest query that is shown to `select`."""
+
+    shown: ClassVar[list[Tensor]] = []
+
+    def select(self, step: Step, keep: int) -> Tensor:
+        assert step.window_attention is not None
+        self.shown.append(step.window_attention.clone())
+        return super().select(step, keep)
+
+
+def test_a_compression_goes_by_what_the_newest_token_of_the_answer_looks_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not by what the end of the text looked at, long before."""
+    monkeypatch.setattr(NotingRows, "shown", [])
+    reader = read(NotingRows(window=4))
+    store, first = reader.compressible[0], reader.first_candidate
+    end = store.used
+    added: list[Tensor] = []
+    measured = LayerStore.measured
+
+    def noting(self: LayerStore, rows: Any, columns: Any, *, by_owner: bool) -> None:
+        if self is store:
+            added.append(rows)
+        measured(self, rows, columns, by_owner=by_owner)
+
+    monkeypatch.setattr(LayerStore, "measured", noting)
+    NotingRows.shown.clear()
+    room = BUDGET - end - QUESTION
+    assert len(ask(reader, room + 2)) == room + 2
+    (newest,) = added  # only where the budget is full
+    assert newest.sum() == pytest.approx(2, rel=1e-3)  # one query, two heads
+    torch.testing.assert_close(NotingRows.shown[0][0], newest[:, first:end])
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)

@@ -13,7 +13,7 @@ from kvstream.tokenization.stream import TokenBatch
 
 
 class Stream:
-    """Tokens 100, 101, ... of two bytes each; once, there is nothing in front of each of `pauses`."""
+    """Tokens 100, 101, ... of two bytes each; in front of each of `pauses` one read gets none."""
 
     def __init__(self, length: int, pauses: tuple[int, ...] = ()) -> None:
         self.length, self.pauses = length, set(pauses)
