@@ -16,6 +16,7 @@ from kvstream.methods.base import Method, Step
 from kvstream.methods.bumblebee import BumbleBee
 from kvstream.methods.cascade import Cascade
 from kvstream.methods.h2o import H2O
+from kvstream.methods.recency import Streaming
 from kvstream.methods.snapkv import SnapKV
 from kvstream.model.cache import LayerStore
 from kvstream.settings import RunSettings
@@ -150,6 +151,15 @@ def test_scores_are_as_before_once_an_answer_ends(method: Method) -> None:
             old = dict(zip(origin[head].tolist(), then[head].tolist(), strict=True))
             held = store.origin[head, : store.used].tolist()
             assert now[head, PROMPT:].tolist() == [old[o] for o in held[PROMPT:]]
+
+
+def test_tokens_of_question_and_answer_count_as_none_of_the_source() -> None:
+    """What stood in their places before has left, and is not held again for a moment."""
+    reader = read(Streaming())
+    before = reader.retained()
+    answer = reader.answer(tokens(QUESTION, 3), lambda row: 5, frozenset(), 9)
+    for _ in answer:
+        assert torch.equal(reader.retained(), before)
 
 
 def test_layers_make_room_for_an_answer_all_or_none() -> None:
