@@ -157,6 +157,9 @@ def test_tokens_of_question_and_answer_count_as_none_of_the_source() -> None:
     """What stood in their places before has left, and is not held again for a moment."""
     reader = read(Streaming())
     before = reader.retained()
+    assert 50 not in before.tolist()
+    for store in reader.compressible:
+        store.origin[:, store.used :] = 50
     answer = reader.answer(tokens(QUESTION, 3), lambda row: 5, frozenset(), 9)
     for _ in answer:
         assert torch.equal(reader.retained(), before)
