@@ -122,3 +122,19 @@ def test_a_passage_that_both_look_at_counts_twice() -> None:
     assert [p.start for p in found.regions] == [10, 0, 20]
     assert found.focus == pytest.approx(1.0)
     assert (found.confidence, math.exp(found.likelihood)) == pytest.approx((0.6, 0.36))
+
+
+def test_few_passages_are_cited_and_none_that_hardly_counts() -> None:
+    from kvstream.answer.citations import Attended, basis_of
+
+    paid = Attended(torch.tensor([0]), torch.ones(1), torch.ones(1), torch.zeros(1))
+
+    def cited(*weights: float) -> list[int]:
+        passages = [Passage(0, i, i + 1, 1, 1, "text", w) for i, w in enumerate(weights)]
+        found = basis_of(passages, passages, paid)
+        assert len(found.regions) == len(weights)
+        assert found.focus == pytest.approx(sum(sorted(weights)[-3:]))
+        return [p.start for p in found.cited]
+
+    assert cited(0.009, 0.01, 0.98, 0.001) == [2, 1]
+    assert cited(0.1, 0.1, 0.2, 0.2, 0.1, 0.1, 0.1, 0.1) == [2, 3, 0, 1, 4]

@@ -72,3 +72,26 @@ def test_segments_at_the_end(segments: tuple[int, ...], dtype: torch.dtype) -> N
     assert slow is not None
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(rows, slow, rtol=tolerance, atol=tolerance * float(slow.mean()))
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(0.3), Shape(0.3, window=90), Shape(0.3, softcap=2.0)], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_layers_have_beyond_a_softmax_counts_in_the_evidence(
+    shape: Shape, dtype: torch.dtype
+) -> None:
+    """Also where many queries are summed at once, by the log-sum-exp of the pass."""
+    draw = torch.Generator().manual_seed(5)
+    q = torch.randn(4, 100, 16, generator=draw).to(dtype)
+    k = torch.randn(2, 200, 16, generator=draw).to(dtype)
+    _, lse = attend(q, k, k, shape)
+    wanted = AttentionRequest((70,), accumulated_attention=True, queries=80, first=20)
+    exact = evidence(q.float(), k.float(), None, shape, wanted)
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    for found, slow in zip(evidence(q, k, lse, shape, wanted), exact, strict=True):
+        assert found is not None
+        assert slow is not None
+        torch.testing.assert_close(found, slow, rtol=tolerance, atol=tolerance * float(slow.mean()))
+    assert exact[1] is not None
+    assert float(exact[1].sum()) == pytest.approx(2 * 80, rel=1e-3)  # two heads
