@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import itertools
 from collections.abc import Callable
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.answer.reread.excerpts import LENGTH, Excerpts, excerpts_of
+from kvstream.answer.reread.excerpts import LENGTH, Excerpt, Excerpts, excerpts_of
 from kvstream.answer.reread.ranking import Cited, Words, fused
-from kvstream.answer.reread.second_pass import LEAST, choose
+from kvstream.answer.reread.second_pass import LEAST, answered_second, choose, fitting
 from kvstream.answer.support import Support
 from kvstream.errors import KvstreamError
 from kvstream.evaluation.synthetic.document import generate, make_facts
-from kvstream.events import Answered, AnswerStarted
+from kvstream.events import Answered, AnswerStarted, Result
 from kvstream.input.sources import open_sources
 from kvstream.model.cache import LayerStore
 from kvstream.run.request import Request
@@ -131,6 +133,36 @@ def test_what_is_chosen_fits_and_is_in_order(
     assert FACT.sentence in text or room == 20
 
 
+def test_excerpts_fill_the_room_to_the_last_token_or_until_it_is_enough() -> None:
+    letters: Any = SimpleNamespace(encode=lambda text: list(text))
+    pieces = [Excerpt((Passage(0, at, at + 3, 1, 1, "abc", 0.0),)) for at in (60, 20, 40)]
+
+    def chosen(room: int, enough: int) -> list[int]:
+        return [piece.start for piece in fitting(pieces, letters, (room, enough))]
+
+    assert [chosen(room, 99) for room in (4, 5, 9, 10, 15)] == [
+        [], [60], [60], [20, 60], [20, 40, 60],
+    ]  # fmt: skip
+    assert [chosen(99, enough) for enough in (5, 6, 10)] == [[60], [20, 60], [20, 60]]
+
+
+def made_result(**known: Any) -> Result:
+    """A result of zeros but for what is `known`."""
+    needed = [f.name for f in fields(Result) if f.default is MISSING]
+    zeros: dict[str, Any] = dict.fromkeys(needed, 0)
+    return Result(**{**zeros, **known})
+
+
+def test_a_second_answer_brings_its_own_end_and_peaks_are_those_of_both() -> None:
+    first = made_result(stopped="end", peak_kv_tokens=9, scratch_bytes=1, answer_s=2.0)
+    second = made_result(stopped="budget", peak_kv_tokens=5, scratch_bytes=7, answer_s=9.0)
+    for one, other in ((first, second), (second, first)):
+        told = answered_second(one, other, 1.5)
+        assert told.stopped == other.stopped
+        assert (told.peak_kv_tokens, told.scratch_bytes) == (9, 7)
+        assert told.answer_s == one.answer_s + 1.5
+
+
 def test_a_long_best_piece_is_read_and_then_it_is_enough(session: Session, tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("First.\n" + "The lamp is brass " * 60 + ".\nLast comes the lamp again.\n" * 40)
@@ -222,6 +254,18 @@ def test_sources_that_shrank_in_between_are_noticed(session: Session, story: Pat
 
     with pytest.raises(KvstreamError, match="changed"):
         choose(again, FACT.question, session.tokenizer, (400, 400), by="words")
+
+
+def test_a_source_that_lost_its_end_in_between_is_noticed(session: Session, story: Path) -> None:
+    """Though what was chosen is still there."""
+    sources = open_sources([str(story)])
+    list(sources)
+    (record,) = sources.records
+    longer = replace(record, bytes=record.bytes + 9, sha256="of another text")
+    wanted = FACT.question, session.tokenizer, (400, 400)
+    assert choose(sources.again, *wanted, by="words", records=[record])
+    with pytest.raises(KvstreamError, match=r"has changed since it was read"):
+        choose(sources.again, *wanted, by="words", records=[longer])
 
 
 def test_a_source_that_was_altered_in_between_is_noticed(

@@ -112,6 +112,7 @@ def forms(text: str) -> WordForms:
         ("Lord Osgood, 1,150 pounds", ("Lord", "1,150")),
         ("Yes", ()),
         ("Is it 7?", ()),
+        ("Then it is plan Q of Osgood", ()),
         ("the Zebra asked for", ()),
         ("房东是 Harriet", ()),
     ],
