@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from draining import returned
 
 from kvstream.api.memories import Memories
 from kvstream.api.model import Model
-from kvstream.collection.rank import by_words, memory_files, rank
+from kvstream.collection.rank import FORGOTTEN, _counts, by_words, memory_files, rank
 from kvstream.errors import SourceError
 from kvstream.input.sources import open_sources
 from kvstream.memory import saving
@@ -99,6 +100,11 @@ def test_words_of_forgotten_passages_count_less(folder: Path) -> None:
     assert seen.words is not None
     assert seen.words.has_word("rye")
     assert not seen.words.has_word("comet")
+    asked = {word: word for word in ("plum", "rye", "comet")}
+    counts, _ = _counts(seen, asked)
+    assert counts[0] >= 1
+    assert _counts(replace(seen, text="It rained."), asked)[0] == [FORGOTTEN, FORGOTTEN, 0.0]
+    assert 0 < FORGOTTEN < 1
 
 
 def test_a_memory_that_was_made_for_the_question_comes_first(

@@ -20,7 +20,8 @@ from kvstream.evaluation.harness import IdFeed
 from kvstream.methods.registry import available
 from kvstream.model.bounded import BoundedModel
 from kvstream.model.probe import bound
-from kvstream.settings import CHUNKS, GROWTHS, RunSettings
+from kvstream.run.plan import budget_tokens
+from kvstream.settings import CHUNKS, GROWTHS, Budget, RunSettings
 
 METHODS = {**available(), "uneven": Uneven}
 
@@ -190,6 +191,18 @@ def test_a_budget_past_the_trained_length_is_refused() -> None:
     assert model.trained_length == 2048
     with pytest.raises(BudgetError, match="2048"):
         model.new_cache(2049)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3.5"])
+@pytest.mark.parametrize("method", ["h2o", "cascade"])
+def test_a_budget_in_bytes_holds_what_fits_and_no_byte_more(family: str, method: str) -> None:
+    model, made = bounded(family), METHODS[method]()
+    size = model.new_cache(100, made.tensors(), made.head_tensors()).capacity_bytes
+    tokens_of = {more: budget_tokens(model, Budget(bytes=size + more), made) for more in (-1, 0, 1)}
+    assert tokens_of == {-1: 99, 0: 100, 1: 100}
+    assert budget_tokens(model, Budget(bytes=2**50), made) == model.trained_length
+    with pytest.raises(BudgetError, match="cannot hold one token"):
+        budget_tokens(model, Budget(bytes=8), made)
 
 
 @pytest.mark.parametrize("length", [231, 232])

@@ -91,6 +91,20 @@ def test_a_large_budget_does_not_mean_many_passages(session: Session, story: Pat
     assert 0 < result.skim["tokens"] <= MOST + 120
 
 
+@pytest.mark.parametrize("room", [BYTES_A_TOKEN, 8])
+def test_a_refusal_tells_of_dropped_text_where_some_was_dropped(
+    pair: Skimming, story: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("kvstream.answer.reread.second_pass.abstains", lambda text: True)
+    monkeypatch.setattr("kvstream.session.skimming.BYTES_A_TOKEN", room)
+    [result] = ask(pair, story, FACT.question)
+    assert result.skim is not None
+    dropped = result.skim["kept"]["dropped_bytes"]
+    assert (dropped > 0) == (room == 8)
+    told = f"{dropped:,} bytes were dropped" if dropped else "it may be in the rest of the text."
+    assert told in result.warnings[-1]
+
+
 def test_citations_and_pieces_are_of_the_source(pair: Skimming, story: Path) -> None:
     text = story.read_bytes()
     [result] = ask(pair, story, FACT.question)
