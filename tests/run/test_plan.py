@@ -1,0 +1,45 @@
+"""How a budget is shared out by what is asked, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvstream.run.intervals import Intervals
+from kvstream.run.plan import LATER_QUESTION, LATER_SHARE, RunPlan
+from kvstream.run.request import Request
+from kvstream.session.session import Session
+from kvstream.settings import Budget, RunSettings
+
+QUESTION = "Who hid the letter behind the old mill?"
+
+
+def plan(session: Session, *questions: str, budget: int = 600, **more: Any) -> RunPlan:
+    method = more.pop("method", "infinipot")
+    run = RunSettings(Budget(tokens=budget), method, max_tokens=400)
+    return RunPlan.of(session.model, session.tokenizer, Request(questions, run, **more))
+
+
+def test_answers_that_may_not_compress_memory_get_half_of_the_room(session: Session) -> None:
+    one = plan(session, QUESTION).sizes
+    room = one.budget - one.prompt - one.question
+    assert one.answer == room // 8
+    assert plan(session, QUESTION, QUESTION + "?").sizes.answer > room // 3
+    assert plan(session, QUESTION, every=Intervals(tokens=4096)).sizes.answer == room // 2
+
+
+@pytest.mark.parametrize("budget", [600, 2048])
+def test_a_question_that_is_not_known_yet_has_room(session: Session, budget: int) -> None:
+    known = plan(session, "", budget=budget).sizes
+    later = plan(session, budget=budget, command="remember").sizes
+    assert later.question >= known.question + max(LATER_QUESTION, budget // LATER_SHARE)
+
+
+def test_all_catalysts_have_room_where_passages_are_ranked_at_the_end(session: Session) -> None:
+    """One question is asked at a time, but each has its catalyst behind a chunk."""
+    asked = QUESTION, "Who found it?"
+    answers, extracts = plan(session, *asked), plan(session, *asked, extract=True)
+    catalyst = sum(len(ids) for ids in extracts.catalysts)
+    assert answers.sizes.catalyst == extracts.sizes.catalyst == catalyst
+    assert answers.sizes.question < catalyst == extracts.sizes.question
