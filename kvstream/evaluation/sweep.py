@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -155,25 +155,3 @@ def cases(
     ]
     again = [replace(case, reread=by) for case in found.values() for by in rereads]
     return [*found.values(), *again, *extra]
-
-
-def labels(every: Sequence[Case]) -> list[str]:
-    """A short name for each case: its method, and what distinguishes it from other cases."""
-    identities = [{**c.identity(), **c.identity()["settings"]} for c in every]
-    for identity in identities:
-        del identity["settings"]
-        identity.pop("files", None)
-    differing = [
-        key
-        for key in dict.fromkeys(itertools.chain.from_iterable(identities))
-        if key not in ("method", "max_tokens")
-        and len({repr(i.get(key)) for i in identities if key in i}) > 1
-    ]
-
-    def parts(identity: dict[str, Any]) -> Iterator[str]:
-        yield str(identity["method"])
-        for key in differing:
-            if identity.get(key) is not None:
-                yield f"{key} {identity[key]}"
-
-    return [", ".join(parts(identity)) for identity in identities]

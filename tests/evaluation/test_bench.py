@@ -24,7 +24,7 @@ from kvstream.evaluation.records import CASE_KEYS, Records, Trial, measure
 from kvstream.evaluation.report import case_label, count, grid
 from kvstream.evaluation.retention import trials as retention
 from kvstream.evaluation.suites import ruler, running
-from kvstream.evaluation.sweep import Case, cases, labels, parse_settings
+from kvstream.evaluation.sweep import Case, cases, parse_settings
 from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 from kvstream.tokenization.loading import load_tokenizer
@@ -119,8 +119,9 @@ def test_every_combination_once() -> None:
         settings=("infinipot.pool=1,15",),
     )
     assert len(found) == 2 * 2 + 2  # streaming has no pool, and is not run twice
-    assert labels(found)[0] == "infinipot, budget 512, pool 1"
-    assert labels(found)[-1] == "streaming, budget 1024"
+    first, last = found[0].identity(), found[-1].identity()
+    assert (first["method"], first["budget"], first["settings"]["pool"]) == ("infinipot", 512, "1")
+    assert (last["method"], last["budget"]) == ("streaming", 1024)
 
 
 def test_memory_may_start_at_several_sizes() -> None:
@@ -254,7 +255,6 @@ def test_another_file_of_what_a_method_learned_is_another_trial(tmp_path: Path) 
         seen.append(case.identity())
     assert seen[0] == seen[2] != seen[1]
     assert seen[0].keys() - plain.keys() == {"files"}
-    assert labels([case]) == ["foresight"]
     assert "files" not in Case(RunSettings()).identity()  # as in earlier versions
 
 
