@@ -25,7 +25,11 @@ from kvstream.cli.options.types import CountType
 from kvstream.cli.shared.measuring import model_settings, open_session
 
 
-@click.command("perplexity", cls=SectionedCommand)
+@click.command(
+    "perplexity",
+    cls=SectionedCommand,
+    helps={"max_tokens": "Tokens for which memory leaves room, as for an answer."},
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "--limit",

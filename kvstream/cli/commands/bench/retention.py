@@ -36,7 +36,11 @@ BY_STEP = {
 """Tables by eighths of the text."""
 
 
-@click.command("retention", cls=SectionedCommand)
+@click.command(
+    "retention",
+    cls=SectionedCommand,
+    helps={"max_tokens": "Tokens for which memory leaves room, as for an answer."},
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @option(
     "-Q", "--question", metavar="TEXT", section="Measurement", envvar=(),

@@ -29,7 +29,7 @@ from kvstream.errors import UsageError
 
 @click.command("summary", cls=SectionedCommand)
 @data_option("Records as JSON lines: text, and questions with summaries (SQuALITY) or a summary.")
-@limit_option("texts")
+@limit_option("texts (questions, with --all-questions)")
 @option(
     "--all-questions",
     is_flag=True,
