@@ -41,7 +41,7 @@ class Glance:
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a memory file."""
+    """The models of a memory file, and what decides the size of its KV cache."""
 
     made: str
     """The name of the one that made it."""
@@ -49,6 +49,11 @@ class Models:
     """Of its weights."""
     answering: str | None
     """The name of the one that answers from the passages beside it; None: that which made it."""
+    budget: int
+    """In entries a head."""
+    method: str
+    typed: dict[str, str]
+    """Settings of the method, as typed."""
 
 
 def glance(path: Path) -> Glance:
@@ -63,7 +68,12 @@ def models_in(path: Path) -> Models:
         _, state = _header(opened)
         made, answering = state["model"], state.get("answering")
         name = None if answering is None else str(answering["name"])
-        return Models(str(made["name"]), str(made["fingerprint"]), name)
+        budget, method = state["sizes"]["budget"], state["method"]
+        if not isinstance(budget, int):
+            raise TypeError("the budget is no number")
+        typed = {str(key): str(value) for key, value in dict(method["typed"]).items()}
+        fingerprint = str(made["fingerprint"])
+        return Models(str(made["name"]), fingerprint, name, budget, str(method["name"]), typed)
 
 
 @contextmanager

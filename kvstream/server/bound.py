@@ -7,11 +7,17 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from kvstream.errors import KvstreamError
-from kvstream.server.catalog import Entry
+from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
+
+
+def rounded_up(size: int) -> str:
+    """Bytes as a value of ``--bound`` that is no less: ``13MB``, ``640kB``."""
+    unit, name = (1000**2, "MB") if size >= 1000**2 else (1000, "kB")
+    return f"{-(-size // unit)}{name}"
 
 
 class Bound:
@@ -43,7 +49,8 @@ class Bound:
             raise ApiError(
                 400,
                 f"The memory needs {size:,} bytes of KV cache, and all memories of this server "
-                f"together may hold {self.most:,} (--bound).",
+                f"together may hold {self.most:,}; start the server with --bound "
+                f"{rounded_up(size)} or more.",
                 code="context_length_exceeded",
                 param="model",
             )

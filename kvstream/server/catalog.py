@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.files import MemoryFile, inspect
 from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
+from kvstream.server.bound import Bound, rounded_up
+from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError, unusable, without_folders
 
 if TYPE_CHECKING:
@@ -22,31 +23,18 @@ LONGEST_NAME = 200
 """Characters that are shown of the name of a model in a file, which may say anything."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A memory file as it was when it was looked at."""
-
-    path: Path
-    signature: tuple[int, int, int]
-    """Inode, size and time of its last change; another file has another one."""
-    digest: str
-    bytes: int
-    """Of the KV cache that it needs."""
-    tokens: int
-    """That it has read."""
-    answering: str | None = None
-    """The model that the passages beside it are kept for; None: that which made it."""
-
-
 class Catalog:
     """Names of models. Files are found by looking through the folder, never by a path from a
     client.
     """
 
-    def __init__(self, model: Model, folder: Path | None) -> None:
-        self._model = model
+    def __init__(self, model: Model, folder: Path | None, bound: Bound | None = None) -> None:
+        """Files whose KV cache is larger than all of the `bound` are not offered."""
+        self._model, self._bound = model, bound
         self.folder = None if folder is None else folder.resolve()
         self._known: dict[str, Entry] = {}
+        self._sizes: dict[str, int] = {}
+        """Bytes of a KV cache by what decides it."""
         self.created = int(time.time())
 
     def files(self) -> dict[str, Path]:
@@ -94,7 +82,11 @@ class Catalog:
                 problems.append(str(error))
                 continue
             if self._made(models):
-                found[path.stem] = path
+                why = self._too_large(path, models)
+                if why is None:
+                    found[path.stem] = path
+                else:
+                    problems.append(why)
                 continue
             made = _shown(models.made)
             alone = "" if models.answering is None else f", and {made} answers alone"
@@ -109,6 +101,26 @@ class Catalog:
         """Whether the loaded model made a file. Its weights may be in another number type."""
         same = models.fingerprint == self._model.session.model.fingerprint
         return same or models.made == self._model.name
+
+    def _too_large(self, path: Path, models: Models) -> str | None:
+        """Why a file can never be asked, if the bound is too small for its KV cache."""
+        size = self._size(models)
+        if self._bound is None or size is None or size <= self._bound.most:
+            return None
+        return (
+            f"{path.name} is not offered: it needs {size:,} bytes of KV cache, and all memories "
+            f"together may hold {self._bound.most:,}. With --bound {rounded_up(size)} the server "
+            "offers it."
+        )
+
+    def _size(self, models: Models) -> int | None:
+        """Bytes of the KV cache of a file; None where its method cannot be used here, which the
+        error for a request explains.
+        """
+        try:
+            return self._bytes(models.budget, models.method, models.typed)
+        except KvstreamError:
+            return None
 
     def listing(self) -> list[dict[str, Any]]:
         """What ``GET /v1/models`` tells."""
@@ -134,7 +146,8 @@ class Catalog:
     def path(self, name: str) -> Path | None:
         """The file of a model; None for the loaded one.
 
-        Raises ApiError where there is none, or where another model made it.
+        Raises ApiError where there is none, where another model made it, or where the bound is too
+        small for it.
         """
         if name == self._model.name:
             return None
@@ -155,6 +168,9 @@ class Catalog:
                 f"its file was made by {_makers(models, named)}, and this server uses one model, "
                 f"{self._model.name}",
             )
+        size = self._size(models)
+        if self._bound is not None and size is not None:
+            self._bound.check(size)
         return path
 
     def entry(self, path: Path) -> Entry:
@@ -185,9 +201,15 @@ class Catalog:
     def bytes_of(self, file: MemoryFile) -> int:
         """Bytes of the KV cache that a memory file needs."""
         own = file.options
-        method = own["method"]
-        settings = {f"{method}.{name}": value for name, value in own["set"].items()}
-        return self._model.kv_bytes(budget=own["budget"], method=method, set=settings)
+        return self._bytes(own["budget"], own["method"], own["set"])
+
+    def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
+        """Bytes of a KV cache. Raises KvstreamError."""
+        settings = {f"{method}.{name}": value for name, value in typed.items()}
+        key = repr((budget, method, sorted(settings.items())))
+        if key not in self._sizes:  # GET /v1/models asks for all files
+            self._sizes[key] = self._model.kv_bytes(budget=budget, method=method, set=settings)
+        return self._sizes[key]
 
 
 def named(name: str) -> str:

@@ -25,8 +25,9 @@ from kvstream.events import (
     StepDone,
 )
 from kvstream.memory.saving import check_model
-from kvstream.server.catalog import Entry, named
+from kvstream.server.catalog import named
 from kvstream.server.conversation import Conversation, conversation
+from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError, shut_down, timed_out, unusable, without_folders
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest

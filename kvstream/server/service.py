@@ -32,13 +32,13 @@ class Service:
         options = {"command": "remember", **settings.reading}
         model.plan(text="a text", question="a question", **options)  # or nothing could be read
         self.memory_bytes = model.kv_bytes(**options)
-        self.catalog = Catalog(model, settings.memories)
         self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
         if self.memory_bytes > self.bound.most:
             raise BudgetError(
                 f"--bound allows {self.bound.most:,} bytes, and one memory of --budget takes "
                 f"{self.memory_bytes:,}. Use a larger --bound, or a smaller --budget."
             )
+        self.catalog = Catalog(model, settings.memories, self.bound)
         self.cache = ConversationCache(settings.cache_dir, settings.cache)
         answering = Answering(model, options, self.cache)
         self.worker = Worker(answering, self.catalog, self.bound, settings.parallel, settings.queue)

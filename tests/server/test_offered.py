@@ -22,10 +22,12 @@ from serving import FACT, FILLER, QUESTION, SMALL, Running
 from kvstream.api.model import Model
 from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
+from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
 from kvstream.server.errors import told, without_folders
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
+from kvstream.settings import Budget
 
 ALONE = (
     "The memory 'book' was made by pocket for reader. This server uses one model: pocket answered "
@@ -227,6 +229,75 @@ def test_a_file_that_is_gone_meanwhile_is_not_found(model, folder, tmp_path, mon
     with pytest.raises(Exception, match="'alone' is gone") as caught:
         catalog.path("alone")
     assert told(caught.value).code == "model_not_found"
+
+
+# A file whose KV cache is larger than all that the server may hold.
+
+
+@pytest.fixture(scope="module")
+def large(model, folder, tmp_path_factory) -> tuple[Path, int]:
+    """A folder with ``alone`` and ``large``, and the bytes of KV cache that ``large`` needs."""
+    place = tmp_path_factory.mktemp("large")
+    shutil.copy(folder / "alone.kvs", place)
+    size = 3 * SMALL["budget"]  # two memories of the budget are all that the server may hold
+    made = model.read(text=FACT, questions=[QUESTION], **{**SMALL, "budget": size})
+    made.save(place / "large.kvs")
+    return place, model.kv_bytes(budget=size, method=made.method)
+
+
+def test_a_file_that_never_fits_is_not_offered_but_named_with_its_bound(start, large) -> None:
+    memories, size = large
+    running: Running = start(memories=memories)
+    needed = f"{-(-size // 1000**2)}MB"
+    most = running.service.bound.most
+    assert running.service.catalog.offered()[1] == [
+        f"large.kvs is not offered: it needs {size:,} bytes of KV cache, and all memories together "
+        f"may hold {most:,}. With --bound {needed} the server offers it."
+    ]
+    rows = running.http.get("/v1/models").json()["data"]
+    assert [row["id"] for row in rows] == ["pocket", "alone"]
+    for reply in (
+        running.ask(QUESTION, model="large"), running.ask(QUESTION, model="large", stream=True),
+        running.http.get("/v1/models/large"),
+    ):  # fmt: skip
+        assert error(reply, 400) == {
+            "message": f"The memory needs {size:,} bytes of KV cache, and all memories of this "
+            f"server together may hold {most:,}; start the server with --bound {needed} or more.",
+            "type": "invalid_request_error", "param": "model", "code": "context_length_exceeded",
+        }  # fmt: skip
+
+
+def test_with_the_bound_that_is_named_the_file_is_offered(start, large) -> None:
+    memories, size = large
+    running: Running = start(memories=memories, bound=Budget.parse(rounded_up(size)).bytes)
+    assert running.service.catalog.offered()[1] == []
+    assert running.ask(QUESTION, model="large").status_code == 200
+
+
+def test_a_bound_is_rounded_up() -> None:
+    assert [rounded_up(size) for size in (12_779_520, 13_000_000, 640_001)] == [
+        "13MB", "13MB", "641kB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ('\\"budget\\":300', '\\"budget\\":Infinity'),
+        ('\\"name\\":\\"infinipot\\"', '\\"name\\":\\"nobody\\"'),
+    ],
+)
+def test_what_a_header_says_of_its_size_ends_no_listing(model, folder, tmp_path, was, now) -> None:
+    data = (folder / "alone.kvs").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    head = data[8 : size + 8].decode().replace(was, now)
+    assert now in head
+    (tmp_path / "odd.kvs").write_bytes(
+        len(head).to_bytes(8, "little") + head.encode() + data[size + 8 :]
+    )
+    shutil.copy(folder / "alone.kvs", tmp_path)
+    offered = Catalog(model, tmp_path, Bound(10**9)).offered()[0]
+    assert "alone" in offered
 
 
 # Codes.

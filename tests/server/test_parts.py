@@ -20,8 +20,8 @@ pytest.importorskip("fastapi", reason="needs the extra serve")
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.server.bound import Bound
 from kvstream.server.cache import ConversationCache
-from kvstream.server.catalog import Entry
 from kvstream.server.conversation import conversation
+from kvstream.server.entry import Entry
 from kvstream.server.errors import ApiError
 from kvstream.server.fair import FairQueue
 from kvstream.server.schema import REFUSED, ChatRequest
