@@ -25,8 +25,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SECONDS = 60.0
 """A request whose body takes longer to arrive is given up."""
-DISCARD_SECONDS, DISCARDED = 1.0, 2**22
+DISCARD_SECONDS, DISCARDED = 5.0, 2**26
 """How long, and how many bytes of, a body are read after a request was refused."""
+SILENT_SECONDS = 1.0
+"""A client that sends nothing for so long has sent what it wants to."""
 BODIES = 4
 """Bodies of the largest size that may be in memory at once."""
 
@@ -54,9 +56,9 @@ class Guard:
             arrived = True
             await self.app(scope, _again(bytes(body), receive), send)
         except ApiError as error:
-            if not arrived:
-                await _discard(receive)
-            await _refuse(error, send)
+            self.bodies -= len(body)
+            body.clear()  # what follows may take seconds
+            await _refuse(error, send, receive, rest=not arrived)
         finally:
             self.bodies -= len(body)
 
@@ -173,19 +175,24 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _discard(receive: Receive) -> None:
-    """Read a body that is not wanted: a connection that is closed with bytes of it unread is
-    reset, and the client never sees why it was refused.
-    """
+    """Read a body that is not wanted."""
     size, more = 0, True
     with suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
             while more and size < DISCARDED:
-                message = await receive()
+                async with asyncio.timeout(SILENT_SECONDS):
+                    message = await receive()
                 size += len(message.get("body", b""))
                 more = message.get("more_body", False)
 
 
-async def _refuse(error: ApiError, send: Send) -> None:
+async def _refuse(error: ApiError, send: Send, receive: Receive, *, rest: bool) -> None:
+    """Answer, then close the connection; `rest`: some of the body may not be here yet.
+
+    The answer goes first: a client that waits for ``100 Continue`` gets it in place of that, and
+    need not send the body. Others send all of it before they look for an answer, so the
+    connection is open until then: closed with bytes unread it is reset, and the answer is lost.
+    """
     import json
 
     body = json.dumps(error.to_json()).encode()
@@ -195,4 +202,7 @@ async def _refuse(error: ApiError, send: Send) -> None:
     }  # fmt: skip
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": rest})
+    if rest:
+        await _discard(receive)
+        await send({"type": "http.response.body", "body": b""})

@@ -7,6 +7,8 @@ import shutil
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 import weakref
 from typing import Any
 
@@ -426,6 +428,71 @@ def test_a_refusal_reaches_a_client_that_still_sends(server) -> None:
             told += part
     assert told.startswith(b"HTTP/1.1 415 ")
     assert told.endswith(b"}")
+
+
+def chat(length: int, *more: str) -> bytes:
+    """The head of a request with a body of so many bytes."""
+    head = (
+        "POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json",
+        f"Content-Length: {length}", *more,
+    )  # fmt: skip
+    return "\r\n".join((*head, "", "")).encode()
+
+
+def all_of(client: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    told = b""
+    while part := client.recv(4096):
+        told += part
+    return told
+
+
+def test_a_client_that_sends_all_of_a_large_body_first_can_read_why_it_is_refused(server) -> None:
+    """As urllib does; the default --max-body is 16 MB."""
+    body = b" " * 24_000_000
+    asked = urllib.request.Request(
+        f"{server.url}/v1/chat/completions", body, {"Content-Type": "application/json"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(asked, timeout=30)
+    found = json.loads(caught.value.read())["error"]
+    assert (caught.value.code, found["code"]) == (413, "request_too_large")
+    assert "24,000,000 bytes" in found["message"]
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_who_waits_for_100_continue_gets_the_refusal_in_place_of_it(server, sends) -> None:
+    """As curl does. A client need not wait: it may also begin to send."""
+    host, port = server.server.socket.getsockname()[:2]
+    with socket.create_connection((host, port), 30) as client:
+        client.sendall(chat(24_000_000, "Expect: 100-continue"))
+        if sends:
+            client.sendall(b" " * 24_000_000)
+        told = all_of(client)
+    assert told.startswith(b"HTTP/1.1 413 ")
+    assert b"100 Continue" not in told
+    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_too_large"
+
+
+def test_who_waits_for_100_continue_gets_it_if_the_body_is_wanted(server) -> None:
+    body = json.dumps({"model": "book", "messages": [as_message(QUESTION)]}).encode()
+    host, port = server.server.socket.getsockname()[:2]
+    with socket.create_connection((host, port), 30) as client:
+        client.sendall(chat(len(body), "Expect: 100-continue", "Connection: close"))
+        assert client.recv(4096).startswith(b"HTTP/1.1 100 ")
+        client.sendall(body)
+        assert all_of(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_refused_client_that_says_no_more_is_let_go(server) -> None:
+    """The answer comes at once, and the connection ends soon."""
+    host, port = server.server.socket.getsockname()[:2]
+    with socket.create_connection((host, port), 30) as client:
+        began = time.monotonic()
+        client.sendall(chat(24_000_000))
+        assert client.recv(16).startswith(b"HTTP/1.1 413 ")
+        all_of(client)
+        assert time.monotonic() - began < 4
 
 
 def test_a_key_is_needed_where_there_is_one(start, memories) -> None:
