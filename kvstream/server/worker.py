@@ -1,7 +1,8 @@
 """The thread that computes: it takes turns among the requests at work, a chunk or a token a turn.
 
 The model runs one pass at a time, so requests share its time, not its threads: the one that had
-least of it goes on. A question to a memory file is answered while a book is read.
+least of it goes on. A question to a memory file is answered while a book is read, if fewer than
+`parallel` requests are at work and the bound has room.
 """
 
 from __future__ import annotations

@@ -576,6 +576,25 @@ def test_a_full_queue_says_so_and_a_question_is_answered_beside_a_reading(start,
         thread.join(30)
 
 
+@pytest.mark.parametrize("parallel", [2, 3])
+def test_beside_two_readings_a_question_waits_unless_three_may_be_at_work(
+    start, memories, parallel
+) -> None:
+    running: Running = start(memories=memories, parallel=parallel, cache=0)
+    readings = [later(running, f"{ENDLESS}{i}\n\n{QUESTION}") for i in range(2)]
+    running.wait(lambda: running.health()["requests"]["active"] == 2)
+    asked, found = later(running, QUESTION, model="book")
+    if parallel == 2:
+        running.wait(lambda: running.health()["requests"]["waiting"] == 1)
+    else:
+        running.wait(lambda: bool(found))
+        assert said(found[0])
+    assert running.health()["requests"]["active"] == 2
+    running.service.worker.stop()
+    for thread in (asked, *(thread for thread, _ in readings)):
+        thread.join(30)
+
+
 def test_a_client_that_leaves_while_it_waits_is_forgotten(start) -> None:
     running: Running = start(parallel=1, cache=0)
     _, first = later(running, f"{ENDLESS}\n\n{QUESTION}")
