@@ -102,14 +102,14 @@ def conversation(
         message = Message(f"message {index + 1}", sent.role, text_of(sent, index))
         (settled if sent.role in ("system", "developer") else messages).append(message)
     if not messages or messages[-1].role != "user":
-        raise ApiError(
-            400, "The last message must be of the role user: it has the question.",
-            param="messages",
-        )  # fmt: skip
+        raise _invalid("The last message must be of the role user: it has the question.")
     if own is not None and not own.strip():
-        raise ApiError(400, "kvstream.question is empty.", param="kvstream.question")
+        raise _invalid(
+            "kvstream.question is empty; write the question in it, or leave it out.",
+            "kvstream.question",
+        )
     if own is None and not messages[-1].text.strip():
-        raise ApiError(400, "The last message is empty; it has the question.", param="messages")
+        raise _invalid("The last message is empty; write the question in it.")
     pieces: list[Text] = []
     warnings = []
     prompt = "\n\n".join(message.text for message in settled if message.text.strip())
@@ -124,10 +124,16 @@ def conversation(
         warnings.append(f"The system message was read as text: {why}.")
     turns = _turns(messages, own, count, of_memory, pieces)
     if not pieces and not of_memory:
-        raise ApiError(400, "There is no text to read except kvstream.question.", param="messages")
+        raise _invalid(
+            "There is no text to read except kvstream.question; write the text in a message."
+        )
     return Conversation(
         tuple(pieces), tuple(turns), tuple(messages), tuple(settled), prompt, tuple(warnings)
     )
+
+
+def _invalid(message: str, param: str = "messages") -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
 
 
 def _turns(

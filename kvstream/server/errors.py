@@ -18,7 +18,7 @@ class ApiError(Exception):
         message: str,
         *,
         kind: str = "invalid_request_error",
-        code: str | None = None,
+        code: str,
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:

@@ -24,7 +24,7 @@ from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import told, without_folders
+from kvstream.server.errors import ApiError, told, without_folders
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget
@@ -328,6 +328,11 @@ def test_every_code_is_in_the_guide() -> None:
     assert {"model_not_found", "memory_unusable", "invalid_request", "request_failed"} <= codes
     codes.remove("client_left")  # which nobody gets
     assert {code for code in codes if f"`{code}`" not in guide} == set()
+
+
+def test_an_error_without_a_code_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="code"):
+        ApiError(400, "No client can tell it from another one.")  # type: ignore[call-arg]
 
 
 def test_a_path_is_cut_only_where_it_begins(tmp_path) -> None:

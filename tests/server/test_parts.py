@@ -92,6 +92,22 @@ def test_messages_that_ask_nothing_are_refused(messages) -> None:
     with pytest.raises(ApiError) as caught:
         talk(*messages)
     assert caught.value.status == 400
+    assert caught.value.code in ("invalid_value", "unsupported_parameter")
+
+
+def test_what_to_write_in_place_of_nothing_is_told() -> None:
+    with pytest.raises(ApiError) as caught:
+        talk(*FIRST, ("user", " \n "))
+    assert caught.value.to_json()["error"] == {
+        "message": "The last message is empty; write the question in it.",
+        "type": "invalid_request_error", "param": "messages", "code": "invalid_value",
+    }  # fmt: skip
+    for messages, own, param in (
+        (("user", "Ada hid it."), " ", "kvstream.question"), (("user", " "), "Who?", "messages"),
+    ):  # fmt: skip
+        with pytest.raises(ApiError) as caught:
+            talk(messages, kvstream={"question": own})
+        assert (caught.value.code, caught.value.param) == ("invalid_value", param)
 
 
 TEXT = st.text(alphabet="ab ?\n", min_size=1, max_size=12).filter(str.strip)
