@@ -13,7 +13,8 @@ from kvstream.errors import KvstreamError, SourceError
 from kvstream.memory.glance import Models, models_in
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.entry import Entry
-from kvstream.server.errors import ApiError, unusable, without_folders
+from kvstream.server.errors import ApiError, unusable
+from kvstream.server.wording import for_clients
 
 if TYPE_CHECKING:
     from kvstream.api.model import Model
@@ -161,7 +162,7 @@ class Catalog:
         try:
             models = models_in(path)
         except SourceError as error:
-            raise unusable(without_folders(str(error), self.folder)) from error
+            raise unusable(for_clients(str(error), self.folder)) from error
         if not self._made(models):
             raise _unknown(
                 name,
@@ -182,7 +183,7 @@ class Catalog:
                 file = inspect(path)
                 size = self.bytes_of(file)
             except KvstreamError as error:
-                raise unusable(without_folders(str(error), self.folder)) from error
+                raise unusable(for_clients(str(error), self.folder)) from error
             answering = None if file.answering is None else named(file.answering)
             known = Entry(path, signature, file.digest, size, file.tokens, answering)
             self._known[path.name] = known

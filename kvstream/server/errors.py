@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from kvstream.errors import BudgetError, KvstreamError, UsageError, is_out_of_memory
+from kvstream.server.wording import for_clients
 
 
 class ApiError(Exception):
@@ -81,21 +81,12 @@ def unusable(message: str) -> ApiError:
     return ApiError(400, message, code="memory_unusable", param="model")
 
 
-def without_folders(text: str, *folders: Path | None) -> str:
-    """The text with names in place of the paths of files in these folders."""
-    known = {each for folder in folders if folder for each in (folder, folder.resolve())}
-    for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
-        # Not in the middle of a longer path.
-        text = re.sub(rf"(?<![\w/.-]){re.escape(folder)}/", "", text)
-    return text
-
-
 def told(error: BaseException, *folders: Path | None) -> ApiError:
-    """The error for a client, without paths of these folders of the server."""
+    """The error for a client, in words for it, without paths of these folders of the server."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, KvstreamError):
-        message = without_folders(str(error), *folders)
+        message = for_clients(str(error), *folders)
         if isinstance(error, BudgetError):
             return ApiError(400, message, code="context_length_exceeded", param="messages")
         if isinstance(error, UsageError):

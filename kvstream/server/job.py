@@ -28,9 +28,10 @@ from kvstream.memory.saving import check_model
 from kvstream.server.catalog import named
 from kvstream.server.conversation import Conversation, conversation
 from kvstream.server.entry import Entry
-from kvstream.server.errors import ApiError, shut_down, timed_out, unusable, without_folders
+from kvstream.server.errors import ApiError, shut_down, timed_out, unusable
 from kvstream.server.question import Split
 from kvstream.server.schema import ChatRequest
+from kvstream.server.wording import for_clients
 
 if TYPE_CHECKING:
     from kvstream.api.memory import Memory
@@ -209,7 +210,7 @@ class Answering:
             file = inspect(entry.path)
             memory = self.model.recall(file)
         except KvstreamError as error:
-            message = without_folders(str(error), entry.path.parent)
+            message = for_clients(str(error), entry.path.parent)
             if file is not None and not self._made(file):  # the error names options of a command
                 message = (
                     f"The memory {entry.path.stem!r} cannot be used here: it was made by "
@@ -231,7 +232,7 @@ class Answering:
         """Those of an answer, for a client."""
         folder = None if entry is None else entry.path.parent
         for warning in result.warnings:
-            yield without_folders(warning, folder, self.cache.folder)
+            yield for_clients(warning, folder, self.cache.folder, of_memory=entry is not None)
         if entry is not None and entry.answering is not None:
             name = self.model.name
             yield (

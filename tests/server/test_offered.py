@@ -24,7 +24,8 @@ from kvstream.cli.commands import serve
 from kvstream.errors import BudgetError, KvstreamError, ModelError, SourceError, UsageError
 from kvstream.server.bound import Bound, rounded_up
 from kvstream.server.catalog import Catalog
-from kvstream.server.errors import ApiError, told, without_folders
+from kvstream.server.errors import ApiError, told
+from kvstream.server.wording import for_clients, without_folders
 from kvstream.session.session import Session
 from kvstream.session.skimming import Skimming
 from kvstream.settings import Budget
@@ -114,7 +115,7 @@ def test_other_warnings_of_a_file_have_no_path_either(start_of, model, tmp_path)
     running: Running = start_of(half, memories=tmp_path)
     for messages in ([QUESTION], TALK, TALK):  # the last one from the cache
         reply = running.ask(*messages, model="wide").json()
-        assert warning.replace(f"{tmp_path}/", "") in reply["kvstream"]["warnings"]
+        assert for_clients(warning, tmp_path) in reply["kvstream"]["warnings"]
         assert str(tmp_path) not in json.dumps(reply)
 
 
