@@ -16,7 +16,7 @@ from kvstream.events import AnswerToken
 from kvstream.server.errors import ApiError, timed_out, told
 from kvstream.server.job import Job, Outcome, Progress, Reply, Sent
 from kvstream.server.replies import Completion, comment, failed
-from kvstream.server.schema import MOST_MESSAGES, ChatRequest
+from kvstream.server.schema import MOST_MESSAGES, ChatRequest, Own, unknown
 from kvstream.server.service import Service
 from kvstream.version import __version__
 
@@ -195,6 +195,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
         return _reply(NO_JSON)
+    if first.get("type") == "extra_forbidden":  # only `kvstream` forbids them at once
+        return _reply(unknown(place[-1], Own.model_fields, "kvstream."))
     # Names of union members come behind the parameter; clients know none.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -93,6 +94,21 @@ class Own(BaseModel):
     """Go on from what an earlier request of the same conversation has read."""
 
 
+def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
+    """For a field that does not exist, with the one that was probably meant; `within`: the field
+    that it is in, with a dot.
+    """
+    name = name[:40]
+    close = get_close_matches(name.lower(), known, 1, 0.7)
+    remedy = f"use {within + close[0]!r}, or leave it out" if close else "leave it out"
+    return ApiError(
+        400,
+        f"There is no parameter {within + name!r} here; {remedy}.",
+        code="unknown_parameter",
+        param=within + name,
+    )
+
+
 Count = Annotated[int, Field(ge=1, le=2**31)]
 
 
@@ -118,12 +134,7 @@ class ChatRequest(Loose):
             if name in IGNORED:
                 continue
             if name not in REFUSED:
-                raise ApiError(
-                    400,
-                    f"There is no parameter {name[:40]!r} here; leave it out.",
-                    code="unknown_parameter",
-                    param=name[:40],
-                )
+                raise unknown(name, type(self).model_fields)
             if not REFUSED[name](value):
                 raise ApiError(
                     400,

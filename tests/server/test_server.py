@@ -340,6 +340,28 @@ def test_what_is_not_supported_is_refused_by_name(server, field, value) -> None:
     assert found["param"].startswith(field)
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "remedy"),
+    [
+        ({"temperatur": 0.5}, "temperatur", "use 'temperature', or leave it out"),
+        ({"topK": 5}, "topK", "use 'top_k', or leave it out"),
+        ({"max_token": 5}, "max_token", "use 'max_tokens', or leave it out"),
+        ({"nonsense": 5}, "nonsense", "leave it out"),
+        ({"x" * 900: 5}, "x" * 40, "leave it out"),
+        ({"kvstream": {"queston": "Who?"}}, "kvstream.queston",
+         "use 'kvstream.question', or leave it out"),
+        ({"kvstream": {"nonsense": 1}}, "kvstream.nonsense", "leave it out"),
+    ],
+)  # fmt: skip
+def test_a_field_that_does_not_exist_is_told_with_the_one_that_was_meant(
+    server, fields, param, remedy
+) -> None:
+    assert error(server.ask(QUESTION, model="book", **fields), 400) == {
+        "message": f"There is no parameter {param!r} here; {remedy}.",
+        "type": "invalid_request_error", "param": param, "code": "unknown_parameter",
+    }  # fmt: skip
+
+
 def test_parts_that_are_no_text_are_refused(server) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     text = {"type": "text", "text": QUESTION}
