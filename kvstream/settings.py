@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from kvstream.errors import UsageError
 
@@ -48,7 +49,7 @@ def parse_count(text: str) -> int:
 
 def count_of(count: int | str) -> int:
     """A number of tokens: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
-    return count if isinstance(count, int) else parse_count(count)
+    return int(count) if isinstance(count, Integral) else parse_count(str(count))
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,14 @@ class RunSettings:
             raise UsageError(f"thin is {' or '.join(THINS)}, not {self.thin!r}.")
         if isinstance(self.start, str) and self.start != PAPER:
             raise UsageError(f"start is a number of entries or {PAPER}, not {self.start!r}.")
+        for name in ("temperature", "top_p", "repetition_penalty"):
+            value = getattr(self, name)
+            if not isinstance(value, Real):
+                raise UsageError(f"{name.replace('_', '-')} is a number, not {value!r}.")
+        for name in ("max_tokens", "top_k", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise UsageError(f"{name.replace('_', '-')} is a whole number, not {value!r}.")
         for name in ("keep", "start", "chunk_size", "max_tokens"):
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
+from kvstream.api.given import asked_of, path_of, settings_of
 from kvstream.api.model import Model
 from kvstream.api.options import (
     BM25,
@@ -83,7 +84,7 @@ def ask_each(
     Raises SourceError where there is no document, ModelError, BudgetError and UsageError for what
     no document can change, KvstreamError where a cluster cannot be used.
     """
-    asked = (*((question,) if question else ()), *questions)
+    asked = asked_of(question or None, questions)
     if not asked:
         raise UsageError("No question: give it as question=, or use summarize_each().")
     command: Command = "compare" if methods else "ask"
@@ -133,7 +134,7 @@ def _each(
     job = Job(
         settings,
         tuple(parts),
-        None if into is None else Path(os.path.abspath(into)),
+        None if into is None else Path(os.path.abspath(path_of("into", into))),
         plain,
         bytes_of(options.get("max_unpacked")),
     )
@@ -183,7 +184,7 @@ def _parts(
     learned = settings.name == POCKET
     if command == "summarize" and asked.get("extract") is None:
         asked["extract"] = learned
-    given = asked.pop("set", None) or {}
+    given = settings_of(asked.pop("set", None))
     if methods:
         method_settings(given, methods)
     parts = []
@@ -202,16 +203,18 @@ def _settings(model: str | Model, loading: Mapping[str, Any]) -> ModelSettings:
         if loading:
             raise UsageError("The model is loaded already; loading= has no effect.")
         return model.settings
-    return model_settings(os.fspath(model), loading)
+    return model_settings(path_of("model", model), loading)
 
 
 def _paths(source: Paths) -> list[str]:
-    several = [source] if isinstance(source, str | os.PathLike) else list(source)
+    several: list[Any] = [source]
+    if isinstance(source, Iterable) and not isinstance(source, str | os.PathLike):
+        several = list(source)
     if "-" in several:
         raise UsageError(
             "Standard input is one text; --each reads files. Write it to a file first."
         )
-    return [os.fspath(path) for path in several]
+    return [path_of("source", path) for path in several]
 
 
 def _nothing(event: CollectionEvent) -> None:

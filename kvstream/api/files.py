@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvstream.api.given import path_of
 from kvstream.api.sources import SourceLike, open_sources
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def inspect(path: str | os.PathLike[str]) -> MemoryFile:
     """What a memory file or a checkpoint says of itself. Raises SourceError."""
     from kvstream.memory.saving import look
 
-    return MemoryFile(look(Path(path)))
+    return MemoryFile(look(Path(path_of("path", path))))
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
 from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.given import path_of, question_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
@@ -63,7 +64,8 @@ class Memories:
         folder: str | os.PathLike[str],
         skimming: Skimming | None = None,
     ) -> None:
-        self._session, self._skimming, self.folder = session, skimming, Path(folder)
+        self._session, self._skimming = session, skimming
+        self.folder = Path(path_of("folder", folder))
         self.files: list[Path] = memory_files(self.folder)
         """The files, by name."""
         self.problems: list[str] = []
@@ -71,7 +73,7 @@ class Memories:
 
     def rank(self, question: str) -> list[Ranked]:
         """The files, the one that the question is most likely about first."""
-        ranked, self.problems = rank(question, self.files, self._recall)
+        ranked, self.problems = rank(question_of(question), self.files, self._recall)
         return ranked
 
     def answers(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from kvstream.api.answer import Answer, answers
 from kvstream.api.files import MemoryFile
+from kvstream.api.given import path_of, question_of, turns_of, whole_of
 from kvstream.api.options import (
     AnswerOptions,
     MemoryOptions,
@@ -75,11 +76,12 @@ class Memory:
         """The events of an answer: AnswerStarted, an AnswerToken for each piece of text, Notice,
         and Answered with the result. Raises as `ask`.
         """
-        if not question.strip():
+        if not question_of(question).strip():
             raise UsageError("A question is empty.")
         from kvstream.answer.answering import answer
 
         engine, number = self._engine, self._asked
+        earlier = turns_of(options.get("earlier", ()))
         extract = options.get("extract")
         if extract and engine.trace.passages is None:
             place = self.file.path if self.file is not None else "This memory"
@@ -89,7 +91,7 @@ class Memory:
         engine.command = options.get("command", "ask")
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)
-        earlier, strict = options.get("earlier", ()), options.get("strict", False)
+        strict = options.get("strict", False)
         events: Generator[Event, None, Any]
         try:
             if self._skim is not None and not extract:
@@ -106,7 +108,7 @@ class Memory:
                     number,
                     last=options.get("last", False),
                     extract=bool(extract),
-                    passages=options.get("passages", PASSAGES),
+                    passages=whole_of("passages", options.get("passages", PASSAGES)),
                     strict=strict,
                     earlier=earlier,
                 )
@@ -183,7 +185,7 @@ class Memory:
         """
         from kvstream.memory.saving import save
 
-        digest = save(self._engine, Path(path))
+        digest = save(self._engine, Path(path_of("path", path)))
         if self._checkpoint is not None:
             self._checkpoint.unlink(missing_ok=True)
             self._checkpoint = None

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from kvstream.api.answer import Answer, answers
 from kvstream.api.files import MemoryFile, inspect
+from kvstream.api.given import (
+    asked_of,
+    path_of,
+    question_of,
+    questions_of,
+    settings_of,
+    text_of,
+    whole_of,
+)
 from kvstream.api.memory import Memory
 from kvstream.api.options import (
     BM25,
@@ -80,10 +89,11 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     """
     from kvstream.store.offered import EMBEDDED, OFFERS, refuse_misspelt
 
-    for each in (os.fspath(name), options.get("skim")):
+    name, skim_name = path_of("name", name), options.get("skim")
+    for each in (name, None if skim_name is None else path_of("skim", skim_name)):
         if each is not None:
             refuse_misspelt(each, (EMBEDDED, *OFFERS))
-    settings, skim = model_settings(os.fspath(name), options), skim_settings(options)
+    settings, skim = model_settings(name, options), skim_settings(options)
     model = Model.open(settings, skim, options.get("skim_by", SKIMS[-1]))
     model.searches = options.get("skim") == WORD_SEARCH
     return model
@@ -192,7 +202,7 @@ class Model:
         **options: Unpack[AskOptions],
     ) -> Answer:
         """Read texts under the budget and answer one question."""
-        if not question.strip():
+        if not question_of(question).strip():
             raise UsageError("No question: give it as question=, or use summarize().")
         events = self.stream(source, text=text, question=question, **options)
         return answers(watched(events, progress))[-1]
@@ -228,8 +238,7 @@ class Model:
         ``method="bm25"`` the parts of the text that have the question's words are read, and
         nothing else: a baseline.
         """
-        asked = (*(() if question is None else (question,)), *questions)
-        request = self._request(asked, options)
+        request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
         if options.get("method") == BM25:
             return self.session.ask_by_words(sources, request)
@@ -263,7 +272,7 @@ class Model:
                 "Each method reads the text again, and an open file or an iterator can be read "
                 "only once; give a path, or the text itself as text=."
             )
-        settings = options.pop("set", {})
+        settings = settings_of(options.pop("set", None))
         method_settings(settings, methods)
         found = {}
         for method in methods:
@@ -287,8 +296,7 @@ class Model:
         The length is estimated from the size of the sources and the first block of their text.
         """
         _refuse_bm25(options.get("method"))
-        asked = (*(() if question is None else (question,)), *questions)
-        request = self._request(asked, options)
+        request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
         if _shards(options):
             self._refuse_two()
@@ -408,7 +416,7 @@ class Model:
 
     def count(self, text: str) -> int:
         """Tokens of a text."""
-        return len(self.session.tokenizer.encode(text))
+        return len(self.session.tokenizer.encode(text_of("text", text)))
 
     def kv_bytes(self, **options: Unpack[MemoryOptions]) -> int:
         """Bytes that the KV cache of a memory with these options takes at most.
@@ -418,6 +426,7 @@ class Model:
         return self.session.kv_bytes(run_settings(options, known=True))
 
     def _request(self, questions: Sequence[str], options: Any) -> Request:
+        questions = questions_of(questions)
         asked = {name: value for name, value in options.items() if name not in _SOURCE}
         summary = (asked.get("command") or ("ask" if questions else "summarize")) == "summarize"
         if summary and asked.get("extract") is None:
@@ -461,6 +470,9 @@ def _may_be_text(source: object) -> bool:
 
 def _shards(options: Any) -> bool:
     """Whether a text is read in parts. Raises UsageError."""
+    for name in ("shards", "workers"):
+        if options.get(name) is not None:
+            whole_of(name, options[name])
     if options.get("shards") is not None:
         return True
     if options.get("workers") is not None:

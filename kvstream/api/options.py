@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from kvstream.api.given import path_of, questions_of, settings_of, text_of, whole_of
 from kvstream.engine.budget import SMALLEST_FREE
 from kvstream.errors import BudgetError, UsageError
 from kvstream.methods.automatic import AUTO as AUTO
@@ -214,10 +215,7 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         from kvstream.errors import meant
 
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], _KNOWN)}")
-    if isinstance(questions, str):
-        raise UsageError("questions= is a list of questions; give a single one as question=.")
-    if any(not question.strip() for question in questions):
-        raise UsageError("A question is empty.")
+    questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
     extract = bool(options.get("extract"))
     reread = options.get("reread")
@@ -231,22 +229,22 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
             )
         if reread in ("words", "both"):
             need_bm25()
-    checkpoint = options.get("checkpoint")
+    checkpoint, system = options.get("checkpoint"), options.get("system")
     every = options.get("every")
     if reread is not None and every is not None:
         raise UsageError("--reread needs a complete text; leave --follow and --every out.")
     known = bool(questions) or command == "summarize" or extract
     return Request(
-        questions=tuple(questions),
+        questions=questions,
         run=run_settings(options, known=known, learned=learned),
         command=command,
-        system=options.get("system"),
+        system=None if system is None else text_of("system", system),
         extract=extract,
-        passages=options.get("passages", PASSAGES),
+        passages=whole_of("passages", options.get("passages", PASSAGES)),
         strict=options.get("strict", False),
         reread=reread,
         every=Intervals.of(every),
-        checkpoint=None if checkpoint is None else Path(checkpoint),
+        checkpoint=None if checkpoint is None else Path(path_of("checkpoint", checkpoint)),
         checkpoint_every=count_of(options.get("checkpoint_every", CHECKPOINT_EVERY)),
         interrupted=options.get("interrupted") or _never,
     )
@@ -258,14 +256,14 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
     By `known` (what is asked is known before the reading) and `learned` (the model comes with what
     `foresight` needs) ``auto`` chooses the method. No method means ``auto``, too.
     """
-    method, given = options.get("method", AUTO), options.get("set") or {}
+    method, given = options.get("method", AUTO), settings_of(options.get("set"))
     if not isinstance(method, str):
         raise UsageError(
             f"method= is the name of one method, not {method!r}; compare() takes several."
         )
     own: Mapping[str, str] = {}
     if method == AUTO:
-        owners = {str(path).partition(".")[0].strip() for path in given}
+        owners = {path.partition(".")[0].strip() for path in given}
         preset_given = bool(options.get("preset"))
         method = chosen(known=known, learned=learned, owners=owners, preset=preset_given)
         own = {} if owners else SETTINGS.get(method, {})
@@ -326,7 +324,7 @@ def method_settings(
     With `strict` a setting of another method raises UsageError; else it is left out.
     """
     settings: dict[str, dict[str, str]] = {method: {} for method in methods}
-    for path, value in given.items():
+    for path, value in settings_of(given).items():
         owner, dot, name = path.strip().partition(".")
         if not (dot and owner and name):
             raise UsageError(f"--set {path!r} is not METHOD.NAME=VALUE, as in {methods[0]}.name=1.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.api.charts import Series, charts_of
+from kvstream.api.given import path_of
 from kvstream.api.options import require
 from kvstream.errors import KvstreamError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
@@ -130,9 +131,10 @@ class Report:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the page. Raises KvstreamError where the file cannot be written."""
+        place = Path(path_of("path", path))
         text = self.html()
         try:
-            Path(path).write_text(text, encoding="utf-8", errors="replace")
+            place.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:
             raise KvstreamError(f"Cannot write {path}: {error.strerror or error}.") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from kvstream.errors import UsageError
+from kvstream.errors import SourceError, UsageError
 from kvstream.settings import Budget
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def bytes_of(size: int | str | None) -> int:
         return MOST_UNPACKED
     if isinstance(size, int):
         return size
-    found = Budget.parse(size).bytes
+    found = Budget.parse(str(size)).bytes
     if not found:
         raise UsageError(f"{size!r} is not a size in bytes; write it as 512MB or 16GiB.")
     return found
@@ -144,7 +144,7 @@ def _named(given: Content | Source | Text) -> str | NamedPath | NamedStream:
         own = getattr(content, "name", None)
         name = name or (own if isinstance(own, str) else "stream")
         decoded = isinstance(content, io.TextIOBase)
-        return NamedStream(name, _FileReader(content), plain=decoded)
+        return NamedStream(name, _FileReader(content, name), plain=decoded)
     if isinstance(content, Iterator):
         return NamedStream(name or TEXT, _PieceReader(content))
     raise UsageError(
@@ -193,7 +193,8 @@ class _PieceReader:
 class _FileReader:
     """Reads an open file, in binary or text mode, as bytes."""
 
-    def __init__(self, file: Readable) -> None:
+    def __init__(self, file: Readable, name: str) -> None:
+        self._file, self._name = file, name
         self._take: Callable[[int], str | bytes | None] = getattr(file, "read1", file.read)
         self._left = b""
         self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
@@ -202,9 +203,22 @@ class _FileReader:
     def read(self, size: int, /) -> bytes | None:
         """At most `size` bytes; empty at the end, None where there is nothing yet."""
         if not self._left:
-            found = self._take(size)
+            found = self._taken(size)
             if found is None or not found:
                 return None if found is None else b""
             self._left = _bytes(found)
         data, self._left = self._left[:size], self._left[size:]
         return data
+
+    def _taken(self, size: int) -> str | bytes | None:
+        """What the file gives. Raises SourceError where it is closed, or not in its encoding."""
+        try:
+            return self._take(size)
+        except OSError:
+            raise
+        except ValueError as error:
+            if getattr(self._file, "closed", False):
+                raise SourceError(f"{self._name} is a closed file; open it again.") from None
+            raise SourceError(
+                f"{self._name} cannot be read: {error}. Open it in binary mode, or give its path."
+            ) from error

@@ -1,0 +1,93 @@
+"""What callers give, checked for its type: a wrong one is a UsageError that names its parameter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+
+from kvstream.errors import UsageError
+
+
+def question_of(given: object) -> str:
+    """One question. Raises UsageError for another type."""
+    if isinstance(given, str):
+        return given
+    several = "; read(questions=...) takes several" if isinstance(given, list | tuple) else ""
+    raise UsageError(f"question= takes one question as a str, not {_kind(given)}{several}.")
+
+
+def questions_of(given: object) -> tuple[str, ...]:
+    """Several questions, each with text. Raises UsageError."""
+    if isinstance(given, str):
+        raise UsageError("questions= is a list of questions; give a single one as question=.")
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise UsageError(f"questions= takes a list of str, not {_kind(given)}.")
+    found = []
+    for question in given:
+        if not isinstance(question, str):
+            raise UsageError(f"questions= takes a list of str; one of it is {_kind(question)}.")
+        if not question.strip():
+            raise UsageError("A question is empty.")
+        found.append(question)
+    return tuple(found)
+
+
+def asked_of(question: object, questions: object) -> tuple[str, ...]:
+    """The question, unless it is None, and those of a list. Raises UsageError."""
+    first = () if question is None else (question_of(question),)
+    return questions_of((*first, *questions_of(questions)))
+
+
+def turns_of(given: object) -> Sequence[tuple[str, str]]:
+    """Earlier questions with their answers. Raises UsageError."""
+    if not isinstance(given, list | tuple):
+        raise UsageError(f"earlier= takes a list of (question, answer), not {_kind(given)}.")
+    for turn in given:
+        pair = isinstance(turn, list | tuple) and len(turn) == 2
+        if not pair or not all(isinstance(each, str) for each in turn):
+            raise UsageError(
+                "earlier= takes a list of (question, answer), both of them str, but one of it is "
+                f"{turn!r:.80}."
+            )
+    return given
+
+
+def settings_of(given: object) -> Mapping[str, object]:
+    """Settings of methods by their names. Raises UsageError."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise UsageError(
+            f'set= takes a dict of settings, such as {{"infinipot.alpha": 0.5}}, not {given!r:.80}.'
+        )
+    return given
+
+
+def path_of(name: str, given: object) -> str:
+    """The path that the parameter `name` was given. Raises UsageError."""
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise UsageError(f"{name}= takes a str or a Path, not {_kind(given)}.")
+    if "\0" in path:
+        raise UsageError(f"{name}= is not a path: {path!r:.80} has a NUL character.")
+    return path
+
+
+def text_of(name: str, given: object) -> str:
+    """The text that the parameter `name` was given. Raises UsageError."""
+    if not isinstance(given, str):
+        raise UsageError(f"{name}= takes a str, not {_kind(given)}.")
+    return given
+
+
+def whole_of(name: str, given: object) -> int:
+    """The whole number that the parameter `name` was given. Raises UsageError."""
+    if not isinstance(given, Integral):
+        raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
+    return int(given)
+
+
+def _kind(given: object) -> str:
+    """What something is, for a message."""
+    return "None" if given is None else type(given).__name__
