@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvstream.api.given import asked_of, path_of, settings_of
+from kvstream.api.given import asked_of, path_of, settings_of, several_of
 from kvstream.api.model import Model
 from kvstream.api.options import (
     BM25,
@@ -87,6 +87,7 @@ def ask_each(
     asked = asked_of(question or None, questions)
     if not asked:
         raise UsageError("No question: give it as question=, or use summarize_each().")
+    methods = several_of("methods", "names", methods)
     command: Command = "compare" if methods else "ask"
     return _each(source, asked, command, model, methods, options)
 

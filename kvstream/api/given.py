@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from typing import Any
 
 from kvstream.errors import UsageError
 
@@ -21,15 +22,12 @@ def questions_of(given: object) -> tuple[str, ...]:
     """Several questions, each with text. Raises UsageError."""
     if isinstance(given, str):
         raise UsageError("questions= is a list of questions; give a single one as question=.")
-    if not isinstance(given, Iterable) or isinstance(given, bytes):
-        raise UsageError(f"questions= takes a list of str, not {_kind(given)}.")
-    found = []
-    for question in given:
+    found = several_of("questions", "str", given)
+    for question in found:
         if not isinstance(question, str):
             raise UsageError(f"questions= takes a list of str; one of it is {_kind(question)}.")
         if not question.strip():
             raise UsageError("A question is empty.")
-        found.append(question)
     return tuple(found)
 
 
@@ -37,6 +35,13 @@ def asked_of(question: object, questions: object) -> tuple[str, ...]:
     """The question, unless it is None, and those of a list. Raises UsageError."""
     first = () if question is None else (question_of(question),)
     return questions_of((*first, *questions_of(questions)))
+
+
+def several_of(name: str, what: str, given: object) -> list[Any]:
+    """The items of the list that the parameter `name` was given. Raises UsageError."""
+    if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
+        raise UsageError(f"{name}= takes a list of {what}, not {_kind(given)}.")
+    return list(given)
 
 
 def turns_of(given: object) -> Sequence[tuple[str, str]]:

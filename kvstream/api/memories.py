@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from kvstream.answer.skim.joining import KeptPart, joined
 from kvstream.api.answer import Answer
 from kvstream.api.files import MemoryFile, inspect
-from kvstream.api.given import path_of, question_of
+from kvstream.api.given import path_of, question_of, several_of
 from kvstream.api.memory import Memory, QuestionOptions
 from kvstream.collection.rank import Ranked, rank
 from kvstream.collection.rank import memory_files as memory_files
@@ -132,6 +132,7 @@ def merge(
     budget: int | str | None = None,
 ) -> HeldMemory:
     """One memory of several files, for the session that made them; see `Model.merge`."""
+    paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
     kinds = [(path if isinstance(path, MemoryFile) else inspect(path)).kind for path in paths]

@@ -17,6 +17,7 @@ from kvstream.api.options import (
     MemoryOptions,
     ShownOptions,
     answer_settings,
+    refuse_unsampled,
     request_of,
 )
 from kvstream.api.progress import Progress, shown
@@ -86,8 +87,9 @@ class Memory:
         if extract and engine.trace.passages is None:
             place = self.file.path if self.file is not None else "This memory"
             raise UsageError(f"{place} has no passages, because its reading was not finished.")
-        self._asked += 1
         run = engine.run
+        refuse_unsampled(options, options.get("temp", run.temperature))
+        self._asked += 1
         engine.command = options.get("command", "ask")
         seed = options.get("seed", run.seed)
         engine.run = replace(run, **answer_settings(options), seed=seed)

@@ -14,6 +14,7 @@ from kvstream.api.given import (
     question_of,
     questions_of,
     settings_of,
+    several_of,
     text_of,
     whole_of,
 )
@@ -265,8 +266,9 @@ class Model:
 
         The text is read once for each, so a source that can be read only once is refused.
         """
-        if isinstance(methods, str):
-            raise UsageError("methods= is a list of names.")
+        methods = several_of("methods", "names", methods)
+        if not methods:
+            raise UsageError("methods= is empty; name at least one method.")
         if len(methods) > 1 and text is None and not all(map(is_path, several(source))):
             raise UsageError(
                 "Each method reads the text again, and an open file or an iterator can be read "

@@ -161,6 +161,8 @@ _REQUEST = (
     "system", "strict", "interrupted", "command", "extract", "passages", "reread", "every",
     "checkpoint", "checkpoint_every",
 )  # fmt: skip
+_OF_SAMPLING = {"top_p": 1.0, "top_k": 0}
+"""Options without effect at temperature 0, and values that have none at any."""
 _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 
 
@@ -196,6 +198,22 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
             )
 
 
+def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
+    """Raises UsageError for options of sampling, where nothing is sampled."""
+    for name, without_effect in _OF_SAMPLING.items():
+        if not temperature and options.get(name, without_effect) != without_effect:
+            raise UsageError(
+                f"{name}= has no effect at temperature 0, which always takes the most likely "
+                "token; add temp=0.7, or leave it out."
+            )
+
+
+def effective(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those of sampling, where nothing is sampled."""
+    sampled = bool(options.get("temp"))
+    return {k: v for k, v in options.items() if sampled or k not in _OF_SAMPLING}
+
+
 def refuse_later_questions(skim: str | None) -> None:
     """Raises UsageError where a memory is wanted and a word search is to read."""
     if skim == WORD_SEARCH:
@@ -217,6 +235,8 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
         raise UsageError(f"There is no option {unknown[0]!r}.{meant(unknown[0], _KNOWN)}")
     questions = questions_of(questions)
     command: CommandName = options.get("command") or ("ask" if questions else "summarize")
+    if command in ("ask", "summarize", "compare"):  # others answer later, at any temperature
+        refuse_unsampled(options, options.get("temp", 0))
     extract = bool(options.get("extract"))
     reread = options.get("reread")
     reread = REREADS[0] if reread is True else reread or None

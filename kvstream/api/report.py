@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvstream.api.charts import Series, charts_of
 from kvstream.api.given import path_of
 from kvstream.api.options import require
-from kvstream.errors import KvstreamError
+from kvstream.errors import KvstreamError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Notice, Result, Started, StepDone
 from kvstream.reporters.format import duration, number, share, size
 from kvstream.reporters.html.page import Document, Page, Run
@@ -45,6 +45,11 @@ class _Reading:
     problem: str = ""
     facts: list[tuple[str, str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is anything to show."""
+        return bool(self.started or self.kept is not None or self.results or self.problem)
 
 
 class Report:
@@ -118,10 +123,15 @@ class Report:
         reading.times = _times(told["timing"])
 
     def html(self) -> str:
-        """The page. Raises SourceError where a source cannot be read again for another reason than
-        that it is gone or changed."""
+        """The page. Raises UsageError where no run was recorded, SourceError where a source cannot
+        be read again for another reason than that it is gone or changed."""
         from kvstream.reporters.html.render import render
 
+        if not any(reading.recorded for reading in self._readings):
+            raise UsageError(
+                "The report has no run to show: give its show as progress= of a reading, or a "
+                "memory to its add(), before it is written."
+            )
         share = 1
         while True:
             text = render(self._page(self._document(share)))
@@ -130,7 +140,7 @@ class Report:
             share *= 2
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page. Raises KvstreamError where the file cannot be written."""
+        """Write the page. Raises as `html`, and KvstreamError where the file cannot be written."""
         place = Path(path_of("path", path))
         text = self.html()
         try:

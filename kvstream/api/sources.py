@@ -178,14 +178,21 @@ class _PieceReader:
     def __init__(self, pieces: Iterator[str] | Iterator[bytes]) -> None:
         self.pieces = pieces
         self._left = b""
+        self.ended = ""
+        """Why it gave nothing at all, and what to do about it."""
+        self._given = False
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes of the next piece; empty behind the last one."""
         while not self._left:
             piece = next(self.pieces, None)
             if piece is None:
+                if not self._given:
+                    self.ended = (
+                        "the iterator has no text, or was read to its end already; give a new one."
+                    )
                 return b""
-            self._left = _bytes(piece)
+            self._left, self._given = _bytes(piece), True
         data, self._left = self._left[:size], self._left[size:]
         return data
 
@@ -199,16 +206,31 @@ class _FileReader:
         self._left = b""
         self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
         """Whether the file ends by itself when the run is interrupted."""
+        self.ended = ""
+        """Why it gave nothing at all, and what to do about it."""
+        self._given = False
 
     def read(self, size: int, /) -> bytes | None:
         """At most `size` bytes; empty at the end, None where there is nothing yet."""
         if not self._left:
             found = self._taken(size)
             if found is None or not found:
+                if found is not None and not self._given and self._is_behind_text():
+                    self.ended = (
+                        f"{self._name} was read to its end already; open it again, or give its "
+                        "path."
+                    )
                 return None if found is None else b""
-            self._left = _bytes(found)
+            self._left, self._given = _bytes(found), True
         data, self._left = self._left[:size], self._left[size:]
         return data
+
+    def _is_behind_text(self) -> bool:
+        """Whether the file is at a place behind its beginning; a pipe does not tell."""
+        try:
+            return bool(self._file.tell())  # type: ignore[attr-defined]
+        except (AttributeError, OSError, ValueError):
+            return False
 
     def _taken(self, size: int) -> str | bytes | None:
         """What the file gives. Raises SourceError where it is closed, or not in its encoding."""

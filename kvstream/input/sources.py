@@ -514,6 +514,9 @@ class SourceSet:
 
     def nothing(self, held: str = "0 bytes of text") -> SourceError:
         """The error for sources without any text; `held` is what they have."""
+        for source in self._sources:
+            if ended := getattr(source.stream, "ended", ""):
+                return SourceError(f"Nothing to read: {ended}")
         why = "".join(f" {line}" for line in self._about_damage())
         return SourceError(nothing_in(self.names, held) + why)
 

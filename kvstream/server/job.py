@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvstream.api.files import MemoryFile, inspect
-from kvstream.api.options import ANSWER_OPTIONS
+from kvstream.api.options import ANSWER_OPTIONS, effective
 from kvstream.errors import KvstreamError, ModelError
 from kvstream.events import (
     Answered,
@@ -180,7 +180,7 @@ class Answering:
             memory = yield from self._read(job, talk, memory, done, key)
         before = memory.entries
         result: Result | None = None
-        options = {**self._answers, **job.request.answers}
+        options = effective({**self._answers, **job.request.answers})
         events = memory.stream(talk.asked.question, last=True, **options)
         try:
             for event in events:

@@ -1,4 +1,4 @@
-"""Values of a wrong type: each is an error of kvstream that names its parameter."""
+"""Values that cannot be: each is an error of kvstream that names its parameter."""
 
 from __future__ import annotations
 
@@ -95,9 +95,50 @@ def test_a_path_is_text(model, memory, path) -> None:
     refused(lambda: memory.save("a\0b"), "path= is not a path: 'a\\x00b' has a NUL character.")
 
 
-def test_a_report_has_a_path() -> None:
+def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
-    refused(lambda: kvstream.Report().write(None), "path= takes a str or a Path, not None.")
+    report, page = kvstream.Report(), tmp_path / "page.html"
+    refused(lambda: report.write(None), "path= takes a str or a Path, not None.")
+    refused(lambda: report.write(page), "The report has no run to show")
+    report.begin("a run that never began")
+    refused(lambda: report.write(page), "The report has no run to show")
+    assert not page.exists()
+    report.add(model.read(text=TEXT, budget=300, max_tokens=8))
+    report.write(page)
+    assert TEXT in page.read_text()
+
+
+@pytest.mark.parametrize("paths", ["a.kvs", Path("a.kvs"), None, 5])
+def test_files_to_merge_are_a_list(model, paths) -> None:
+    says = f"paths= takes a list of memory files, not {'None' if paths is None else ''}"
+    refused(lambda: model.merge(paths), says)
+
+
+def test_methods_to_compare_are_a_list_of_some(model, tmp_path: Path) -> None:
+    asked = {"text": TEXT, "question": "Who?"}
+    refused(lambda: model.compare(**asked, methods=[]), "methods= is empty; name at least one")
+    for methods in ("h2o", None):
+        says = "methods= takes a list of names, not "
+        refused(lambda methods=methods: model.compare(**asked, methods=methods), says)
+        each = {"methods": methods, "model": model}
+        refused(lambda each=each: kvstream.ask_each(tmp_path, "Who?", **each), says)
+
+
+@pytest.mark.parametrize("options", [{"top_p": 0.5}, {"top_k": 3}])
+def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) -> None:
+    says = f"{next(iter(options))}= has no effect at temperature 0"
+    small = {"text": TEXT, "budget": 300, "max_tokens": 2}
+    refused(lambda: model.ask(**small, question="Who?", **options), says)
+    refused(lambda: model.summarize(**small, **options), says)
+    refused(lambda: memory.ask("Who?", **options), says)
+    (tmp_path / "a.txt").write_text(TEXT)
+    refused(lambda: kvstream.ask_each(tmp_path, "Who?", model=model, **options), says)
+    model.ask(**small, question="Who?", temp=0.5, **options)
+    model.ask(**small, question="Who?", top_p=1.0, top_k=0)
+    later = model.read(**small, **options)  # answers may have a temperature of their own
+    later.ask("Who?", temp=0.5)
+    later.ask("Who?")
+    model.read(**small, temp=0.5).ask("Who?", **options)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +172,22 @@ def test_a_file_that_cannot_be_read_says_so(model, tmp_path: Path) -> None:
     with path.open(encoding="utf-8") as decoded:
         says = "Open it in binary mode, or give its path."
         refused(lambda: model.ask(decoded, "Who?"), says, kvstream.SourceError)
+
+
+def test_what_was_read_to_its_end_says_so(model, tmp_path: Path) -> None:
+    path, small = tmp_path / "book.txt", {"budget": 300, "max_tokens": 2}
+    path.write_text(TEXT)
+    for mode in ("r", "rb"):
+        with path.open(mode) as file:
+            model.ask(file, "Who?", **small)
+            says = f"{path} was read to its end already; open it again, or give its path."
+            refused(lambda file=file: model.ask(file, "Who?"), says, kvstream.SourceError)
+    pieces = (piece for piece in [TEXT])
+    model.ask(pieces, "Who?", **small)
+    says = "or was read to its end already; give a new one."
+    refused(lambda: model.ask(pieces, "Who?"), says, kvstream.SourceError)
+    refused(lambda: model.ask(text=pieces, question="Who?"), says, kvstream.SourceError)
+    path.write_text("")
+    with path.open() as file:
+        says = f"{path} held 0 bytes of text; name another file."
+        refused(lambda: model.ask(file, "Who?"), says, kvstream.SourceError)

@@ -104,3 +104,19 @@ def test_a_home_that_nobody_has_is_a_model_that_is_not_there(kvstream, write) ->
     ran = kvstream("ask", "README.md", "Q?", "-q")
     assert ran.code == 4
     assert "no model folder ~nouser" in ran.stderr
+
+
+@pytest.mark.parametrize("each", [[], ["--each"]])
+def test_options_of_sampling_may_wait_for_a_temperature(cli, write, tmp_path, each) -> None:
+    """What the config file has for other commands is no error at temperature 0."""
+    write("top-p = 0.5\ntop-k = 3\n")
+    book = tmp_path / "book.txt"
+    book.write_text("Ada hid the letter.\n")
+    ran = cli(
+        "ask", *each, str(book), *(["-Q"] if each else []), "Who?", "--budget", "300", "-n", "2"
+    )
+    assert ran.code == 0, ran.stderr
+    memory = tmp_path / "book.kvs"
+    assert cli("remember", str(book), "-o", str(memory), "--budget", "300").code == 0
+    ran = cli("ask", "-m", "pocket", "--memory", str(memory), "Who?", "-n", "2")
+    assert ran.code == 0, ran.stderr

@@ -157,6 +157,12 @@ def test_a_seed_repeats_an_answer(server) -> None:
     assert len({ask(seed) for seed in range(5)}) > 1
 
 
+def test_options_of_sampling_have_no_effect_at_temperature_0(server) -> None:
+    """Clients send them always."""
+    greedy = said(server.ask(QUESTION, model="book"))
+    assert said(server.ask(QUESTION, model="book", temperature=0, top_p=0.5, top_k=3)) == greedy
+
+
 def test_a_memory_file_is_a_model(server, model, memories) -> None:
     for name in ("book", "other"):
         expected = model.recall(memories / f"{name}.kvs").ask(QUESTION, max_tokens=16)

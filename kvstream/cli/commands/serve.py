@@ -131,7 +131,9 @@ def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
     early.check(options)
     from kvstream.server.settings import ServerSettings
 
-    asked = {name: value for name, value in options.of_method().items() if name not in WITHOUT}
+    # A request may have a temperature, so options of sampling count here even if --temp is 0.
+    given = {**options.of_method(), **options.asked}
+    asked = {name: value for name, value in given.items() if name not in WITHOUT}
     settings = ServerSettings(
         reading=asked, allowed_hosts=tuple(server.pop("allow_host")), **server
     )

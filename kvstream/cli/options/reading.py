@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, method_settings
+from kvstream.api.options import AUTO, AUTOMATIC, WORD_SEARCH, effective, method_settings
 from kvstream.cli.options.answers import ANSWERS, answer_options
 from kvstream.cli.options.memory import memory_options
 from kvstream.cli.options.model import LOADING, loading_options, model_option, skim_options
@@ -86,13 +86,14 @@ class ReadingOptions:
     @property
     def answers(self) -> dict[str, Any]:
         """Options of `Memory.ask`."""
-        return {name: self.asked[name] for name in (*ANSWERS, "seed") if name in self.asked}
+        asked = effective(self.asked)
+        return {name: asked[name] for name in (*ANSWERS, "seed") if name in asked}
 
     def of_method(self, name: str | None = None) -> dict[str, Any]:
         """The options of a reading by a method, the first one if none is named."""
         name = name or self.methods[0]
         settings = {f"{name}.{key}": value for key, value in self.settings.get(name, {}).items()}
-        return {**self.asked, "method": name, "set": settings}
+        return {**effective(self.asked), "method": name, "set": settings}
 
     @classmethod
     def of(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvstream.api.collection import ask_each, remember_each, summarize_each
-from kvstream.api.options import BM25, need_bm25, require
+from kvstream.api.options import BM25, effective, need_bm25, require
 from kvstream.cli.options.answers import OF_ANSWERS_ALONE
 from kvstream.cli.options.many import Each
 from kvstream.cli.options.option import typed
@@ -128,7 +128,7 @@ def _outcomes(
     several = command == "compare" or len(options.methods) > 1
     if several and command in ("summarize", "remember"):
         raise UsageError(f"{command} uses one method, but --method names several; name one.")
-    asked = dict(options.asked)
+    asked = effective(options.asked)
     for name in ("checkpoint", "checkpoint_every"):  # of the config file, for single texts
         asked.pop(name, None)
     found: dict[str, Any] = {
