@@ -37,31 +37,35 @@ def _times(digits: str, unit: int) -> int:
 
 
 def parse_count(text: str) -> int:
-    """A number of tokens: ``4096``, ``4k`` (1024), ``1.5M`` (1024²). Raises UsageError."""
+    """A number of tokens or entries: ``4096``, ``4k`` (1024), ``1.5M`` (1024²).
+
+    Raises UsageError.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*", text)
     if not match:
-        raise UsageError(f"{text!r} is not a number of tokens; write it as 4096, 4k or 1M.")
+        raise UsageError(f"{text!r} is not a whole number above 0; write it as 4096, 4k or 1M.")
     value = _times(match[1], _BINARY[match[2].lower()])
     if value < 1:
-        raise UsageError(f"{text!r} is less than one token.")
+        raise UsageError(f"{text!r} is less than 1.")
     return value
 
 
 def count_of(count: int | str) -> int:
-    """A number of tokens: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
+    """A number of tokens or entries: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
     return int(count) if isinstance(count, Integral) else parse_count(str(count))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that the KV cache may hold: in tokens (entries a head) or in bytes, not both."""
+    """The most that the KV cache may hold: in entries per head or in bytes, not both."""
 
     tokens: int | None = None
+    """Entries per head; an entry is of one token."""
     bytes: int | None = None
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.bytes is None):
-            raise UsageError("A budget is a number of tokens or a number of bytes.")
+            raise UsageError("A budget is a number of entries per head or a number of bytes.")
 
     @classmethod
     def of(cls, budget: int | str | Budget | None) -> Budget | None:
@@ -72,7 +76,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """``4k`` and ``4096`` are tokens; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
+        """``4k`` and ``4096`` are entries per head; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*((?:[kmg]i?)?b)\s*", text, re.IGNORECASE)
         if match:
             return cls(bytes=_times(match[1], _BYTES[match[2].lower()]))
@@ -80,12 +84,14 @@ class Budget:
             return cls(tokens=parse_count(text))
         except UsageError:
             raise UsageError(
-                f"{text!r} is not a budget; write whole tokens as 4096 or 4k, bytes as 512MB or "
-                "1GiB."
+                f"{text!r} is not a budget; write whole entries per head as 4096 or 4k, bytes as "
+                "512MB or 1GiB."
             ) from None
 
     def __str__(self) -> str:
-        return f"{self.tokens} tokens" if self.tokens is not None else f"{self.bytes} bytes"
+        return (
+            f"{self.tokens} entries per head" if self.tokens is not None else f"{self.bytes} bytes"
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class RunSettings:
     """How a source is read under a budget, and how the answer is made."""
 
     budget: Budget | None = None
-    """None: 4096 tokens, or the model's trained length where that is less."""
+    """None: 4096 entries per head, or the model's trained length where that is less."""
     method: str = "infinipot"
     """What decides which entries stay; see ``kvstream methods``."""
     method_settings: Mapping[str, str] = field(default_factory=dict)

@@ -140,7 +140,7 @@ def merge(
     if budget is not None:
         wanted = Budget.parse(str(budget)).tokens
         if wanted is None:
-            raise UsageError("merge takes a budget in tokens, such as 4k.")
+            raise UsageError("merge takes a budget in entries per head, such as 4k.")
     entries = wanted or max(kind.content.state["sizes"]["budget"] for kind in kinds)
     answering = _answering_budget(kinds, wanted)
     merged, parts = None, []

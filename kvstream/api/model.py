@@ -397,7 +397,7 @@ class Model:
         paths: Sequence[str | os.PathLike[str] | MemoryFile],
         budget: int | str | None = None,
     ) -> Memory:
-        """One memory of several files, in their order, under one budget in tokens.
+        """One memory of several files, in their order, under one budget in entries per head.
 
         Without `budget` it is the largest of theirs. Each file gives up entries in proportion to
         the tokens that it has read, as its method chooses. The files of two models (``skim=``) give

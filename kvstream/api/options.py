@@ -364,10 +364,10 @@ def need_bm25() -> None:
 
 
 def refuse_small(budget: Budget | None) -> None:
-    """Raises BudgetError for a budget in tokens that is too small for every model and question."""
+    """Raises BudgetError for a budget in entries that is too small for every model and question."""
     if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:
         raise BudgetError(
-            f"A budget of {budget.tokens} tokens is too small for any model: the text needs "
+            f"A budget of {budget.tokens} entries is too small for any model: the text needs "
             f"{SMALLEST_FREE}, and the prompt, the question and the answer need more. --budget 256 "
             "is enough for a short question with most models."
         )

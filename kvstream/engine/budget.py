@@ -55,7 +55,7 @@ class BudgetSplit:
                     "no larger budget helps."
                 )
             raise BudgetError(
-                f"A budget of {self.budget} tokens leaves {max(0, least)} of the {SMALLEST_FREE} "
+                f"A budget of {self.budget} entries leaves {max(0, least)} of the {SMALLEST_FREE} "
                 f"that a text needs: the prompt takes {self.prompt}, {beside}. {remedy}"
             )
 

@@ -98,7 +98,7 @@ class Reader:
             room = self.prefill.room(round_down=self._shrinking)
             if room == 0 and not feed.exhausted():
                 raise BudgetError(
-                    f"The text is longer than the {self.sizes.final} tokens that "
+                    f"The text has more tokens than the {self.sizes.final} entries that "
                     f"{self.method.name} can hold under a budget of {self.sizes.budget}; use a "
                     "larger --budget, or a method that evicts."
                 )

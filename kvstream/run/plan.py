@@ -124,7 +124,7 @@ def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) ->
     if tokens < 1:
         beside = f", what its layers carry {fixed:,}" if fixed else ""
         raise BudgetError(
-            f"{budget.bytes:,} bytes cannot hold one token of {model.name}: an entry takes "
+            f"{budget.bytes:,} bytes cannot hold one entry of {model.name}: it takes "
             f"{each:,} bytes over all layers{beside}. Use a larger --budget."
         )
     # Bytes are a ceiling, and what a model was trained for is another.

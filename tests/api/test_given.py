@@ -9,6 +9,7 @@ import pytest
 
 import kvstream
 from kvstream.api.model import Model
+from kvstream.settings import Budget
 
 TEXT = "Ada hid the letter."
 
@@ -108,6 +109,21 @@ def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
     assert TEXT in page.read_text()
 
 
+def test_a_budget_is_in_entries(model, memory, tmp_path: Path) -> None:
+    paths = [tmp_path / "a.kvs", tmp_path / "b.kvs"]
+    for path in paths:
+        memory.save(path)
+    refused(lambda: model.merge(paths, "1MB"), "a budget in entries per head, such as 4k")
+    asked = {"text": TEXT, "question": "Who?"}
+    refused(lambda: model.ask(**asked, budget="lots"), "write whole entries per head as 4096")
+    small = kvstream.BudgetError
+    refused(lambda: model.ask(**asked, budget=70), "A budget of 70 entries leaves", small)
+    refused(lambda: model.ask(**asked, budget="1B"), "1 bytes cannot hold one entry of", small)
+    whole = {**asked, "text": TEXT * 200, "method": "full"}
+    refused(lambda: model.ask(**whole, budget=300), "The text has more tokens than the", small)
+    assert str(Budget(tokens=84)) == "84 entries per head"
+
+
 @pytest.mark.parametrize("paths", ["a.kvs", Path("a.kvs"), None, 5])
 def test_files_to_merge_are_a_list(model, paths) -> None:
     says = f"paths= takes a list of memory files, not {'None' if paths is None else ''}"
@@ -147,7 +163,7 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"temp": "x"}, "temperature is a number, not 'x'."),
         ({"max_tokens": None}, "max-tokens is a whole number, not None."),
         ({"seed": "x"}, "seed is a whole number, not 'x'."),
-        ({"keep": [1]}, "'[1]' is not a number of"),
+        ({"keep": [1]}, "'[1]' is not a whole number above 0"),
         ({"passages": "x"}, "passages= takes a whole number, not 'x'."),
         ({"shards": "x"}, "shards= takes a whole number, not 'x'."),
         ({"system": 5}, "system= takes a str, not int."),

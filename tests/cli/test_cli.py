@@ -91,11 +91,11 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["compare", "BOOK", "BOOK"], "is a file, so there is no question"),
         (["ask", "BOOK", ""], "question is empty"),
         (["ask", "BOOK", "Q?", "--budget", "lots"], "'lots' is not a budget"),
-        (["ask", "BOOK", "Q?", "--budget", "4096.5"], "write whole tokens as 4096 or 4k"),
+        (["ask", "BOOK", "Q?", "--budget", "4096.5"], "write whole entries per head as 4096 or 4k"),
         (["ask", "BOOK", "Q?", "--budget", "9000000.5B"], "9000000.5 is not a whole number"),
         (["ask", "BOOK", "Q?", "-n", "8.5"], "8.5 is not a whole number"),
         (["ask", "BOOK", "Q?", "--extract", "--strict"], "--strict checks written answers"),
-        (["ask", "BOOK", "Q?", "--keep", "-1"], "not a number of tokens"),
+        (["ask", "BOOK", "Q?", "--keep", "-1"], "'-1' is not a whole number above 0"),
         (["ask", "BOOK", "Q?", "--schedule", "exponential"], "linear"),
         (["ask", "BOOK", "Q?", "--set", "sinks=8"], "METHOD.NAME=VALUE"),
         (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
@@ -154,7 +154,7 @@ def test_a_budget_for_no_model_names_one_that_is_enough(cli, fake_session, book)
     for budget in ("10", "64"):
         ran = cli("ask", book, "Q?", "--budget", budget)
         assert ran.code == BudgetError.exit_code
-        assert f"A budget of {budget} tokens is too small for any model" in ran.stderr
+        assert f"A budget of {budget} entries is too small for any model" in ran.stderr
         assert "--budget 256 is enough for a short question" in ran.stderr
         assert "or more" not in ran.stderr
 

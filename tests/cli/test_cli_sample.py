@@ -53,7 +53,7 @@ def test_the_same_seed_makes_the_same_text(cli) -> None:
     ("arguments", "code", "says"),
     [
         (["--into", "/nowhere/book.txt"], 3, "does not exist"),
-        (["--tokens", "many"], 2, "not a number of tokens"),
+        (["--tokens", "many"], 2, "not a whole number above 0"),
         (["--facts", "0"], 2, "--facts"),
         (["--tokens", "1k", "-o", "/dev/full"], 1, "No space left"),
         (["--tokens", "1k", "--questions", "-"], 2, "name a file"),

@@ -315,7 +315,7 @@ def test_without_a_question_its_hits_are_missing(cli: Any, story: Path, tmp_path
     [
         (("--method", "nonsense"), 2, "Unknown method 'nonsense'"),
         (("--method", "truncate"), 2, "truncate evicts nothing"),
-        (("--budget", "40"), 5, "A budget of 40 tokens leaves"),
+        (("--budget", "40"), 5, "A budget of 40 entries leaves"),
         (("--budget", "1M"), 5, "exceeds the 4,096 positions"),
         (("--plot", "kept.txt"), 2, "must end in"),
         (("--budget", "512", "-Q", "why " * 600), 5, "a shorter question"),

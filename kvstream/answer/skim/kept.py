@@ -140,7 +140,7 @@ class KeptPassages:
         chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
         if not chosen:
             raise BudgetError(
-                f"No passage of the text fits in the {max(0, sizes[0]):,} tokens that the budget "
+                f"No passage of the text fits in the {max(0, sizes[0]):,} entries that the budget "
                 "leaves; use a larger --budget."
             )
         return chosen

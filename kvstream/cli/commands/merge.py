@@ -35,7 +35,7 @@ WITHOUT = {
 
 
 HELPS = {
-    "budget": "Budget of the joined memory in tokens (4k, 4096). [default: the largest]",
+    "budget": "Budget of the joined memory in entries per head (4k, 4096). [default: the largest]",
     "output": "The memory file to write.",
     "json": "Print one JSON object about the file.",
 }
@@ -81,7 +81,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     budget = options.asked.get("budget")
     if isinstance(budget, Budget):
         if budget.tokens is None:
-            raise UsageError("merge takes a --budget in tokens, such as 4k.")
+            raise UsageError("merge takes a --budget in entries per head, such as 4k.")
         budget = budget.tokens
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None))
