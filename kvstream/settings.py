@@ -77,16 +77,26 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """``4k`` and ``4096`` are entries per head; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*((?:[kmg]i?)?b)\s*", text, re.IGNORECASE)
-        if match:
-            return cls(bytes=_times(match[1], _BYTES[match[2].lower()]))
-        try:
-            return cls(tokens=parse_count(text))
-        except UsageError:
+        match = re.fullmatch(r"\s*(-?)(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)
+        if not match:
             raise UsageError(
                 f"{text!r} is not a budget; write whole entries per head as 4096 or 4k, bytes as "
                 "512MB or 1GiB."
-            ) from None
+            )
+        minus, digits, unit = match.groups()
+        factor = {**_BINARY, **_BYTES}.get(unit.lower())
+        if factor is None:
+            raise UsageError(
+                f"{text!r} is not a budget: there is no unit {unit!r}. Units are k, M and G for "
+                "entries per head; B, kB, MB, GB, KiB, MiB and GiB for bytes."
+            )
+        value = _times(digits, factor)
+        if minus or not value:
+            raise UsageError(
+                f"A budget of {text.strip()} is too small for any model; 256 is enough for a short "
+                "question with most models."
+            )
+        return cls(bytes=value) if unit.lower() in _BYTES else cls(tokens=value)
 
     def __str__(self) -> str:
         return (

@@ -122,8 +122,11 @@ def bytes_of(size: int | str | None) -> int:
         return MOST_UNPACKED
     if isinstance(size, int):
         return size
-    found = Budget.parse(str(size)).bytes
-    if not found:
+    try:
+        found = Budget.parse(str(size)).bytes
+    except UsageError:
+        found = None
+    if found is None:
         raise UsageError(f"{size!r} is not a size in bytes; write it as 512MB or 16GiB.")
     return found
 

@@ -167,7 +167,10 @@ def test_sampling_needs_a_temperature(model, memory, tmp_path: Path, options) ->
         ({"passages": "x"}, "passages= takes a whole number, not 'x'."),
         ({"shards": "x"}, "shards= takes a whole number, not 'x'."),
         ({"system": 5}, "system= takes a str, not int."),
-        ({"max_unpacked": [1]}, "'[1]' is not a "),
+        ({"max_unpacked": [1]}, "[1] is not a size in bytes"),
+        ({"max_unpacked": "0MB"}, "'0MB' is not a size in bytes"),
+        ({"budget": 0}, "A budget of 0 is too small for any model"),
+        ({"budget": "1T"}, "there is no unit 'T'"),
     ],
 )
 def test_numbers_are_numbers(model, options, says: str) -> None:
