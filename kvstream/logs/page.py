@@ -76,7 +76,7 @@ def _values(finding: Finding, room: int) -> str:
     parts: list[tuple[float, str]] = []
     for variable in finding.variables:
         values, looked_at = variable["values"], variable["looked_at"]
-        if not values or not values[0]["value"]:
+        if variable["place"] in finding.same or not values or not values[0]["value"]:
             continue
         share = values[0]["lines"] / looked_at
         if share == 1:  # what never changes tells less

@@ -4,8 +4,9 @@ Counts, first and last times and levels of the templates and components that are
 Where there are more than fit (`capacity`, MOST_COMPONENTS), the one whose last line is the oldest
 leaves; if it comes again, its count begins anew. Values of variables come from a part of the lines
 (the first 16 of a template, then each 17th, or each 67th if a bucket of time has more than 512 of
-them: primes, because logs have periods); reports name how many were looked at. Time is cut into
-buckets of one width for all templates; the width doubles when there are too many.
+them: primes, because logs have periods); reports name how many were looked at. Whether a value is
+the same in all lines is checked in the others, too, by the text around it. Time is cut into buckets
+of one width for all templates; the width doubles when there are too many.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from kvstream.logs.lines import (
     message_of,
 )
 from kvstream.logs.swings import Swings
-from kvstream.logs.templates import WILDCARD, Template, TemplateTree, ValueReader, values_of
+from kvstream.logs.templates import (
+    WILDCARD,
+    Template,
+    TemplateTree,
+    ValueReader,
+    shown,
+    values_of,
+)
 
 MOST_BUCKETS = 240
 """Buckets of time that hold lines."""
@@ -41,6 +49,8 @@ MOST_VALUES = 32
 """Different values that are counted of a variable."""
 MOST_VARIABLES = 8
 """Variables of a template whose values are counted."""
+MOST_SAME, LONGEST_SAME = 32, 80
+"""Values of a template that may be the same in all lines, and their characters."""
 MOST_COMPONENTS = 256
 """Components that are held: those seen last."""
 EXAMPLE = 400
@@ -244,14 +254,18 @@ class Shape(Series):
     __slots__ = (
         "components",
         "continued",
+        "end",
         "example",
+        "fixed",
         "level",
         "measured",
         "message",
+        "odd",
         "places",
         "reader",
         "reported",
         "rush",
+        "same",
         "since_line",
         "since_time",
         "template",
@@ -275,10 +289,17 @@ class Shape(Series):
         """Lines of the first MOST_VALUES components that wrote such lines."""
         self.variables: dict[int, Variable] = {}
         """By their place among the words."""
+        self.same: dict[int, str] = {}
+        """Words with values that have been the same in all lines, by place."""
+        self.fixed: tuple[str, ...] = ()
+        self.end = ""
+        """Text with these words, and the end of a line: one that has both needs no other look."""
+        self.odd = 0
+        """Lines without this text that had the same values: their punctuation differs."""
         self.words: tuple[str, ...] = ()
         """The words of the template at the last look; others are new objects."""
         self.places: list[int] = []
-        """Places of the variables among these words."""
+        """Places of those with ``<*>`` among these words."""
         self.reader: ValueReader | None = None
         self.measured: list[tuple[int, Variable]] = []
         """Variables with swings, and where the reader has their values."""
@@ -290,11 +311,74 @@ class Shape(Series):
         self.since_line = 0
         """Where the first line behind the last report is."""
 
+    @property
+    def told(self) -> list[str]:
+        """The words of the template, with the values that have been the same in all lines."""
+        self._note_words()
+        return [self.same.get(place, word) for place, word in enumerate(self.words)]
+
+    def _note_words(self) -> None:
+        """Notice that the template has joined another one. Lines with another word than before may
+        have come in its place.
+        """
+        old, new = self.words, self.template.words
+        if old is new:
+            return
+        self.same = {place: text for place, text in self.same.items() if old[place] == new[place]}
+        self.words, self.reader, self.measured = new, None, []
+        self.places = [place for place, word in enumerate(new) if WILDCARD in word]
+
+    def _compare(self, values: list[str]) -> None:
+        """Note which values are still the same. A place that becomes a variable later has had
+        others before.
+        """
+        if self.count == 1:
+            first = list(zip(self.places, values, strict=True))[:MOST_SAME]
+            self.same = {place: text for place, text in first if 0 < len(text) <= LONGEST_SAME}
+        elif self.same:
+            for place, text in zip(self.places, values, strict=True):
+                if self.same.get(place, text) != text:
+                    del self.same[place]
+
+    def _fix(self) -> None:
+        """Find the text that lines with the same values have; none if too many lack it."""
+        self.fixed, self.end = (), ""
+        if not self.same or self.odd > ALL_VALUES:
+            return
+        message = message_of(self.message)
+        line = f"\n{self.message}"
+        start = len(line) - len(message) - 1  # with the character before: 1 is no end of 11
+        before = line[start : start + 1] if line.endswith(message) else ""
+        *texts, end = f"{before}{shown(message, self.told)}".split(WILDCARD)
+        if len(self.message) < EXAMPLE:
+            self.end = end
+        else:
+            texts.append(end)
+        values = set(self.same.values())
+        self.fixed = tuple(text for text in texts if any(value in text for value in values))
+
+    def check(self, rest: str) -> None:
+        """Notice whether a line that is not looked at has other values."""
+        for text in self.fixed:
+            if text not in rest:
+                break
+        else:
+            if rest.endswith(self.end):
+                return
+        line = f"\n{rest.strip()}"
+        if line.endswith(self.end) and all(text in line for text in self.fixed):
+            return
+        self._note_words()
+        every, held = values_of(message_of(rest)), len(self.same)
+        if len(every) == len(self.words):
+            self._compare([every[place] for place in self.places])
+        self.odd += len(self.same) == held
+        self._fix()
+
     def look(self, rest: str, bucket: int | None) -> None:
         """Take in the values of a line."""
-        if self.words is not self.template.words:
-            self.words, self.reader, self.measured = self.template.words, None, []
-            self.places = [i for i, word in enumerate(self.words) if word == WILDCARD]
+        held = len(self.same)
+        self._note_words()
         if not self.places:
             return
         message = message_of(rest)
@@ -306,13 +390,18 @@ class Shape(Series):
             values = [every[place] for place in self.places]
             if self.reader is None and self.count > ALL_VALUES:
                 self.reader = _reader(message, self.words, values)
+        self._compare(values)
+        if self.count == ALL_VALUES or (self.count > ALL_VALUES and len(self.same) != held):
+            self._fix()
         for place, value in zip(self.places, values, strict=True):
+            if self.words[place] != WILDCARD:
+                continue
             variable = self.variables.get(place)
             if variable is None:
                 if len(self.variables) >= MOST_VARIABLES:
                     break
                 variable = self.variables[place] = Variable()
-            variable.take(value[:80], bucket)
+            variable.take(value.lstrip()[:80], bucket)
         if self.count > ALL_VALUES and self.reader is not None:
             self.measured = [
                 (at, self.variables[place])
@@ -325,7 +414,7 @@ class Shape(Series):
         values = None if self.reader is None else self.reader.read(message_of(rest))
         if values is not None:
             for place, variable in self.measured:
-                variable.measure(values[place], at)
+                variable.measure(values[place].lstrip(), at)
 
     def take_over(self, other: Shape) -> None:
         """Take in a template that has joined this one."""
@@ -343,6 +432,9 @@ class Shape(Series):
             self.level = other.level
         if other.rush is not None and (self.rush is None or other.rush.lines > self.rush.lines):
             self.rush = other.rush
+        held = self.same.items() & other.same.items()
+        self.same = dict(sorted(held))
+        self._fix()
         for place, variable in other.variables.items():
             if place in self.variables:
                 self.variables[place].merge(variable)
@@ -530,6 +622,8 @@ class LogSummary:
                 shape.components[component] += 1
         if shape.count <= ALL_VALUES or shape.count % STEPS[near > MANY] == 0:
             shape.look(rest, bucket)
+        elif shape.same:
+            shape.check(rest)
         if shape.rush is not None:
             shape.rush.take(number if time is None else time)
         if shape.measured and shape.count % MEASURED == 0:

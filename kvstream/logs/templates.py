@@ -370,7 +370,9 @@ def mask(message: str) -> str:
 
 
 def values_of(message: str) -> list[str]:
-    """What the message holds in the place of each of its words: values as they were written."""
+    """What the message holds in the place of each of its words: values as they were written, and
+    what stands before them if `mask` takes it for one (the space of ``id = 1``).
+    """
     found: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
@@ -401,7 +403,7 @@ def values_of(message: str) -> list[str]:
         closing = text[end : end + 1]
         if closing in _OPENING and _OPENING[closing] in text[start:end]:
             end += 1
-        values.append(_KEPT_MARK.sub(written, text[start:end]).replace(_MARK, "").strip())
+        values.append(_KEPT_MARK.sub(written, text[start:end]).replace(_MARK, "").rstrip())
     return values
 
 
@@ -447,34 +449,50 @@ class ValueReader:
         words: the words of the template.
     """
 
-    __slots__ = ("_between", "_first", "_wanted")
+    __slots__ = ("_between", "_first", "_plain", "_words")
 
     def __init__(self, message: str, words: Sequence[str]) -> None:
         parts, tail = pieces(message, words)
         text = "".join(gap.replace(_MARK, WILDCARD) + word for gap, word in parts) + tail
         self._first, *between = text.replace(_MARK, WILDCARD).rstrip().split(WILDCARD)
-        self._wanted: list[bool] = []
-        """Of each value: whether it is a word of its own."""
+        self._words: list[tuple[int, str, list[str]]] = []
+        """Of each word with values: its first value, and what stands before and behind each."""
+        marks = 0
         for gap, word in parts:
-            self._wanted += [False] * gap.count(_MARK)
-            self._wanted += [word == WILDCARD] * word.count(WILDCARD)
-        self._wanted += [False] * tail.count(_MARK)
+            marks += gap.count(_MARK)
+            before, *behind = word.split(WILDCARD)
+            if behind:
+                self._words.append((marks, before, behind))
+            marks += len(behind)
+        marks += tail.count(_MARK)
         self._between = between
+        self._plain = len(self._words) == marks and all(w[1:] == ("", [""]) for w in self._words)
+        """Whether each value is a word of its own."""
 
     def read(self, message: str) -> list[str] | None:
-        """The values of the words ``<*>`` of a line, or None if the text between them differs."""
+        """The words of a line with ``<*>`` in the template, as they were written, or None if the
+        text between the values differs.
+        """
         if not message.startswith(self._first):
             return None
         values: list[str] = []
         at = len(self._first)
-        for text, wanted in zip(self._between, self._wanted, strict=True):
+        for text in self._between:
             end = message.find(text, at) if text else len(message)
             if end < 0:
                 return None
-            if wanted:
-                values.append(message[at:end].strip())
+            values.append(message[at:end].rstrip())
             at = end + len(text)
-        return None if message[at:].strip() else values
+        if message[at:].strip():
+            return None
+        if self._plain:
+            return values
+        words = []
+        for first, before, behind in self._words:
+            for place, text in enumerate(behind, first):
+                before += values[place] + text
+            words.append(before)
+        return words
 
 
 def words_of(masked: str) -> list[str]:

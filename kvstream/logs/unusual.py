@@ -55,6 +55,8 @@ class Finding:
     trace: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: list[dict[str, Any]] = field(default_factory=list)
+    same: set[int] = field(default_factory=set)
+    """Places of the variables whose only value is in the text."""
     components: dict[str, int] = field(default_factory=dict)
     score: float = 0.0
     templates: int = 1
@@ -128,7 +130,7 @@ class Unusual:
             section=section,
             count=shape.count - shape.reported if self.news else shape.count,
             level=shape.level,
-            text=shown(message_of(shape.message), shape.template.words),
+            text=shown(message_of(shape.message), shape.told),
             first_line=shape.since_line if since else shape.first_line,
             last_line=shape.last_line,
             first_time=first_time,
@@ -140,6 +142,7 @@ class Unusual:
             trace=shape.trace,
             notes=remarks.notes,
             variables=variables_of(shape),
+            same=set(shape.same),
             components=dict(shape.components.most_common(3)),
             score=remarks.score,
             together=remarks.together,
@@ -191,7 +194,7 @@ class Unusual:
         if before is None:
             return
         gap, flood = before
-        what = shown(message_of(flood.message), flood.template.words)[:60]
+        what = shown(message_of(flood.message), flood.told)[:60]
         unit = "lines" if self.log.by_line else "s"
         remarks.notes.append(f"{gap:.0f} {unit} before a burst of: {what}")
         remarks.score += CAUSE if flood.level in SEVERE else CAUSE - 2

@@ -547,7 +547,7 @@ def test_json_has_what_is_seen_first_and_its_times_as_text(data: Path) -> None:
     assert (first["line"], first["time_iso"]) == (785, "2005-12-04T17:43:08Z")
     assert (first["level"], first["template"]) == (
         "error",
-        "<*>() Can't find child <*> in scoreboard",
+        "jk2_init() Can't find child <*> in scoreboard",
     )
     assert second["line"] == 796
     times = [first, made["findings"][0]["first"], made["findings"][0]["last"]]
@@ -643,3 +643,29 @@ def test_fifty_megabytes_without_a_newline_are_one_shortened_line() -> None:
     assert (log.lines, log.splitter.shortened) == (3, 1)
     assert balanced(log)
     assert max(map(len, page(log).split("\n"))) <= 160
+
+
+def test_a_value_that_all_lines_share_is_in_the_text() -> None:
+    lines = [at(i, "ERROR pool: timeout waiting for connection to db-3") for i in range(40)]
+    lines += [
+        at(i, f"WARN net: host web-07 refused by node-12 (port 8080) try {i}") for i in range(40)
+    ]
+    text = page(read(lines))
+    assert "timeout waiting for connection to db-3\n" in text
+    assert "host web-07 refused by node-12 (port 8080) try <*>\n" in text
+    assert "port =" not in text
+
+
+@pytest.mark.parametrize("other", [3, 20, 70])
+def test_one_line_with_another_value_takes_it_out_of_the_text(other: int) -> None:
+    """Also a line whose values are not looked at."""
+    lines = [at(i, f"ERROR a: no answer of db-{7 if i == other else 71}") for i in range(90)]
+    lines += [at(i, f"WARN b: id = {1 if i == other else 11}, left = {i}") for i in range(90)]
+    texts = [f.text for f in report(read(lines)).findings]
+    assert sorted(texts) == ["id =<*>, left =<*>", "no answer of db<*>"]
+
+
+def test_a_variable_that_had_other_words_before_is_none_of_these_values() -> None:
+    names = ["ash", "elm", "fir", "oak", "yew", *["db-3"] * 30]
+    log = read([at(i, f"WARN a: no answer of {name}") for i, name in enumerate(names)])
+    assert [f.text for f in report(log).findings] == ["no answer of <*>"]

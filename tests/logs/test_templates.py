@@ -135,8 +135,9 @@ def test_a_reader_finds_values_by_the_text_between_them(
     assert reader_of("took 3 ms for 10.0.0.9").read(line) == values
 
 
-def test_a_reader_leaves_out_values_within_words() -> None:
-    assert reader_of("uid= host-10.0.0.9 is up 3").read("uid=7 host-10.0.0.8 is up 4") == ["7", "4"]
+def test_a_reader_has_the_whole_words_of_values_within_words() -> None:
+    values = reader_of("uid= host-10.0.0.9 is up 3").read("uid=7 host-10.0.0.8 is up 4")
+    assert values == ["7", "host-10.0.0.8", "4"]
 
 
 def test_lines_of_random_words_take_no_time_of_each_other() -> None:
