@@ -49,6 +49,12 @@ def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
     return told
 
 
+def match_places(lines: Mapping[str, Any] | None) -> list[str]:
+    """Source and number of these lines, for stderr."""
+    matches = [] if lines is None else lines["matches"][:SHOWN]
+    return [f"{_one_line(found['source'])}:{found['line']}" for found in matches]
+
+
 def coverage_line(result: Result, *, pictures: bool) -> str | None:
     """How much of the document memory still represents, with a map of it from its first page on.
 

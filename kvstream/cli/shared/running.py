@@ -24,6 +24,7 @@ from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
 from kvstream.reporters.answer import AnswerWriter
+from kvstream.reporters.citations import match_places
 from kvstream.reporters.format import json_text
 from kvstream.reporters.plain import Plain, Teller, cost_line, plan_line
 from kvstream.reporters.stats import Stats
@@ -146,6 +147,8 @@ def read(
                 with _rescued(event.result, output):
                     writer.show(event)
                 reporter.show(event)
+                if not options.as_json and not output.isatty():
+                    tell_matches(event.result, reporter)
                 if event.result.withheld is not None:
                     code = WITHHELD
             else:
@@ -153,6 +156,17 @@ def read(
                 reporter.show(event)
                 writer.show(event)
     return code
+
+
+def tell_matches(result: Result, reporter: Reporter) -> None:
+    """After a refusal, tell which lines of a log have words of the question: a pipe does not show
+    them below the answer.
+    """
+    from kvstream.api.answer import Answer
+
+    places = match_places(result.lines)
+    if places and Answer(result).abstained:
+        reporter.tell(f"Lines with the words of the question: {', '.join(places)}")
 
 
 def plainly(options: ReadingOptions) -> ReadingOptions:
