@@ -19,6 +19,8 @@ FLOOD = 20
 """Times its rate of a burst that the lines before it may explain."""
 MUCH = 0.05
 """Share of the log that it has, where its lines are no errors."""
+LONG = 0.1
+"""Share of the log from which a burst may be a steady rate."""
 LONGEST_GAP = 900.0
 """Seconds (lines, in a log without times) before a burst in which a line may explain it, and
 between two bursts that tell the same."""
@@ -86,6 +88,16 @@ def strongest_burst(series: Series, log: LogSummary, order: list[int]) -> Burst 
     rest = (series.count - lines) / max(len(order) - (end - start + 1), 1)
     factor = lines / (end - start + 1) / max(rest, elsewhere if rest == 0 else rest, 0.1)
     return Burst(order[start], order[end], lines, factor)
+
+
+def is_steady(series: Series, burst: Burst, order: list[int]) -> bool:
+    """Whether a burst is long and most of the time in which there are such lines at all: then they
+    only begin late.
+    """
+    length = sum(burst.start <= bucket <= burst.end for bucket in order)
+    first, last = min(series.buckets), max(series.buckets)
+    own = sum(first <= bucket <= last for bucket in order)
+    return length > LONG * len(order) and 2 * length > own
 
 
 def onset_of(shape: Shape, burst: Burst | None, log: LogSummary) -> Onset | None:

@@ -12,6 +12,7 @@ from kvstream.logs.bursts import (
     Onset,
     begin_of,
     burst_after,
+    is_steady,
     onset_of,
     telling_burst,
 )
@@ -110,7 +111,7 @@ class Unusual:
         remarks, rare = _Remarks(), shape.count <= RARE
         self._tell_news(shape, remarks)
         burst = self.bursts[shape.first_line]
-        if burst is not None:
+        if burst is not None and not is_steady(shape, burst, self.order):
             self._tell_burst(shape, burst, remarks)
         if not rare:
             self._tell_silence(shape, remarks)

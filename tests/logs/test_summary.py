@@ -669,3 +669,14 @@ def test_a_variable_that_had_other_words_before_is_none_of_these_values() -> Non
     names = ["ash", "elm", "fir", "oak", "yew", *["db-3"] * 30]
     log = read([at(i, f"WARN a: no answer of {name}") for i, name in enumerate(names)])
     assert [f.text for f in report(log).findings] == ["no answer of <*>"]
+
+
+def test_a_steady_rate_that_begins_late_is_no_burst() -> None:
+    rng = random.Random(5)
+    lines = [(rng.uniform(0, 80_000), f"INFO shop: order {i}") for i in range(8000)]
+    lines += [(50_000 + rng.uniform(0, 7000), "ERROR pool: it timed out") for i in range(60)]
+    lines += [
+        (57_000 + i * 16 + rng.uniform(0, 9), "ERROR pool: it timed out") for i in range(1400)
+    ]
+    (notes,) = [f.notes for f in report(finished(lines)).findings if f.level == "error"]
+    assert notes == ["new"]
