@@ -45,7 +45,7 @@ class AnswerWriter(Reporter):
                 self._write(event.result.answer.rstrip("\n") + "\n")
             if self.is_terminal and not self.as_json and event.result.generated:
                 width = shutil.get_terminal_size().columns
-                told = citation_lines(event.result.citations, width)
+                told = citation_lines(event.result.citations, width, event.result.answer)
                 for line in [*told, *match_lines(event.result.lines, width)]:
                     self._write(line + "\n")
             self.streamed.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,12 +18,16 @@ CHAPTER = 24
 MAP = 36
 """Places of the map of a document."""
 INDENT = "    "
+_WORD = re.compile(r"\w+")
 
 
-def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def citation_lines(
+    citations: Sequence[Mapping[str, Any]], width: int, answer: str = ""
+) -> list[str]:
     """Source, lines (or page, or chapter), weight and text of the heaviest passages.
 
-    No line is wider than `width` cells.
+    No line is wider than `width` cells. Of a long passage the part with the words of the answer is
+    shown.
     """
     if not citations:
         return []
@@ -32,7 +37,8 @@ def citation_lines(citations: Sequence[Mapping[str, Any]], width: int) -> list[s
         head = f"[{number}] "
         name = _end_of(_one_line(str(cited["source"])), max(8, width - len(head) - len(tail)))
         lines.append(head + name + tail)
-        text = _one_line(str(cited["text"]))
+        room = LINES * max(16, width - len(INDENT))
+        text = _around(_one_line(str(cited["text"])), answer, room)
         lines += [INDENT + line for line in wrapped(text, max(16, width - len(INDENT)), LINES)]
     return lines
 
@@ -105,6 +111,41 @@ def _one_line(text: str) -> str:
     return for_terminal(" ".join(text.split()))
 
 
+def _around(text: str, answer: str, room: int) -> str:
+    """A text from shortly before its part of `room` cells that has most words of the answer; the
+    whole text, if its beginning has as many.
+    """
+    from rich.cells import cell_len
+
+    wanted = {word.casefold() for word in _WORD.findall(answer) if _tells(word)}
+    words = text.split(" ")
+    ends = [0]
+    for word in words:
+        ends.append(ends[-1] + cell_len(word) + 1)
+    if not wanted or ends[-1] <= room:
+        return text
+    hits = [(i, wanted.intersection(_WORD.findall(w.casefold()))) for i, w in enumerate(words)]
+    hits = [(place, found) for place, found in hits if found]
+
+    def told(start: int, cells: int) -> int:
+        inside = [f for i, f in hits if i >= start and ends[i + 1] - ends[start] <= cells]
+        return len(set().union(*inside))
+
+    beginning = told(0, room - 8)
+    best = max((place for place, _ in hits), key=lambda i: told(i, room // 2), default=0)
+    if told(best, room // 2) <= beginning:
+        return text
+    start = best
+    while start > 0 and ends[best] - ends[start - 1] <= room // 3:
+        start -= 1
+    return ("... " if start else "") + " ".join(words[start:])
+
+
+def _tells(word: str) -> bool:
+    """Whether a word of an answer is to be looked for: a name, a number, or a long word."""
+    return len(word) > 3 or word[0].isupper() or word[0].isdigit()
+
+
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     """`text` in lines of `width` cells, at most `most`; what is left out shows as three dots."""
     from rich.cells import cell_len
@@ -122,7 +163,10 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     lines.append(line)
     lines = [kept for kept in lines if kept]
     if most is not None and len(lines) > most:
-        lines = [*lines[: most - 1], _cells(lines[most - 1], width - 4).rstrip() + " ..."]
+        last = _cells(lines[most - 1], width - 4)
+        if len(last) < len(lines[most - 1]) and lines[most - 1][len(last)] != " ":
+            last = last.rpartition(" ")[0] or last  # whole words
+        lines = [*lines[: most - 1], last.rstrip() + " ..."]
     return lines
 
 

@@ -48,3 +48,22 @@ def test_what_is_left_out_is_marked() -> None:
     assert shown[-1].endswith(" ...")
     assert citation_lines([cited("漢" * 100)], 80)[-1].endswith(" ...")
     assert citation_lines([], 80) == []
+
+
+def test_a_long_passage_is_cut_between_words() -> None:
+    text = " ".join(f"extraordinary{n}" for n in range(40))
+    for width in range(40, 100):
+        *_, last = citation_lines([cited(text)], width)
+        assert set(last.removesuffix(" ...").split()) <= set(text.split())
+
+
+def test_a_long_passage_shows_the_words_of_the_answer() -> None:
+    text = (
+        "It was late. " * 30 + "The cab was driven by Jefferson Hope that night. " + "Rain. " * 60
+    )
+    shown = citation_lines([cited(text)], 80, "Jefferson Hope")
+    assert len(shown) == 5
+    assert "driven by Jefferson Hope that night" in " ".join(line.strip() for line in shown)
+    assert shown[3].startswith("    ... ")
+    assert shown[4].endswith(" ...")
+    assert citation_lines([cited(text)], 80, "Nobody")[3].startswith("    It was late.")
