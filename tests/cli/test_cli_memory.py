@@ -393,6 +393,25 @@ def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     assert f"was made by {folder}" in ran.stderr
 
 
+def test_no_other_model_is_advised_where_a_file_names_its_model(
+    cli, memory, story, tmp_path
+) -> None:
+    more, both = tmp_path / "more.txt", str(tmp_path / "both.kvs")
+    more.write_text("It rains in the valley.\n" * 9)
+    other = str(tmp_path / "more.kvs")
+    ran = cli("remember", str(more), "-o", other, *FEW)
+    assert "pocket is a small model for demonstration" in ran.stderr
+    for command in (
+        ("ask", "--memory", memory, QUESTION, "-n", "2"),
+        ("ask", "--memory", str(tmp_path), QUESTION, "-n", "2"),
+        ("remember", str(more), "--memory", memory, "-o", both),
+        ("merge", memory, other, "-o", both),
+    ):
+        ran = cli(*command)
+        assert ran.code == 0, ran.stderr
+        assert "demonstration" not in ran.stderr
+
+
 def test_a_cache_that_is_rounded_is_told_once(cli, story, tmp_path) -> None:
     files = [str(tmp_path / f"{kind}.kvs") for kind in ("bfloat16", "float32")]
     for kind, name in zip(("bfloat16", "float32"), files, strict=True):

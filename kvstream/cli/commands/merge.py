@@ -86,7 +86,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None))
         if not any(kind.answering for kind in kinds):  # else another model than this one answers
-            announce(reporter, options)
+            announce(reporter, options, fixed=True)
         model = open_model(options)
         memory = model.merge(kinds, budget)
         tell_of_loading(reporter, memory, *kinds)

@@ -87,7 +87,7 @@ def ask_folder(
     code = 0
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, plainly(options))
-        announce(reporter, options)
+        announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
         writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
         stack.callback(writer.close)
@@ -131,7 +131,7 @@ def open_memory(
     options = _of_file(file, options)
     if options.skim == NONE:  # a model that skims is loaded as it was
         options = replace(options, loading=file.loading(options.loading))
-    announce(reporter, options)
+    announce(reporter, options, fixed=True)
     model = open_model(options)
     memory = model.recall(file)
     if not options.quiet:

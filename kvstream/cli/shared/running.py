@@ -215,8 +215,13 @@ def _on_cpu(device: str) -> bool:
     return not torch.cuda.is_available()
 
 
-def announce(reporter: Reporter, options: ReadingOptions, *, summary: bool = False) -> None:
-    """Say which models work and that they are loaded now, and of pocket alone what it is."""
+def announce(
+    reporter: Reporter, options: ReadingOptions, *, summary: bool = False, fixed: bool = False
+) -> None:
+    """Say which models work and that they are loaded now, and of pocket alone what it is.
+
+    `fixed`: a memory file names the model, so there is no advice to choose another one.
+    """
     skim = options.loading.get("skim")
     if not options.quiet:
         if skim is not None:
@@ -225,7 +230,7 @@ def announce(reporter: Reporter, options: ReadingOptions, *, summary: bool = Fal
                 f"{options.model} answers; {reads} reads a long text for it. With --skim none "
                 f"{options.model} reads all of it."
             )
-        elif options.model == POCKET:
+        elif options.model == POCKET and not fixed:
             reporter.tell(EXTRACTS if summary else demonstration())
     one = skim in (None, WORD_SEARCH)
     reporter.loading(options.model if one else f"{options.model} and {skim}")
