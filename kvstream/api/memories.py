@@ -135,7 +135,9 @@ def merge(
     paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
-    kinds = [(path if isinstance(path, MemoryFile) else inspect(path)).kind for path in paths]
+    files = [path if isinstance(path, MemoryFile) else inspect(path) for path in paths]
+    refuse_repeated(files)
+    kinds = [file.kind for file in files]
     wanted = None
     if budget is not None:
         wanted = Budget.parse(str(budget)).tokens
@@ -154,7 +156,41 @@ def merge(
     if answering is not None:
         merged.beside = joined(parts, answering)
     merged.prefill_s = merged.reader.select_seconds = 0.0  # nothing was read now
+    if (told := _shared_sources(files)) is not None:
+        merged.warnings.append(told)
     return merged
+
+
+def refuse_repeated(files: Sequence[MemoryFile]) -> None:
+    """Raises UsageError where two files hold the same memory, which would only share its room."""
+    for number, file in enumerate(files):
+        for earlier in files[:number]:
+            if earlier.path.resolve() == file.path.resolve():
+                raise UsageError(
+                    f"{file.path} was named twice, and a memory cannot be joined with itself; name "
+                    "each file once."
+                )
+            if earlier.digest == file.digest:
+                raise UsageError(
+                    f"{earlier.path} and {file.path} hold the same memory; leave one of them out."
+                )
+
+
+def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
+    """A warning about sources of the same name and content in several files; None if all differ."""
+    held = Counter(
+        source
+        for file in files
+        for source in {(each["name"], each["sha256"]) for each in file.sources}
+    )
+    shared = [name for (name, _), times in held.items() if times > 1]
+    if not shared:
+        return None
+    what = f"1 source ({shared[0]}) is" if len(shared) == 1 else f"{len(shared):,} sources are"
+    return (
+        f"{what} in more than one of the joined files, and memory holds entries of each reading. "
+        "Read every source into one of the files only."
+    )
 
 
 def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:

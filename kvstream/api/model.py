@@ -402,7 +402,8 @@ class Model:
         Without `budget` it is the largest of theirs. Each file gives up entries in proportion to
         the tokens that it has read, as its method chooses. The files of two models (``skim=``) give
         up text of passages likewise; `budget` is then that of both models. Raises UsageError where
-        the files do not belong together: other models, methods, prompts or questions.
+        the files do not belong together: other models, methods, prompts or questions; or where two
+        of them hold the same memory. A warning counts the sources that several files have.
         """
         from kvstream.api.memories import merge
 

@@ -374,13 +374,13 @@ def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((pocket.path() / name).read_bytes())
-    text = tmp_path / "a.txt"
-    text.write_text("The mill is old. " * 20)
     files = [str(tmp_path / name) for name in ("a.kvs", "b.kvs")]
     few = ("--budget", "200", "-n", "4")
-    ran = cli("remember", str(text), "-o", files[0], "-m", str(folder), *few)
-    assert ran.code == 0, ran.stderr
-    Path(files[1]).write_bytes(Path(files[0]).read_bytes())
+    for name, place in zip(files, ("mill", "harbor"), strict=True):
+        text = tmp_path / f"{place}.txt"
+        text.write_text(f"The {place} is old. " * 20)
+        ran = cli("remember", str(text), "-o", name, "-m", str(folder), *few)
+        assert ran.code == 0, ran.stderr
     both = str(tmp_path / "both.kvs")
     assert (ran := cli("merge", *files, "-o", both)).code == 0, ran.stderr
     assert (ran := cli("ask", "--memory", both, "Who?", "-n", "2")).code == 0, ran.stderr
@@ -458,10 +458,10 @@ def test_a_cache_that_is_rounded_is_told_once(cli, story, tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_joined_is_named_by_its_files(cli, tmp_path, first, second, says) -> None:
-    text = tmp_path / "a.txt"
-    text.write_text("The mill is old. " * 20)
     files = [str(tmp_path / name) for name in ("a.kvs", "b.kvs", "c.kvs")]
     for name, options in zip(files, (first, first, second), strict=True):
+        text = Path(name).with_suffix(".txt")
+        text.write_text(f"The mill {text.stem} is old. " * 20)
         ran = cli("remember", str(text), "-o", name, "-q", *FEW, *options)
         assert ran.code == 0, ran.stderr
     one, _, three = files
@@ -472,6 +472,40 @@ def test_what_cannot_be_joined_is_named_by_its_files(cli, tmp_path, first, secon
     if "{0} was made for" in says:  # whichever comes first
         ran = cli("merge", three, one, "-o", str(tmp_path / "both.kvs"), "-q")
         assert f"Only {one} was made for questions (-Q)" in ran.stderr
+
+
+def test_no_memory_is_joined_with_itself(cli, memory, tmp_path) -> None:
+    copy, both = str(tmp_path / "copy.kvs"), str(tmp_path / "both.kvs")
+    Path(copy).write_bytes(Path(memory).read_bytes())
+    for files, says in (
+        ((memory, memory), f"{memory} was named twice"),
+        ((memory, f"{tmp_path}/./story.kvs"), "was named twice"),
+        ((memory, copy), f"{memory} and {copy} hold the same memory"),
+    ):
+        ran = cli("merge", *files, "-o", both)
+        assert ran.code == 2, ran.stderr
+        assert says in ran.stderr
+    assert not Path(both).exists()
+
+
+def test_sources_of_several_joined_files_are_counted(cli, tmp_path) -> None:
+    mill, harbor, castle = (tmp_path / f"{name}.txt" for name in ("mill", "harbor", "castle"))
+    for text in (mill, harbor, castle):
+        text.write_text(f"The {text.stem} is old. " * 20)
+    files = [str(tmp_path / name) for name in ("a.kvs", "b.kvs", "c.kvs", "d.kvs")]
+    for name, texts in zip(
+        files, ((mill, harbor), (harbor,), (castle,), (harbor, mill)), strict=True
+    ):
+        ran = cli("remember", *map(str, texts), "-o", name, "-q", *FEW)
+        assert ran.code == 0, ran.stderr
+    both = str(tmp_path / "both.kvs")
+    ran = cli("merge", *files[:2], "-o", both)
+    assert ran.code == 0, ran.stderr
+    assert f"Warning: 1 source ({harbor}) is in more than one of the joined files" in ran.stderr
+    ran = cli("merge", *files, "-o", both, "-q")
+    assert "Warning: 2 sources are in more than one of the joined files" in ran.stderr
+    ran = cli("merge", *files[1:3], "-o", both)
+    assert "Warning" not in ran.stderr
 
 
 def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) -> None:

@@ -43,9 +43,16 @@ def test_what_was_not_read_is_known_to_the_file(model: Model, log: Path, tmp_pat
     told = recalled.ask("What beats?", max_tokens=4).result.lines
     assert told is not None
     assert told["thinned"] == left_out
-    joined = model.merge([path, path]).lines
+    with pytest.raises(UsageError, match="was named twice"):
+        model.merge([path, path])
+    other = tmp_path / "other.log"
+    other.write_text(log.read_text().replace("a: beat", "a: heartbeat"))
+    more = model.read(other, budget=300, method="keydiff")
+    assert more.lines is not None
+    more.save(tmp_path / "other.kvs")
+    joined = model.merge([path, tmp_path / "other.kvs"]).lines
     assert joined is not None
-    assert joined["thinned"] == 2 * left_out
+    assert joined["thinned"] == left_out + more.lines["thinned"]
     recalled.read(log)
     assert recalled.lines is not None
     assert recalled.lines["lines"] == 2 * LINES

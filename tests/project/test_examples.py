@@ -134,8 +134,9 @@ def provide(folder: Path, words: list[str], cli) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(STORY)
         elif word.endswith(".kvs"):
-            (folder / "first.txt").write_text(STORY)
-            assert cli("remember", "first.txt", "-o", word, "--budget", "300", "-q").code == 0
+            text = path.with_suffix(".txt")  # of its own: equal memories cannot be joined
+            text.write_text(f"{STORY}It is called {path.stem}.\n")
+            assert cli("remember", str(text), "-o", word, "--budget", "300", "-q").code == 0
 
 
 @pytest.mark.parametrize(("where", "line"), EXAMPLES, ids=[f"{w}: {e}"[:70] for w, e in EXAMPLES])

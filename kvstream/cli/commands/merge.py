@@ -71,11 +71,13 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
 def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> None:
     """Write `target` from `files`."""
     from kvstream.api.files import check_writable, inspect
+    from kvstream.api.memories import refuse_repeated
 
     refuse_clashes({"-o": target, "--stats": options.stats}, {})
     check_writable(target)
     early.check(options)
     kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
+    refuse_repeated(kinds)
     options = of_maker(str(kinds[0].model["name"]), options)
     options = replace(options, loading=kinds[0].loading(options.loading))
     budget = options.asked.get("budget")
