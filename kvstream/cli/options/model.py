@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from kvstream.api.options import AUTO, SKIMS
-from kvstream.cli.options.option import option, stack
+from kvstream.cli.config import EMBEDDED
+from kvstream.cli.options.option import option, stack, typed
 from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsType
 
 
@@ -104,3 +106,18 @@ LOADING = (
     "offline", "trust_remote_code", "quiet", "skim_by",
 )  # fmt: skip
 """Names of the options of `kvstream.load`, which go there."""
+
+
+def refuse_revision(model: str) -> None:
+    """Raises click.UsageError if --revision was given for a model that is not one of the hub."""
+    ctx = click.get_current_context(silent=True)
+    if ctx is None or not typed(ctx, "revision"):
+        return
+    from kvstream.store.offered import OFFERS
+    from kvstream.store.stores import find
+
+    own = model in (EMBEDDED, *OFFERS)
+    if own or find(model) is not None or os.path.exists(os.path.expanduser(model)):
+        raise click.UsageError(
+            f"--revision is for models of the hub, and {model} is none; leave --revision out.", ctx
+        )

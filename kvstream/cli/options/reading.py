@@ -209,6 +209,11 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
         raise click.UsageError(
             "--checkpoint-every has no effect without --checkpoint FILE; add it.", ctx
         )
+    if typed(ctx, "quiet") and typed(ctx, "progress") and values["progress"] != "none":
+        raise click.UsageError(
+            f"--progress {values['progress']} has no effect with --quiet; leave one of them out.",
+            ctx,
+        )
     if values["report"] is not None and values["dry_run"]:
         raise click.UsageError("--dry-run reads nothing, so there is no --report; use one.", ctx)
     # A summary may be extracted without being asked to.

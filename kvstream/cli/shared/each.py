@@ -15,6 +15,7 @@ from kvstream.api.collection import ask_each, remember_each, summarize_each
 from kvstream.api.options import BM25, effective, need_bm25, require
 from kvstream.cli.options.answers import OF_ANSWERS_ALONE
 from kvstream.cli.options.many import Each
+from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
@@ -66,6 +67,7 @@ def read_each(
             raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
     if not paths:
         raise click.UsageError("Nothing to read: name a directory or files for --each.", ctx)
+    refuse_revision(options.model)
     if each.spread:
         require("ray", "ray", "--workers" if each.workers is not None else "--ray")
     if baseline or options.reread in ("words", "both"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.options.model import refuse_revision
 from kvstream.cli.options.option import option
 from kvstream.cli.options.types import SeedType
 from kvstream.cli.shared import libraries
@@ -42,6 +43,7 @@ def model_settings(values: dict[str, Any]) -> ModelSettings:
         "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
         "threads", "trust_remote_code",
     )  # fmt: skip
+    refuse_revision(values["model"])
     return ModelSettings(name=values.pop("model"), **{name: values.pop(name) for name in same})
 
 

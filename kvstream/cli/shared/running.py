@@ -15,6 +15,8 @@ import click
 
 from kvstream.api.options import AUTO, WORD_SEARCH, refuse_beside_skimming
 from kvstream.cli.options.many import Shards
+from kvstream.cli.options.model import refuse_revision
+from kvstream.cli.options.option import typed
 from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
@@ -178,7 +180,8 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     """The same options with the models that will work: what -m and --skim leave open.
 
     For questions `reader` answers where it was fetched, and on a CPU pocket skims for it; with
-    `alone`, or an option that is for one model, nothing but what was named does.
+    `alone`, or an option that is for one model, nothing but what was named does. Raises UsageError
+    where --skim and --skim-by do not go with that.
     """
     from kvstream.api.models import reader_is_ready
 
@@ -193,6 +196,12 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
     if skim == model:
         raise UsageError(
             f"--skim and --model are both {skim}; name two models, or use --skim none."
+        )
+    ctx = click.get_current_context(silent=True)
+    if skim == NONE and ctx is not None and typed(ctx, "skim_by"):
+        raise UsageError(
+            f"--skim-by has no effect here, where {model} reads all of the text; leave it out, or "
+            "choose another model that skims with --skim MODEL."
         )
     loading = {**options.loading, "skim": None if skim == NONE else skim}
     return replace(options, model=model, model_given=True, skim=skim, loading=loading)
@@ -339,9 +348,13 @@ def reading_line(memory: Memory) -> str:
 
 
 def open_model(options: ReadingOptions) -> Model:
-    """Load the model. Here and not above, because torch takes seconds to import."""
+    """Load the model. Here and not above, because torch takes seconds to import.
+
+    Raises UsageError, ModelError.
+    """
     from kvstream.api.model import load
 
+    refuse_revision(options.model)
     return load(options.model, **options.loading)
 
 
