@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from kvstream.events import Answered, AnswerStarted, AnswerToken, Event
 from kvstream.reporters.base import Reporter, Sink
-from kvstream.reporters.citations import citation_lines, match_lines
+from kvstream.reporters.citations import looked_lines
 from kvstream.reporters.format import for_terminal, json_line
 
 
@@ -43,10 +43,8 @@ class AnswerWriter(Reporter):
                 self._write("\n" if self.last_character != "\n" else "")
             else:
                 self._write(event.result.answer.rstrip("\n") + "\n")
-            if self.is_terminal and not self.as_json and event.result.generated:
-                width = shutil.get_terminal_size().columns
-                told = citation_lines(event.result.citations, width, event.result.answer)
-                for line in [*told, *match_lines(event.result.lines, width)]:
+            if self.is_terminal and not self.as_json:
+                for line in looked_lines(event.result, shutil.get_terminal_size().columns):
                     self._write(line + "\n")
             self.streamed.clear()
 

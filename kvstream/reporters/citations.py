@@ -21,6 +21,14 @@ INDENT = "    "
 _WORD = re.compile(r"\w+")
 
 
+def looked_lines(result: Result, width: int) -> list[str]:
+    """What stands under a generated answer on a terminal: its passages, and lines of a log."""
+    if not result.generated:
+        return []
+    cited = citation_lines(result.citations, width, result.answer)
+    return [*cited, *match_lines(result.lines, width)]
+
+
 def citation_lines(
     citations: Sequence[Mapping[str, Any]], width: int, answer: str = ""
 ) -> list[str]:

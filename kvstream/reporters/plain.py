@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from kvstream.events import (
     StepDone,
 )
 from kvstream.reporters.base import Reporter
-from kvstream.reporters.citations import coverage_line, support_line
+from kvstream.reporters.citations import coverage_line, looked_lines, support_line
 from kvstream.reporters.format import duration, in_lines, number, share, size
 
 FIRST_LINE_AFTER = 5.0
@@ -32,6 +33,8 @@ class Teller(Reporter):
     """Show the numbers behind a warning, too."""
     notes = False
     """Tell what is no reason to doubt an answer, too."""
+    cites = False
+    """Show the passages of each answer, which is written to a file."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -61,7 +64,17 @@ class Teller(Reporter):
                 self.tell_once(event.message, event.message)
         elif isinstance(event, Answered):
             self.answering = False
+            if self.cites:
+                self.cite(event.result)
             self.warn_of(event.result)
+
+    def cite(self, result: Result) -> None:
+        """The passages of an answer, from the second one on under its question."""
+        lines = looked_lines(result, shutil.get_terminal_size().columns)
+        if lines and self.number:
+            lines[:1] = ["", f"Question: {' '.join(result.question.split())}"]
+        for line in lines:
+            self.tell(line)
 
     def warn_of(self, result: Result) -> None:
         """The warnings of an answer; those of the reading once for all answers.

@@ -252,6 +252,25 @@ def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
     assert words.index("╭") < words.index("It is 51234.") < words.index("peak 932 of 1,024")
 
 
+CITED = (
+    "citations=({'source': 'a.txt', 'line_start': 7, 'line_end': 8, 'page': None, 'chapter': None,"
+    " 'weight': 0.5, 'text': 'Ada hid it.'},)"
+)
+
+
+@pytest.mark.parametrize("progress", ["live", "plain", "none"])
+def test_a_terminal_shows_the_passages_of_an_answer_in_a_file(book, tmp_path, progress) -> None:
+    out = tmp_path / "answer.txt"
+    asked = ("ask", book, "-Q", "Q?", "-Q", "And then?", "-o", str(out))
+    shown = on_terminal(*asked, "--progress", progress, FAKE=CITED).replace("\r", "")
+    told = "Where the model looked:\n[1] a.txt:7-8 (50%)\n    Ada hid it.\n"
+    assert shown.count(told) == 2
+    assert f"Question: And then?\n{told}" in shown
+    assert "looked" not in out.read_text()
+    for quiet in (("-q",), ("--json",)):
+        assert "looked" not in on_terminal(*asked, *quiet, FAKE=CITED)
+
+
 @pytest.mark.parametrize(
     "command", [["ask"], ["ask", "--json"], ["compare", "--json", "--method", "infinipot"]]
 )

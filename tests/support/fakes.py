@@ -35,6 +35,7 @@ class FakeSession:
     pause = 0.0
     pieces: tuple[str, ...] = ("It is ", "51234", ".")
     notices: tuple[str, ...] = ()
+    citations: tuple[dict[str, Any], ...] = ()
     reads = False
     """Whether the sources are really read to their end."""
     fails: BaseException | None = None
@@ -149,4 +150,5 @@ class FakeSession:
             answer_s=0.5,
             tokens_per_s=seen / 2.0,
             warnings=self.notices,
+            citations=self.citations,
         )

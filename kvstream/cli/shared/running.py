@@ -52,13 +52,17 @@ WITHHELD = 6
 
 
 def prepared(
-    stack: ExitStack, options: ReadingOptions
+    stack: ExitStack, options: ReadingOptions, *, cites: bool = False
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
-    """The output of the answer, the reporter of progress, and the watch for Ctrl-C."""
+    """The output of the answer, the reporter of progress, and the watch for Ctrl-C.
+
+    `cites`: a terminal shows the passages of an answer that is written to a file.
+    """
     quiet_libraries(options)
     output = _output(stack, options)
     progress = _progress(options, answer_on_terminal=output.isatty())
     progress.verbose = options.verbose
+    progress.cites = cites and cites_apart(options, output)
     reporters: list[Reporter] = [progress]
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
@@ -105,7 +109,9 @@ def read(
     with ExitStack() as stack:
         spread = shards is not None and shards.workers is not None
         plain = on_the_way or spread
-        output, reporter, interrupts = prepared(stack, plainly(options) if plain else options)
+        output, reporter, interrupts = prepared(
+            stack, plainly(options) if plain else options, cites=True
+        )
         interrupts.gentle = follow
         check_reread(options, paths, questions)
         sources = open_sources(
@@ -149,7 +155,7 @@ def read(
                 with _rescued(event.result, output):
                     writer.show(event)
                 reporter.show(event)
-                if not options.as_json and not output.isatty():
+                if not (options.as_json or output.isatty() or cites_apart(options, output)):
                     tell_matches(event.result, reporter)
                 if event.result.withheld is not None:
                     code = WITHHELD
@@ -158,6 +164,12 @@ def read(
                 reporter.show(event)
                 writer.show(event)
     return code
+
+
+def cites_apart(options: ReadingOptions, output: TextIO | OutputFile) -> bool:
+    """Whether the answer goes to a file, and its passages to the terminal."""
+    in_file = isinstance(output, OutputFile) and not options.as_json
+    return in_file and not options.quiet and sys.stderr.isatty()
 
 
 def tell_matches(result: Result, reporter: Reporter) -> None:
