@@ -193,9 +193,17 @@ class Prefill:
 
 
 def schedule_for(
-    method: Method, run: RunSettings, sizes: BudgetSplit, layers: int, length: int | None
+    method: Method,
+    run: RunSettings,
+    sizes: BudgetSplit,
+    layers: int,
+    length: int | None,
+    trained: int | None = None,
 ) -> Schedule | NoEviction:
-    """The schedule of a run over an expected `length`. Raises BudgetError."""
+    """The schedule of a run over an expected `length`; `trained` positions are the largest budget.
+
+    Raises BudgetError.
+    """
     free, final = sizes.free, sizes.final
     if not method.evicts:
         return NoEviction(layers, min(free, final))
@@ -215,4 +223,5 @@ def schedule_for(
         chunk_size=run.chunk_size,
         length=length,
         least=max(1, -(-4 * method.sinks // 3)),  # sinks are at most three quarters of memory
+        widest=trained is not None and sizes.budget >= trained,
     )

@@ -72,7 +72,7 @@ class Reader:
         self.planned = estimate
         """The length that the schedule was first made for."""
         self.schedule: Schedule | NoEviction = schedule_for(
-            self.method, run, sizes, len(self.compressible), estimate
+            self.method, run, sizes, len(self.compressible), estimate, model.trained_length
         )
         self.prefill = Prefill(
             model, self.evictor, self.schedule, self.head, self.catalysts,

@@ -52,6 +52,7 @@ class Schedule:
     chunk_size: None solves for the budget: chunk = A - memory, so that the peak is flat. Else
         tokens in a chunk if ``fixed``, and the paper's average c if ``decremental`` (eqs. 4-6).
     length: expected tokens of the source; None for a stream without a known end.
+    widest: whether the model takes no larger budget; errors do not advise one then.
 
     Raises BudgetError when these sizes cannot be had together.
     """
@@ -69,8 +70,10 @@ class Schedule:
         chunk_size: int | None = None,
         length: int | None = None,
         least: int = 1,
+        widest: bool = False,
     ) -> None:
         self.name, self.layers, self.free, self.final = name, layers, free, final
+        self._widest = widest
         self.length = length
         self.seen = 0
         """Tokens that went through so far."""
@@ -260,10 +263,13 @@ class Schedule:
                 f"leaves no memory; {remedy}."
             )
         if self._keep is not None and self._keep > self._limit:
+            why = f"{self.free:,} entries are free, and a chunk takes at least {self.smallest:,}"
+            if self._limit == self.final:
+                why = f"question and answer leave {self.final:,} entries"
+            remedy = "" if self._widest else " For more, raise the budget."
             raise BudgetError(
-                f"Memory cannot keep {self._keep:,} entries: of {self.free:,} that are free, a "
-                f"chunk takes at least {self.smallest:,}, and {self.final:,} leave room for "
-                f"question and answer. Keep at most {self._limit:,}, or raise the budget."
+                f"Memory cannot keep {self._keep:,} entries. Keep at most {self._limit:,}: "
+                f"{why}.{remedy}"
             )
 
     def _steps_of_average(self, c: int) -> int:

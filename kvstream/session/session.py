@@ -109,7 +109,8 @@ class Session:
         sources.looking = False
         if not plan.method.evicts:
             return count <= min(plan.sizes.free, plan.sizes.final)
-        return schedule_for(plan.method, request.run, plan.sizes, 1, count).whole
+        trained = self.model.trained_length
+        return schedule_for(plan.method, request.run, plan.sizes, 1, count, trained).whole
 
     def whole(self, request: Request, question: str) -> Request:
         """What is asked about passages, which memory holds whole."""

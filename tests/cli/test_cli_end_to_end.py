@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -244,6 +245,18 @@ def test_dry_run_reads_nothing(cli, story) -> None:
     assert ran.code == 0, ran.stderr
     assert "budget 512 entries" in ran.stdout
     assert "steps" in ran.stdout
+
+
+def test_memory_that_leaves_no_chunk_names_the_most(cli, story) -> None:
+    """pocket takes no larger budget than that of the first case."""
+    ran = cli("ask", str(story), "Q?", "--keep", "100000")
+    assert ran.code == 5
+    assert re.search(
+        r"cannot keep 100,000 entries\. Keep at most 3,\d+: 4,0\d\d entries are free, and a chunk "
+        r"takes at least 51\d\.$", ran.stderr.strip()
+    )  # fmt: skip
+    ran = cli("ask", str(story), "Q?", "--keep", "1000", "--budget", "1k")
+    assert ran.stderr.strip().endswith("For more, raise the budget.")
 
 
 def test_doctor_finds_everything_in_order(cli) -> None:
