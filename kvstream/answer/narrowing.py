@@ -28,10 +28,13 @@ class Narrowed:
     entries: int
     """Entries of the fullest head that it saw, prompt included."""
     held: int
-    """Entries of the fullest head that memory holds."""
+    """Entries of the fullest head that memory holds, prompt included."""
+    prompt: int
+    """Those of the prompt among both."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"sources": list(self.sources), "entries": self.entries, "held": self.held}
+        counts = {"entries": self.entries, "held": self.held, "prompt": self.prompt}
+        return {"sources": list(self.sources), **counts}
 
 
 @contextmanager
@@ -53,7 +56,7 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
     sources = [memory.trace.names[i] for i in best]
     held = cache.held
     with memory.reader.in_sight(_begins(memory), order.tolist(), len(best)) as entries:
-        yield Narrowed(tuple(sources), entries, held)
+        yield Narrowed(tuple(sources), entries, held, memory.reader.sizes.prompt)
 
 
 def _scores(memory: Memory, question: str) -> np.ndarray:

@@ -157,6 +157,7 @@ class MemoryFile:
                 "retained": self.retained,
                 "evicted": self.evicted,
                 "entries": self.entries,
+                "prompt": state["sizes"]["prompt"],
             },
             "schedule": {
                 "memory": state["run"]["growth"],

@@ -306,7 +306,7 @@ class PanelView:
             ("budget", self._budget_bar(started, step)),
             ("", self._legend(started, step)),
             ("memory", self._spark(self.view.memory, started.budget_tokens, "cyan")),
-            ("", Text(self._memory_words(step), style="cyan")),
+            ("", Text(self._memory_words(started, step), style="cyan")),
             ("chunk", self._spark(self.view.chunks, started.budget_tokens, "yellow")),
             ("", Text(self._chunk_words(started, step), style="yellow")),
             ("kept", self._strip(step)),
@@ -358,10 +358,11 @@ class PanelView:
             width = _so_far(self.width, step)
         return Text(f.sparkline(f.fit(values, width), top), style)
 
-    def _memory_words(self, step: StepDone) -> str:
+    def _memory_words(self, started: Started, step: StepDone) -> str:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
         sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
-        return f"{sizes} entries a head after step {f.number(step.step)}"
+        prompt = f"{f.number(started.prompt_tokens)} of the prompt"
+        return f"{sizes} entries a head and {prompt} after step {f.number(step.step)}"
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # passed by some: chunks are rounded down

@@ -251,7 +251,8 @@ def narrowed_line(result: Result) -> str | None:
     also = f" and {len(more)} more" if more else ""
     return (
         f"answered from {first}{also}, by the question's words · "
-        f"saw {number(told['entries'])} of {number(told['held'])} entries"
+        f"saw {number(told['entries'])} of {number(told['held'])} entries, "
+        f"{number(told['prompt'])} of the prompt"
     )
 
 

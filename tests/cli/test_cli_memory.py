@@ -535,6 +535,22 @@ def test_an_answer_from_a_joined_memory_says_what_it_saw(cli, forked, tmp_path) 
     assert Path(both).read_bytes() == before
     ran = forked("ask", "--memory", both, "And why?", "--json", "-n", "4")
     assert "narrowed" not in json.loads(ran.stdout)
+
+
+def test_counts_of_entries_name_those_of_the_prompt(cli, tmp_path) -> None:
+    """Nothing is evicted, so all but the prompt's entries are tokens that were kept."""
+    for name in ("mill", "harbor"):
+        (tmp_path / f"{name}.txt").write_text(f"The {name} is old. " * 9)
+        ran = cli("remember", str(tmp_path / f"{name}.txt"), "-o", str(tmp_path / name), *FEW)
+        assert ran.code == 0, ran.stderr
+    both = str(tmp_path / "both.kvs")
+    joined = cli("merge", str(tmp_path / "mill"), str(tmp_path / "harbor"), "-o", both)
+    [kept] = re.findall(r"(\d+) kept in at least one head", joined.stderr)
+    asked = cli("ask", "--memory", both, "How old is the harbor?", "-n", "2")
+    assert f" of {int(kept) + 1} entries, 1 of the prompt" in asked.stderr
+    told = cli("inspect", both).stdout
+    assert f"kept {kept} in at least one head" in told
+    assert f"{int(kept) + 1} entries (1 of the prompt) of 300" in told
     assert "answered from" not in ran.stderr
 
 

@@ -38,6 +38,7 @@ def test_it_repeats_what_the_reading_said(cli, written, name) -> None:
     for key in ("read", "retained", "evicted"):
         assert told["tokens"][key] == made["tokens"][key]
     assert told["tokens"]["entries"] <= told["budget"]["tokens"] == made["budget"]["tokens"] == 320
+    assert told["tokens"]["prompt"] == 1
     assert told["peak"] == {key: made["peak"][key] for key in ("kv_tokens", "kv_bytes")}
     assert {**told["memory"], "read_s": None} == {**made["memory"], "read_s": None}
     for key in ("model", "method", "schedule", "warnings"):
@@ -55,6 +56,7 @@ def test_people_see_the_same_numbers(cli, written) -> None:
     for name, page in zip(("known", "later"), pages, strict=True):
         tokens, sha256 = said[name]["tokens"], said[name]["memory"]["sha256"]
         kept = f"kept {tokens['retained']:,} in at least one head"
+        assert " entries (1 of the prompt) of 320 " in page
         assert f"read {tokens['read']:,} · {kept} · evicted {tokens['evicted']:,}" in page
         assert sha256 in page
         assert f"{folder / 'mill.txt'} ({len(TEXT):,} bytes)" in page

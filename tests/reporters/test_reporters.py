@@ -187,6 +187,7 @@ def test_the_panel_fits(width, upto) -> None:
         text = "\n".join(lines)
         for word in ("budget", "memory", "chunk", "kept", "read", "held", "free", "tokens/s"):
             assert word in text
+        assert "entries a head and 12 of the prompt after step" in text
 
 
 def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> None:

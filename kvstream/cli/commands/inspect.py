@@ -95,7 +95,8 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "question", question
     read, kept, evicted = (number(tokens[key]) for key in ("read", "retained", "evicted"))
     yield "tokens", f"read {read} · kept {kept} in at least one head · evicted {evicted}"
-    held = f"{number(tokens['entries'])} entries of {number(record['budget']['tokens'])}"
+    prompt = f"{number(tokens['prompt'])} of the prompt"
+    held = f"{number(tokens['entries'])} entries ({prompt}) of {number(record['budget']['tokens'])}"
     yield "KV cache", f"{held} · peak {number(peak['kv_tokens'])} ({size(peak['kv_bytes'])})"
     types = f"weights in {record['dtype']}, KV cache in {record['kv_dtype']}"
     yield "model", f"{record['model']}, {types}"
