@@ -366,7 +366,8 @@ class PanelView:
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # passed by some: chunks are rounded down
-        of = f" of ~{f.number(expected)}" if expected >= step.step else ""
+        ended = step.seen >= (step.estimated_tokens or 0)
+        of = f" of ~{f.number(expected)}" if expected >= step.step and not ended else ""
         return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
 
     def _strip(self, step: StepDone) -> Text:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kvstream
-from kvstream.events import Answered, AnswerStarted, Notice, StepDone
+from kvstream.events import Answered, AnswerStarted, Notice, Started, StepDone
 from kvstream.reporters import format as f
 from kvstream.reporters.format import json_line, json_text
 from kvstream.reporters.live import History, Live, PanelView, Snapshot, Speed
@@ -195,6 +195,16 @@ def test_a_narrow_panel_leaves_out_what_does_not_fit_and_cuts_no_figure() -> Non
     assert "…" not in text
     for word in ("held", "chunk", "free", "(50%)", " left", " stay", "entries"):
         assert word in text
+
+
+def test_the_steps_of_a_finished_reading_are_not_estimated() -> None:
+    """Its text may take a step less than was expected."""
+    started = next(event for event in events() if isinstance(event, Started))
+    started = replace(started, estimated_steps=42)
+    steps = [event for event in events() if isinstance(event, StepDone)]
+    early, last = (PanelView(Snapshot(started, step), 1.0) for step in (steps[0], steps[-1]))
+    assert f"step {steps[0].step} of ~42" in early._chunk_words(started, steps[0])
+    assert last._chunk_words(started, steps[-1]).endswith(f"step {steps[-1].step}")
 
 
 def test_the_speed_is_of_the_tokens_that_were_read_now() -> None:
