@@ -107,6 +107,13 @@ def test_summarize_extracts_by_default_only_where_the_model_should(cli, fake_ses
         (["ask", "BOOK", "Q?", "--set", "snapkv.pool=8"], "add --method snapkv"),
         (["ask", "BOOK", "Q?", "--nonsense"], "--nonsense"),
         (["ask", "BOOK", "-who did it?"], "'-who did it?' begins with a dash, like an option"),
+        (["ask", "BOOK", "--budgett", "1k"], "'--budgett'. Did you mean --budget?\n"),
+        (["ask", "BOOK", "--csv"], "'--csv'. It is an option of kvstream compare.\n"),
+        (
+            ["bench", "qa", "--needles", "3"],
+            "'--needles'. It is an option of kvstream bench needle",
+        ),
+        (["ask", "BOOK", "--xyzzy"], "No such option '--xyzzy'.\n"),
         (["ask", "BOOK", "-x"], "No such option '-x'"),
         (["ask", "BOOK", "Q?", "--seed", "9" * 30], "beyond 64 bits"),
         (["ask", "BOOK", "Q?", "--seed", "x"], "'x' is not a whole number"),

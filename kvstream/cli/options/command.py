@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from kvstream.cli.options.option import Option, typed
+from kvstream.errors import meant
 
 
 class SectionedCommand(click.Command):
@@ -71,12 +72,21 @@ class SectionedCommand(click.Command):
         except click.NoSuchOption as error:
             text = next((a for a in args[:end] if a.startswith("-") and " " in a.strip()), None)
             if text is None or not text.startswith(error.option_name):
-                raise
+                raise self._unknown(ctx, error.option_name) from None
             raise click.UsageError(
                 f"{text!r} begins with a dash, like an option; put it after --, at the end of the "
                 "command.",
                 ctx,
             ) from None
+
+    def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
+        """The error for an option that the command does not have; names the one that was meant."""
+        told = f"No such option {name!r}."
+        if name.startswith("--"):
+            near = {option.removeprefix("--") for option in _long_options(self)}
+            close = meant(name.removeprefix("--"), near, CLOSE)
+            told += close.replace("mean ", "mean --") or _elsewhere(ctx, name)
+        return click.UsageError(told, ctx)
 
     def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
         """A value behind such an option with a space, where it would be a source or a question."""
@@ -114,6 +124,27 @@ class SectionedCommand(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=28)
+
+
+CLOSE = 0.75
+"""How much alike an unknown option and one that is suggested for it must be."""
+
+
+def _long_options(command: click.Command) -> set[str]:
+    """The long options that have an effect in a command, as they are typed."""
+    without = getattr(command, "without", ())
+    options = (p for p in command.params if isinstance(p, click.Option) and p.name not in without)
+    return {name for option in options for name in option.opts if name.startswith("--")}
+
+
+def _elsewhere(ctx: click.Context, name: str) -> str:
+    """Which commands of the same group have an option; nothing if none has it."""
+    group = ctx.parent and ctx.parent.command
+    if ctx.parent is None or not isinstance(group, click.Group):
+        return ""
+    commands = ((other, group.get_command(ctx.parent, other)) for other in group.list_commands(ctx))
+    found = [other for other, each in commands if each and name in _long_options(each)]
+    return f" It is an option of {ctx.parent.command_path} {', '.join(found)}." if found else ""
 
 
 _ALL = "kvstream.help_all"
