@@ -135,6 +135,8 @@ class ModelSettings:
     """Run Python code that comes with the model. Off unless you ask for it."""
     quiet: bool = False
     """Say nothing on stderr while a GGUF file is converted."""
+    like: str | None = None
+    """Name of the memory file that has `dtype`; None: somebody asked for it."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class MemoryFile:
     def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options to load a model for this memory: where they say ``auto``, the number types that
         it was made in, so that nothing is rounded. Weights in 16 bits that this CPU is slow with
-        are left to ``auto``."""
+        are left to ``auto``. ``like`` is then the name of this file."""
         from kvstream.model.placement import device_of
         from kvstream.model.precision import is_slow
 
@@ -110,7 +110,7 @@ class MemoryFile:
         device = device_of(str(found.get("device") or "auto")).type
         quantized = found.get("quantize") is not None
         if found.get("dtype", "auto") == "auto" and not is_slow(made, device) and not quantized:
-            found["dtype"] = made
+            found |= {"dtype": made, "like": self.path.name}
         if found.get("kv_dtype", "auto") == "auto":
             found["kv_dtype"] = str(self.kind.kv_dtype).removeprefix("torch.")
         return found

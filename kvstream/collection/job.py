@@ -77,7 +77,7 @@ class Job:
         Threads are not in it: they change no more than the last bits of a number.
         """
         model = asdict(self.model)
-        for name in ("threads", "offline", "quiet"):
+        for name in ("threads", "offline", "quiet", "like"):
             del model[name]
         parts = []
         for part in self.parts:

@@ -63,7 +63,8 @@ def precision_of(
         narrow = asked == torch.float32 and weights is not None and stored in HALVES
         if narrow and not _fits(weights, device):
             return Precision(_stored_type(weights), _no_room(weights), widen=True, kv=kv)
-        return Precision(asked, "asked for", kv=kv)
+        why = "asked for" if settings.like is None else f"as in {settings.like}"
+        return Precision(asked, why, kv=kv)
     if embedded and device.type == "cpu" and not fast_bfloat16():
         stored = "bfloat16"
     if stored is None or stored not in _slow_on_cpu() or not (on_cpu or embedded):

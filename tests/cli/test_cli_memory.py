@@ -393,6 +393,14 @@ def test_a_memory_file_names_its_model(cli, tmp_path) -> None:
     assert f"was made by {folder}" in ran.stderr
 
 
+def test_number_types_of_a_file_were_not_asked_for(cli, memory, tmp_path) -> None:
+    more = tmp_path / "more.txt"
+    more.write_text("It rains in the valley.\n" * 9)
+    read = ("remember", str(more), "--memory", memory, "-o", str(tmp_path / "more.kvs"))
+    assert " · float32 (as in story.kvs) · " in cli(*read).stderr
+    assert " · float32 (asked for) · " in cli(*read, "--dtype", "float32").stderr
+
+
 def test_no_other_model_is_advised_where_a_file_names_its_model(
     cli, memory, story, tmp_path
 ) -> None:
