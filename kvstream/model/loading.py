@@ -87,7 +87,11 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
 
     Raises ModelError if the cache does not have it.
     """
-    if settings.offline or where == POCKET or Path(where).exists():
+    if where == POCKET or Path(where).exists():
+        return False
+    if settings.offline:
+        if folder_of(where, settings.revision) is None:
+            raise ModelError(f"{settings.name} is not on this machine; run once without --offline.")
         return False
     why = hub.unreachable()
     if why and folder_of(where, settings.revision) is None:

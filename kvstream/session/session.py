@@ -55,7 +55,7 @@ class Session:
         """Load tokenizer and model and probe them. Raises ModelError, UnsupportedModelError."""
         started = time.perf_counter()
         where = settings.name if settings.name == POCKET else folder(settings)
-        with offline(settings.offline or must_be_cached(settings, where)):
+        with offline(must_be_cached(settings, where) or settings.offline):
             tokenizer = load_tokenizer(
                 where,
                 revision=settings.revision,

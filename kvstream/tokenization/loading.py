@@ -133,7 +133,12 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
     except Exception as error:  # the library raises nearly everything: OSError, ValueError, ...
         if is_out_of_memory(error):
             raise
-        where = "in the cache (offline)" if offline else "there or on the hub"
+        here = Path(name).exists()
+        if offline and not here:  # the library would say that it could not connect
+            raise ModelError(
+                f"The tokenizer of {name} is not on this machine; run once without --offline."
+            ) from error
+        where = "there" if here else "there or on the hub"
         first_line = str(error).strip().split("\n")[0]
         raise ModelError(
             f"No tokenizer for {name!r} could be loaded {where}: {first_line} "

@@ -153,7 +153,9 @@ def test_a_budget_past_the_trained_length(cli, story) -> None:
 
 
 def test_an_unknown_model(cli, story, tmp_path) -> None:
-    told(cli("ask", str(story), "Q?", "-m", "nobody/nothing", "--offline"), 4, "nobody/nothing")
+    ran = cli("ask", str(story), "Q?", "-m", "nobody/nothing", "--offline")
+    told(ran, 4, "Error: nobody/nothing is not on this machine; run once without --offline.")
+    assert "connect" not in ran.stderr
     told(cli("ask", str(story), "Q?", "-m", "/nowhere/model"), 4, "/nowhere/model")
     told(cli("ask", str(story), "Q?", "-m", str(tmp_path)), 4, "config.json")
 
