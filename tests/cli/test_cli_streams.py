@@ -252,6 +252,35 @@ def test_a_terminal_gets_the_panel_then_the_answer(book) -> None:
     assert words.index("╭") < words.index("It is 51234.") < words.index("peak 932 of 1,024")
 
 
+@pytest.mark.parametrize("kind", ["null", "file", "read", "pipe"])
+def test_empty_standard_input_is_noticed_before_a_model_is_loaded(tmp_path, kind) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("Ada hid the letter.\n" if kind == "read" else "")
+    command = {
+        "null": '"$@" </dev/null', "file": f'"$@" <"{path}"', "pipe": 'true | (sleep 1; "$@")',
+        "read": f'(cat >/dev/null; "$@") <"{path}"',
+    }[kind]  # fmt: skip
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *PROGRAM, "ask", "Who?"],
+        capture_output=True, text=True, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "Nothing to read: standard input held 0 bytes" in done.stderr
+    assert "Loading" not in done.stderr
+
+
+def test_the_beginning_of_standard_input_is_not_lost(tmp_path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("Ada hid the letter.\n")
+    for command in ('"$@" <"$0"', 'cat "$0" | "$@"', '(sleep 1; cat "$0") | "$@"'):
+        done = subprocess.run(
+            ["sh", "-c", command, str(path), *PROGRAM, "ask", "Who?", "--stats", "/dev/stderr"],
+            capture_output=True, text=True, env=environment(FAKE="reads=True"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "It is 51234.\n"
+
+
 CITED = (
     "citations=({'source': 'a.txt', 'line_start': 7, 'line_end': 8, 'page': None, 'chapter': None,"
     " 'weight': 0.5, 'text': 'Ada hid it.'},)"

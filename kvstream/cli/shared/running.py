@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -416,8 +417,14 @@ def _ended_empty() -> bool:
     if owner is sys.stdin and data:
         return False
     try:
+        descriptor = sys.stdin.fileno()
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size <= os.lseek(descriptor, 0, os.SEEK_CUR)
+        if stat.S_ISCHR(found.st_mode):
+            return found.st_rdev == os.stat(os.devnull).st_rdev
         waiting = select.poll()
-        waiting.register(sys.stdin.fileno(), select.POLLIN)
+        waiting.register(descriptor, select.POLLIN)
         events = [event for _, event in waiting.poll(0)]
     except (AttributeError, OSError, ValueError):  # closed, or no file
         return False
