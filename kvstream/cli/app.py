@@ -264,9 +264,12 @@ def _bound_kernel_caches() -> None:
 def _tolerate_any_text() -> None:
     """File names and answers may hold characters that the terminal's encoding has not.
 
-    A stream that is closed (``>&-``) is None; what goes there goes nowhere.
+    A stream that is closed (``>&-``) is None; what goes to stderr then goes nowhere.
     """
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        from kvstream.cli.shared.output import ClosedOutput
+
+        sys.stdout = ClosedOutput()
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

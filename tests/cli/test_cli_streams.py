@@ -181,11 +181,29 @@ def test_stdout_on_a_full_disk(book) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
-def test_a_stream_that_is_closed_is_no_error(book, closed) -> None:
-    command = shlex.join([*PROGRAM, "ask", book, "Q?", "-q"])
-    done = subprocess.run(f"{command} {closed}", shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
+@pytest.mark.parametrize("more", [(), ("-q",), ("--json",), ("--method", "h2o,tova")])
+def test_an_answer_that_has_no_place_is_an_error(book, more) -> None:
+    command = shlex.join([*PROGRAM, "ask", book, "Q?", *more])
+    done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: stdout is closed, so nothing can be printed; name a file with -o.\n"
+    )
+
+
+def test_what_prints_needs_stdout_and_what_writes_a_file_does_not(book, tmp_path) -> None:
+    out = tmp_path / "answer.txt"
+    for more, code in ((f"ask {shlex.quote(book)} Q? -q -o {out}", 0), ("--version", 1)):
+        command = f"{shlex.join(PROGRAM)} {more} >&-"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
+        assert (done.returncode, "stdout is closed" in done.stderr) == (code, bool(code))
+    assert out.read_text() == "It is 51234.\n"
+
+
+def test_stderr_that_is_closed_is_no_error(book) -> None:
+    command = shlex.join([*PROGRAM, "ask", book, "Q?"])
+    done = subprocess.run(f"{command} 2>&-", shell=True, capture_output=True, text=True)
+    assert done.stdout == "It is 51234.\n"
     assert done.returncode == 0
 
 

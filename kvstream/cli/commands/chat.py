@@ -99,7 +99,7 @@ def command(
         )
     check_files(options, sources, memory)
     with ExitStack() as stack:
-        output, reporter, interrupts = prepared(stack, plainly(options), cites=True)
+        output, reporter, interrupts = prepared(stack, plainly(options), answers=True)
         if memory is not None:
             _, talk = open_memory(ctx, memory, options, reporter)
         else:

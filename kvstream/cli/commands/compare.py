@@ -20,7 +20,7 @@ from kvstream.cli.shared import early
 from kvstream.cli.shared.arguments import asking, sources_or_usage, split_arguments
 from kvstream.cli.shared.comparison import Comparison, print_json
 from kvstream.cli.shared.interrupts import Interrupts
-from kvstream.cli.shared.output import OutputFile
+from kvstream.cli.shared.output import OutputFile, refuse_closed
 from kvstream.cli.shared.running import (
     announce,
     can_be_read_again,
@@ -120,6 +120,7 @@ def compare(
     check_files(options, paths)
     options = settled(options, alone=True)
     with ExitStack() as stack:
+        refuse_closed(options.output)
         output, reporter, interrupts = prepared(stack, options)
         stack.enter_context(whole_or_none(output))
         if options.dry_run:

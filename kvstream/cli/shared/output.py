@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
@@ -14,6 +15,23 @@ import click
 
 from kvstream.errors import KvstreamError, UsageError
 from kvstream.store import writing
+
+
+class ClosedOutput(io.TextIOWrapper):
+    """What stands for a stdout that is closed (``>&-``): whatever is written there is an error."""
+
+    def __init__(self) -> None:
+        super().__init__(open(os.devnull, "wb"), encoding="utf-8")  # noqa: SIM115
+
+    def write(self, text: str) -> int:
+        """Raises KvstreamError."""
+        raise KvstreamError("stdout is closed, so nothing can be printed; name a file with -o.")
+
+
+def refuse_closed(output: Path | None) -> None:
+    """Find out before the long work that stdout is closed and needed. Raises KvstreamError."""
+    if output in (None, Path("-")) and isinstance(sys.stdout, ClosedOutput):
+        sys.stdout.write("")
 
 
 class OutputFile:

@@ -53,7 +53,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
     code = 0
     check_files(options, memory=path)
     with ExitStack() as stack:
-        output, reporter, _ = prepared(stack, plainly(options), cites=True)
+        output, reporter, _ = prepared(stack, plainly(options), answers=True)
         _, memory = open_memory(ctx, path, options, reporter)
         writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)
         stack.callback(writer.close)
@@ -86,7 +86,7 @@ def ask_folder(
         options = _of_models(*found_models, folder, options)
     code = 0
     with ExitStack() as stack:
-        output, reporter, _ = prepared(stack, plainly(options), cites=True)
+        output, reporter, _ = prepared(stack, plainly(options), answers=True)
         announce(reporter, options, fixed=True)
         memories = open_model(options).memories(folder)
         writer = AnswerWriter(output, as_json=options.as_json, labels=len(questions) > 1)

@@ -22,7 +22,7 @@ from kvstream.cli.options.reading import ReadingOptions
 from kvstream.cli.options.types import NONE
 from kvstream.cli.shared import early, libraries, reports
 from kvstream.cli.shared.interrupts import InterruptibleInput, Interrupts
-from kvstream.cli.shared.output import OutputFile, refuse_clashes
+from kvstream.cli.shared.output import OutputFile, refuse_clashes, refuse_closed
 from kvstream.errors import KvstreamError, SourceError, UsageError
 from kvstream.events import Answered, AnswerStarted, Event, Result, Started
 from kvstream.reporters import Reporter, Reporters
@@ -53,17 +53,20 @@ WITHHELD = 6
 
 
 def prepared(
-    stack: ExitStack, options: ReadingOptions, *, cites: bool = False
+    stack: ExitStack, options: ReadingOptions, *, answers: bool = False
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
     """The output of the answer, the reporter of progress, and the watch for Ctrl-C.
 
-    `cites`: a terminal shows the passages of an answer that is written to a file.
+    `answers`: answers are written, so stdout must be open if it is their place; a terminal shows
+    the passages of those that go to a file. Raises KvstreamError.
     """
+    if answers:
+        refuse_closed(options.output)
     quiet_libraries(options)
     output = _output(stack, options)
     progress = _progress(options, answer_on_terminal=output.isatty())
     progress.verbose = options.verbose
-    progress.cites = cites and cites_apart(options, output)
+    progress.cites = answers and cites_apart(options, output)
     reporters: list[Reporter] = [progress]
     if options.stats is not None:
         stats = OutputFile(options.stats, "--stats", in_place=True)
@@ -111,7 +114,7 @@ def read(
         spread = shards is not None and shards.workers is not None
         plain = on_the_way or spread
         output, reporter, interrupts = prepared(
-            stack, plainly(options) if plain else options, cites=True
+            stack, plainly(options) if plain else options, answers=True
         )
         interrupts.gentle = follow
         check_reread(options, paths, questions)
