@@ -14,6 +14,7 @@ from kvstream.collection.results import whole
 from kvstream.collection.task import Task
 from kvstream.errors import BudgetError, KvstreamError, is_out_of_memory
 from kvstream.events import Answered, DocumentDone, DocumentFailed, Event, Outcome, StepDone
+from kvstream.input.source import EmptyError
 from kvstream.input.sources import NamedPath, SourceSet, open_sources
 from kvstream.memory.saving import record, save
 from kvstream.session.session import Session
@@ -52,6 +53,8 @@ class DocumentReader:
                 records: tuple[dict[str, Any], ...] = (self._memory(task, path or name, on_step),)
             else:
                 records = tuple(self._answers(name, path or name, on_step))
+        except EmptyError as error:  # its advice is for a single text
+            return DocumentFailed(name, f"{name} is empty.", error.exit_code)
         except KvstreamError as error:
             return DocumentFailed(name, str(error), error.exit_code)
         except Exception as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from kvstream.errors import SourceError
 from kvstream.input.blocks import TextBlock
 
 
@@ -98,6 +99,10 @@ class RereadableSource(Source, Protocol):
 
         `ended_line`: whether they ended with a newline.
         """
+
+
+class EmptyError(SourceError):
+    """The sources hold no byte of text, and nothing in them is damaged."""
 
 
 def nothing_in(names: Sequence[str], held: str) -> str:

@@ -38,10 +38,12 @@ from kvstream.input.formats import (
     decompressed,
     kind_of,
 )
-from kvstream.input.source import SourceRecord, nothing_in, shown_name
+from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_name
 
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
+EMPTY = "0 bytes of text"
+"""What sources hold that are empty."""
 BLOCK = 64 * 1024
 """Bytes asked for in one read."""
 # Text bytes for each byte of a file, until some of it has been read.
@@ -512,13 +514,14 @@ class SourceSet:
                     pages[source.name] = count
         return pages
 
-    def nothing(self, held: str = "0 bytes of text") -> SourceError:
+    def nothing(self, held: str = EMPTY) -> SourceError:
         """The error for sources without any text; `held` is what they have."""
         for source in self._sources:
             if ended := getattr(source.stream, "ended", ""):
                 return SourceError(f"Nothing to read: {ended}")
         why = "".join(f" {line}" for line in self._about_damage())
-        return SourceError(nothing_in(self.names, held) + why)
+        kind = EmptyError if held == EMPTY and not why else SourceError
+        return kind(nothing_in(self.names, held) + why)
 
     def _blocks(self, index: int, source: _Source) -> Iterator[TextBlock]:
         decoder: Any = None

@@ -237,11 +237,11 @@ def table(tally: Tally, width: int) -> Iterator[str]:
 
 
 def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
-    """What was done and what it cost; failures once more, so that none scrolls away."""
+    """What was done and what it cost; failed documents by name: their reasons were told."""
     if tally.failed:
         yield f"Failed: {_documents(tally.failed)}"
         for event in tally.failures:
-            yield f"  {_named(event)}"
+            yield f"  {event.name}"
         if tally.failed > LISTED:
             yield f"  and {number(tally.failed - LISTED)} more, listed above"
     parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]

@@ -61,8 +61,10 @@ def test_a_line_of_json_for_each_document(letters: Path, cli: Callable[..., Any]
     assert done.code == 7
     assert [Path(line["document"]).name for line in lines] == ["Ada.txt", "Berta.txt", "empty.txt"]
     assert [[a["question"] for a in line["answers"]] for line in lines[:2]] == [[WHO, "Where?"]] * 2
-    assert "0 bytes" in lines[2]["error"]
-    assert f"Failed: {letters}/empty.txt" in done.stderr
+    assert lines[2]["error"] == f"{letters}/empty.txt is empty."
+    assert f"Failed: {letters}/empty.txt is empty.\n" in done.stderr
+    assert f"Failed: 1 document\n  {letters}/empty.txt\n" in done.stderr
+    assert done.stderr.count("is empty") == 1
 
 
 def test_files_of_results_and_of_memories(
@@ -366,5 +368,5 @@ def test_failures_are_all_told_and_some_are_held() -> None:
         tally.add(DocumentFailed(f"d{number}", f"d{number} is damaged."))
     lines = list(last_lines(tally, None))
     assert lines[0] == f"Failed: {3 * LISTED} documents"
-    assert len([line for line in lines if "is damaged" in line]) == LISTED
+    assert lines[1 : LISTED + 1] == [f"  d{number}" for number in range(LISTED)]
     assert f"and {2 * LISTED} more" in lines[LISTED + 1]
