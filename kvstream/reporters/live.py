@@ -362,7 +362,9 @@ class PanelView:
         low, high = min(step.memory, default=0), max(step.memory, default=0)
         sizes = f.number(high) if low == high else f"{f.number(low)} to {f.number(high)} by layer"
         prompt = f"{f.number(started.prompt_tokens)} of the prompt"
-        return f"{sizes} entries a head and {prompt} after step {f.number(step.step)}"
+        after = f"after step {f.number(step.step)}"
+        whole = f"{sizes} entries a head and {prompt} {after}"
+        return _fitting(self.width, whole, f"{sizes} entries a head {after}")
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
         expected = started.estimated_steps or 0  # passed by some: chunks are rounded down
