@@ -111,8 +111,8 @@ def test_a_report_has_a_path_and_a_run(model, tmp_path: Path) -> None:
 
 def test_a_budget_is_in_entries(model, memory, tmp_path: Path) -> None:
     paths = [tmp_path / "a.kvs", tmp_path / "b.kvs"]
-    for path in paths:
-        memory.save(path)
+    memory.save(paths[0])
+    model.read(text="Bob kept the key.", budget=400).save(paths[1])
     refused(lambda: model.merge(paths, "1MB"), "a budget in entries per head, such as 4k")
     asked = {"text": TEXT, "question": "Who?"}
     refused(lambda: model.ask(**asked, budget="lots"), "write whole entries per head as 4096")

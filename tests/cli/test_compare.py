@@ -31,7 +31,7 @@ def test_a_row_for_each_method(story: str, capsys: pytest.CaptureFixture[str]) -
     assert run([*asked, "--method", "streaming,full,random"]) == 0
     streaming, full, random = rows(capsys.readouterr().out)
     assert [r["method"] for r in (streaming, full, random)] == ["streaming", "full", "random"]
-    assert "longer than" in full["error"], "one method that cannot does not stop the others"
+    assert "more tokens than" in full["error"], "one method that cannot does not stop the others"
     assert streaming["tokens"]["read"] == random["tokens"]["read"]
     assert streaming["peak"]["kv_tokens"] <= 400
     assert 0 <= streaming["spread"] < random["spread"] <= 1
@@ -168,7 +168,7 @@ def test_when_no_method_can_the_code_says_so(
     story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["compare", story, "Who?", "--budget", "400", "--method", "full", "-q"]) == 5
-    assert "longer than" in capsys.readouterr().err
+    assert "more tokens than" in capsys.readouterr().err
 
 
 def test_spread() -> None:

@@ -201,7 +201,7 @@ def test_a_budget_in_bytes_holds_what_fits_and_no_byte_more(family: str, method:
     tokens_of = {more: budget_tokens(model, Budget(bytes=size + more), made) for more in (-1, 0, 1)}
     assert tokens_of == {-1: 99, 0: 100, 1: 100}
     assert budget_tokens(model, Budget(bytes=2**50), made) == model.trained_length
-    with pytest.raises(BudgetError, match="cannot hold one token"):
+    with pytest.raises(BudgetError, match="cannot hold one entry"):
         budget_tokens(model, Budget(bytes=8), made)
 
 
@@ -211,7 +211,7 @@ def test_full_holds_all_that_fits_and_refuses_one_token_more(length: int) -> Non
     reader = Reader(smallest("llama"), METHODS["full"](), RunSettings(), sizes, [])
     reading = reader.read(IdFeed(tokens(length)))
     if length > sizes.final:
-        with pytest.raises(BudgetError, match="231 tokens"):
+        with pytest.raises(BudgetError, match="231 entries"):
             list(reading)
     else:
         assert sum(report.chunk for report in reading) == length

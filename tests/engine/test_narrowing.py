@@ -57,7 +57,7 @@ def test_what_was_measured_of_entries_comes_back_too(method: str) -> None:
     assert set(before[1][1]) == set(after[1][1]), "a saved memory has all that it had"
     with reader.in_sight(BEGINS, [1, 0, 2], 3):  # this answer takes entries of memory
         said(reader, 120, may_compress=True)
-    with pytest.raises(KvstreamError, match="a long answer took entries"):
+    with pytest.raises(KvstreamError, match="a long answer evicted entries"):
         reader.rank()
 
 
