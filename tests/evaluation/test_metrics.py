@@ -162,7 +162,7 @@ def test_what_is_no_text_is_found_in_its_line() -> None:
     good = {"context": "c", "question": "q", "answers": [{"text": "x"}]}
     assert item(good, "f:1").questions == (Question("q", ("x",)),)
     for wrong in ({"context": ["c", "d"]}, {"context": " "}, {"question": 5}, {"question": ""}):
-        with pytest.raises(ValueError, match="is no text"):
+        with pytest.raises(ValueError, match="is not text"):
             item({**good, **wrong}, "f:1")
 
 
