@@ -49,12 +49,17 @@ class BudgetError(KvstreamError):
     exit_code = 5
 
 
-def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """`` Did you mean ...?`` for an unknown name, or nothing if no known name is close."""
+def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known name that is most like an unknown one; None if no known name is close."""
     from difflib import get_close_matches  # only where something is wrong
 
-    close = get_close_matches(name, list(known), 1, likeness)
-    return f" Did you mean {close[0]}?" if close else ""
+    return next(iter(get_close_matches(name, list(known), 1, likeness)), None)
+
+
+def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
+    """`` Did you mean ...?`` for an unknown name, or nothing if no known name is close."""
+    close = closest(name, known, likeness)
+    return "" if close is None else f" Did you mean {close}?"
 
 
 _NO_MEMORY = (

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvstream.errors import closest
 from kvstream.server.errors import ApiError
 
 IGNORED = frozenset({
@@ -99,8 +99,8 @@ def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
     that it is in, with a dot.
     """
     name = name[:40]
-    close = get_close_matches(name.lower(), known, 1, 0.7)
-    remedy = f"use {within + close[0]!r}, or leave it out" if close else "leave it out"
+    close = closest(name.lower(), known, 0.7)
+    remedy = "leave it out" if close is None else f"use {within + close!r}, or leave it out"
     return ApiError(
         400,
         f"There is no parameter {within + name!r} here; {remedy}.",

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kvstream.cli.options.option import Option, typed
-from kvstream.errors import meant
+from kvstream.errors import closest
 
 
 class SectionedCommand(click.Command):
@@ -84,8 +84,8 @@ class SectionedCommand(click.Command):
         told = f"No such option {name!r}."
         if name.startswith("--"):
             near = {option.removeprefix("--") for option in _long_options(self)}
-            close = meant(name.removeprefix("--"), near, CLOSE)
-            told += close.replace("mean ", "mean --") or _elsewhere(ctx, name)
+            close = closest(name.removeprefix("--"), near, CLOSE)
+            told += _elsewhere(ctx, name) if close is None else f" Did you mean --{close}?"
         return click.UsageError(told, ctx)
 
     def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
