@@ -62,11 +62,11 @@ def report(log: LogSummary, rows: int = ROWS, *, news: bool = False) -> Report:
         for finding in chosen:  # what most rows have tells them not apart
             finding.notes = [note for note in finding.notes if note != "new"]
     told = sum(f.count for f in chosen if f.templates)
-    every = sum(s.count - (s.reported if news else 0) for s in shapes)
+    every = sum(unusual.count(shape) for shape in shapes)
     begun = [] if news or log.by_line else _begun(found, log)
     left: Counter[str] = Counter()
     for shape in shapes:
-        left[shape.level] += shape.count - (shape.reported if news else 0)
+        left[shape.level] += unusual.count(shape)
     left.subtract({level: _told(chosen, level) for level in SEVERE})
     severe = {level: left[level] for level in SEVERITY if left[level]}
     return Report(chosen, begun, len(shapes), told, every, severe)

@@ -106,6 +106,10 @@ class Unusual:
             if (start := onset_of(shape, self.bursts[shape.first_line], log))
         ]
 
+    def count(self, shape: Shape) -> int:
+        """Lines of a template; with `news` those behind the last mark."""
+        return shape.count - (shape.reported if self.news else 0)
+
     def template(self, shape: Shape) -> Finding:
         """All that is unusual about a template."""
         remarks, rare = _Remarks(), shape.count <= RARE
@@ -129,7 +133,7 @@ class Unusual:
         first_time = shape.since_time if since else shape.first_time
         return Finding(
             section=section,
-            count=shape.count - shape.reported if self.news else shape.count,
+            count=self.count(shape),
             level=shape.level,
             text=shown(message_of(shape.message), shape.told),
             first_line=shape.since_line if since else shape.first_line,
@@ -212,7 +216,7 @@ class Unusual:
         if rare or (self.news and not shape.reported):
             remarks.score += _lateness(shape, self.log)
             return SECTIONS[1]
-        remarks.score = float(shape.count - shape.reported if self.news else shape.count)
+        remarks.score = float(self.count(shape))
         return SECTIONS[3]
 
     def silent_components(self, found: list[Finding]) -> list[Finding]:
