@@ -48,6 +48,20 @@ def scores(reader: Reader) -> list[Tensor]:
     return [next(iter(s.state.values()))[:, : s.used].clone() for s in reader.compressible]
 
 
+def watched(monkeypatch: pytest.MonkeyPatch, store: LayerStore) -> list[tuple[Any, Any]]:
+    """What a layer measures from now on: attention by rows, and by columns."""
+    seen: list[tuple[Any, Any]] = []
+    measured = LayerStore.measured
+
+    def noting(self: LayerStore, rows: Any, columns: Any, *, by_owner: bool) -> None:
+        if self is store:
+            seen.append((rows, columns))
+        measured(self, rows, columns, by_owner=by_owner)
+
+    monkeypatch.setattr(LayerStore, "measured", noting)
+    return seen
+
+
 @dataclass(frozen=True)
 class Noting(H2O):
     """Notes the attention that is shown to `select`."""
@@ -68,21 +82,14 @@ def test_a_compression_counts_the_attention_of_question_and_answer(
     store, first = reader.compressible[0], reader.first_candidate
     end = store.used
     want = scores(reader)[0][:, first:]
-    added: list[Tensor] = []
-    measured = LayerStore.measured
-
-    def noting(self: LayerStore, rows: Any, columns: Any, *, by_owner: bool) -> None:
-        if self is store:
-            assert columns is not None
-            added.append(columns)
-        measured(self, rows, columns, by_owner=by_owner)
-
-    monkeypatch.setattr(LayerStore, "measured", noting)
+    measured = watched(monkeypatch, store)
     Noting.shown.clear()
     room = BUDGET - end - QUESTION
     assert len(ask(reader, room + 2)) == room + 2
     assert len(Noting.shown) == 2  # each of the two layers was compressed once
-    before = added[: room + 1]  # the question, and all of the answer that fitted
+    assert all(columns is not None for _, columns in measured)
+    # The question, and all of the answer that fitted.
+    before = [columns for _, columns in measured[: room + 1]]
     assert [columns.shape[1] for columns in before] == list(range(end + QUESTION, BUDGET + 1))
     assert all(a.sum() == pytest.approx(2, rel=1e-3) for a in before[1:])  # one query, two heads
     want = want + sum(columns[:, first:end] for columns in before)
@@ -109,19 +116,11 @@ def test_a_compression_goes_by_what_the_newest_token_of_the_answer_looks_at(
     reader = read(NotingRows(window=4))
     store, first = reader.compressible[0], reader.first_candidate
     end = store.used
-    added: list[Tensor] = []
-    measured = LayerStore.measured
-
-    def noting(self: LayerStore, rows: Any, columns: Any, *, by_owner: bool) -> None:
-        if self is store:
-            added.append(rows)
-        measured(self, rows, columns, by_owner=by_owner)
-
-    monkeypatch.setattr(LayerStore, "measured", noting)
+    measured = watched(monkeypatch, store)
     NotingRows.shown.clear()
     room = BUDGET - end - QUESTION
     assert len(ask(reader, room + 2)) == room + 2
-    (newest,) = added  # only where the budget is full
+    ((newest, _),) = measured  # only where the budget is full
     assert newest.sum() == pytest.approx(2, rel=1e-3)  # one query, two heads
     torch.testing.assert_close(NotingRows.shown[0][0], newest[:, first:end])
 
