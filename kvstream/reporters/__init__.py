@@ -1,4 +1,4 @@
-"""What a run looks like from outside: reporters are fed events and know nothing else."""
+"""Show a run to the user. Reporters receive events and know nothing else."""
 
 from kvstream.reporters.base import Reporter, Reporters
 

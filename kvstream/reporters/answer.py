@@ -1,4 +1,4 @@
-"""The answer itself: as it comes on a terminal, whole elsewhere, or as JSON."""
+"""Write the answer: streamed on a terminal, whole elsewhere, or as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kvstream.reporters.format import for_terminal, json_line
 
 
 class AnswerWriter(Reporter):
-    """Writes answers to a stream that it does not own, one after the other.
+    """Writes answers one after the other to a stream that it does not own.
 
-    With `labels` each stands behind its question, for there are several.
+    With `labels`, each answer follows a line with its question.
     """
 
     def __init__(self, stream: Sink, *, as_json: bool, labels: bool = False) -> None:
@@ -39,7 +39,7 @@ class AnswerWriter(Reporter):
             if self.as_json:
                 self._write(json_line(event.result.to_json(), self.stream))
             elif self.streamed:
-                # What was streamed is the answer, but for white space that was cut at its ends.
+                # The streamed text is the answer; only white space at its ends was cut.
                 self._write("\n" if self.last_character != "\n" else "")
             else:
                 self._write(event.result.answer.rstrip("\n") + "\n")
@@ -49,7 +49,7 @@ class AnswerWriter(Reporter):
             self.streamed.clear()
 
     def close(self) -> None:
-        """End the line of an answer that was broken off."""
+        """End the line of an answer that was interrupted."""
         if self.streamed and self.last_character != "\n":
             with suppress(OSError):
                 self._write("\n")

@@ -1,4 +1,4 @@
-"""The shape of a reporter, and several of them as one."""
+"""The interface of a reporter, and a reporter that combines several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvstream.events import Event
 
 
 class Sink(Protocol):
-    """What a reporter needs of a stream."""
+    """The methods of a stream that a reporter uses."""
 
     def write(self, text: str, /) -> int: ...
 
@@ -19,29 +19,35 @@ class Sink(Protocol):
 
 
 class Reporter:
-    """Shows nothing: the base of the others, and what ``--progress none`` uses."""
+    """Base class of the reporters. It shows nothing; ``--progress none`` uses it."""
 
     def loading(self, model: str) -> None:
-        """The model is about to be loaded, which may take long."""
+        """Announce that the model is about to be loaded, which may take long."""
 
     def converting(self, what: str) -> None:
-        """A document is about to be converted, which may take long before the first event."""
+        """Announce that a document is about to be converted.
+
+        This may take long and comes before the first event.
+        """
 
     def show(self, event: Event) -> None:
-        """One event of the run, in order."""
+        """Show one event of the run. Events arrive in order."""
 
     def make_way(self) -> None:
-        """A whole answer is about to be written, which may end on the same terminal."""
+        """Prepare for a whole answer, which may be written to the same terminal."""
 
     def tell(self, message: str) -> None:
-        """Something to say now that is no event, such as what Ctrl-C does."""
+        """Show a message that is no event, such as what Ctrl-C does."""
 
     def close(self) -> None:
-        """The run is over or has failed; leave the terminal as it was. May be called twice."""
+        """End the report and leave the terminal as it was.
+
+        Called when the run is over or has failed. May be called twice.
+        """
 
 
 class Reporters(Reporter):
-    """Passes everything on to several reporters, in their order."""
+    """Passes every call to several reporters, in their order."""
 
     def __init__(self, reporters: Sequence[Reporter]) -> None:
         self.reporters = list(reporters)

@@ -1,4 +1,4 @@
-"""The passages that an answer looked at, for a terminal, and what is left of the document."""
+"""Passages that an answer attended to, and the coverage of the document, for a terminal."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kvstream.events import Result
 from kvstream.reporters.format import fit, for_terminal, share, strip
 
 SHOWN = 3
-"""Passages under an answer; the JSON has them all."""
+"""Number of passages shown under an answer; the JSON has all."""
 LINES = 2
-"""Lines that the text of each may take."""
+"""Maximum number of lines for the text of a passage."""
 CHAPTER = 24
-"""Cells of the heading of a chapter."""
+"""Maximum cells for the heading of a chapter."""
 MAP = 36
-"""Places of the map of a document."""
+"""Number of places in the map of a document."""
 INDENT = "    "
 _WORD = re.compile(r"\w+")
 
 
 def looked_lines(result: Result, width: int) -> list[str]:
-    """What stands under a generated answer on a terminal: its passages, and lines of a log."""
+    """Return the lines under a generated answer on a terminal: citations and log lines."""
     if not result.generated:
         return []
     cited = citation_lines(result.citations, width, result.answer)
@@ -32,10 +32,10 @@ def looked_lines(result: Result, width: int) -> list[str]:
 def citation_lines(
     citations: Sequence[Mapping[str, Any]], width: int, answer: str = ""
 ) -> list[str]:
-    """Source, lines (or page, or chapter), weight and text of the heaviest passages.
+    """Return source, lines (or page, or chapter), weight and text of the heaviest passages.
 
-    No line is wider than `width` cells. Of a long passage the part with the words of the answer is
-    shown.
+    No line is wider than `width` cells. Of a long passage, show the part with the words of the
+    answer.
     """
     if not citations:
         return []
@@ -52,7 +52,7 @@ def citation_lines(
 
 
 def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
-    """Source, number and text of log lines that have the words of the question."""
+    """Return source, number and text of the log lines that have the words of the question."""
     if lines is None or not lines["matches"]:
         return []
     told = ["", "Lines with the words of the question:"]
@@ -64,15 +64,15 @@ def match_lines(lines: Mapping[str, Any] | None, width: int) -> list[str]:
 
 
 def match_places(lines: Mapping[str, Any] | None) -> list[str]:
-    """Source and number of these lines, for stderr."""
+    """Return source and number of the first of these lines, for stderr."""
     matches = [] if lines is None else lines["matches"][:SHOWN]
     return [f"{_one_line(found['source'])}:{found['line']}" for found in matches]
 
 
 def coverage_line(result: Result, *, pictures: bool) -> str | None:
-    """How much of the document memory still represents, with a map of it from its first page on.
+    """Return the share of the document that memory still represents, with a map of the document.
 
-    None where that is not known, or where all of it is there.
+    Return None if the share is unknown or if nothing was evicted.
     """
     if result.coverage is None or not result.evicted:
         return None
@@ -84,7 +84,7 @@ def coverage_line(result: Result, *, pictures: bool) -> str | None:
 
 
 def support_line(result: Result) -> str | None:
-    """The numbers that decide whether an answer is warned of; None where there are none."""
+    """Return the numbers that decide on a warning about the answer, or None without support."""
     if result.support is None:
         return None
     words = {
@@ -97,7 +97,7 @@ def support_line(result: Result) -> str | None:
 
 
 def _place(cited: Mapping[str, Any]) -> str:
-    """Where in its source a passage stands; what is not known is not shown."""
+    """Return the place of a passage in its source, without the parts that are unknown."""
     if cited.get("page") is not None:
         first, last = cited["page"], cited["page_end"]
         return f" p. {first}" if first == last else f" pp. {first}-{last}"
@@ -120,8 +120,9 @@ def _one_line(text: str) -> str:
 
 
 def _around(text: str, answer: str, room: int) -> str:
-    """A text from shortly before its part of `room` cells that has most words of the answer; the
-    whole text, if its beginning has as many.
+    """Return `text` from shortly before the place with the most words of the answer.
+
+    About `room` cells will be shown. Return the whole text if its beginning has as many words.
     """
     from rich.cells import cell_len
 
@@ -150,12 +151,12 @@ def _around(text: str, answer: str, room: int) -> str:
 
 
 def _tells(word: str) -> bool:
-    """Whether a word of an answer is to be looked for: a name, a number, or a long word."""
+    """Return whether to look for a word of an answer: a name, a number or a long word."""
     return len(word) > 3 or word[0].isupper() or word[0].isdigit()
 
 
 def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
-    """`text` in lines of `width` cells, at most `most`; what is left out shows as three dots."""
+    """Split `text` into at most `most` lines of `width` cells; three dots mark a cut."""
     from rich.cells import cell_len
 
     lines, line = [], ""
@@ -179,7 +180,7 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def _cells(text: str, width: int) -> str:
-    """The beginning of `text` that takes at most `width` cells, one character at least."""
+    """Return the beginning of `text` that takes at most `width` cells, at least a character."""
     from rich.cells import cell_len
 
     end, taken = 0, 0
@@ -192,7 +193,7 @@ def _cells(text: str, width: int) -> str:
 
 
 def _end_of(text: str, width: int) -> str:
-    """The end of a path, which tells more than its beginning."""
+    """Return the end of a path, which says more than its beginning."""
     from rich.cells import cell_len
 
     if cell_len(text) <= width:

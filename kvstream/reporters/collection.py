@@ -1,4 +1,4 @@
-"""Many documents: lines for logs, a panel on a terminal, a table at the end."""
+"""Reports on many documents: lines for logs, a panel on a terminal, a table at the end."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 REFRESHES_PER_SECOND = 4
 RUNNING = 4
-"""Documents of the panel that are being read; more are counted."""
+"""Maximum number of documents listed as being read in the panel; the rest is counted."""
 NAME = 28
-"""Most columns of a document's name in the table."""
+"""Maximum number of columns for a document's name in the table."""
 
 
 class Collected(Teller):
-    """Notices and failures, and nothing else: what ``-q`` still says."""
+    """Writes only notices, warnings and failures: the output of ``-q``."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
@@ -40,7 +40,7 @@ class Collected(Teller):
         self.lock = threading.Lock()
 
     def note(self, event: CollectionEvent) -> None:
-        """One event of the run."""
+        """Record one event of the run and show it."""
         with self.lock:
             self.tally.add(event)
         if isinstance(event, Notice):
@@ -54,21 +54,21 @@ class Collected(Teller):
                     self.warn(warning if named else f"{event.name}: {warning}")
 
     def warn(self, message: str) -> None:
-        """Each is of a document and comes once; none is remembered."""
+        """Write a warning without remembering it: each concerns one document and comes once."""
         self.tell(f"Warning: {message}")
 
     def finish(self, into: str | None) -> None:
-        """The run is over; `into` is the folder of the results."""
+        """End the report of the run; `into` is the folder of the results."""
         self.close()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """While something else is written to the same terminal."""
+        """Return a context in which something else may write to the same terminal."""
         yield
 
 
 class CollectedLines(Collected):
-    """A line at the start, then at growing intervals, then what it cost."""
+    """Writes a line at the start, lines at growing intervals, then a table and the cost."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)
@@ -83,7 +83,7 @@ class CollectedLines(Collected):
             self.progress()
 
     def progress(self) -> None:
-        """Where the run is, in a line; the next one comes later."""
+        """Write a line on the progress of the run and set the time of the next one."""
         self.tell(f"{count_line(self.tally)} · {speed_line(self.tally)}")
         self.wait = min(2 * self.wait, LONGEST_WAIT)
         self.next_line = self.tally.clock() + self.wait
@@ -103,7 +103,7 @@ class CollectedLines(Collected):
 
 
 class CollectedLive(CollectedLines):
-    """The same with a panel over all documents instead of lines on the way."""
+    """Shows a panel over all documents instead of lines during the run."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)
@@ -114,7 +114,7 @@ class CollectedLive(CollectedLines):
         self.live: Live | None = None
 
     def progress(self) -> None:
-        """The panel says it."""
+        """Write no line: the panel shows the progress."""
 
     def note(self, event: CollectionEvent) -> None:
         super().note(event)
@@ -148,7 +148,7 @@ class CollectedLive(CollectedLines):
     def _start(self) -> None:
         from rich.live import Live
 
-        # The following lines have what it showed.
+        # The panel is transient: the lines that follow have what it showed.
         self.live = Live(
             get_renderable=self._draw,
             console=self.console,
@@ -177,13 +177,13 @@ class CollectedLive(CollectedLines):
 
 
 def start_line(tally: Tally) -> str:
-    """How much there is to read."""
+    """Return the amount to read."""
     how = f" · {number(tally.workers)} workers" if tally.workers > 1 else ""
     return f"{_documents(tally.documents)} · about {size(tally.bytes)} of text{how}"
 
 
 def count_line(tally: Tally) -> str:
-    """Documents done, of all; those that are being read, and those that failed."""
+    """Return the number of documents done, of those being read and of those that failed."""
     parts = [f"{number(tally.done)} of {_documents(tally.documents)} done"]
     parts += [f"{number(len(tally.running))} being read"] if tally.running else []
     parts += [f"{number(tally.failed)} failed"] if tally.failed else []
@@ -191,7 +191,7 @@ def count_line(tally: Tally) -> str:
 
 
 def speed_line(tally: Tally) -> str:
-    """Tokens a second, time so far and to come."""
+    """Return tokens per second, elapsed time and estimated time left."""
     parts = [f"{number(tally.speed)} tokens/s", duration(tally.seconds)]
     left = tally.seconds_left
     parts += [f"about {duration(left)} left"] if left else []
@@ -199,7 +199,7 @@ def speed_line(tally: Tally) -> str:
 
 
 def panel_lines(tally: Tally, width: int) -> list[str]:
-    """The panel, at most `width` columns wide."""
+    """Return the lines of the panel, at most `width` columns wide."""
     full = round(width * tally.progress)
     lines = ["━" * full + "─" * (width - full), count_line(tally), speed_line(tally)]
     shown = list(tally.running.items())[:RUNNING]
@@ -216,7 +216,7 @@ def panel_lines(tally: Tally, width: int) -> list[str]:
 
 
 def table(tally: Tally, width: int) -> Iterator[str]:
-    """The documents by the support of their answers; nothing where no answer has one."""
+    """Yield the rows of documents by the support of their answers; none without support."""
     rows = tally.ranking()
     if not rows:
         return
@@ -237,7 +237,10 @@ def table(tally: Tally, width: int) -> Iterator[str]:
 
 
 def last_lines(tally: Tally, into: str | None) -> Iterator[str]:
-    """What was done and what it cost; failed documents by name: their reasons were told."""
+    """Yield what was done, what failed and what it cost.
+
+    Failed documents are only named: their reasons were shown before.
+    """
     if tally.failed:
         yield f"Failed: {_documents(tally.failed)}"
         for event in tally.failures:
@@ -264,12 +267,12 @@ def _documents(count: int) -> str:
 
 
 def _named(event: DocumentFailed) -> str:
-    """Name and reason; most reasons begin with the name."""
+    """Return name and reason of a failure. Most reasons begin with the name."""
     reason = event.reason
     return reason if reason.startswith(event.name) else f"{event.name}: {reason}"
 
 
 def _short(name: str, width: int) -> str:
-    """The end of a path, which tells more than its beginning."""
+    """Return the end of a path, which says more than its beginning."""
     name = for_terminal(name)
     return name if len(name) <= width else f"...{name[3 - width :]}"

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and little pictures made of characters."""
+"""Formatting of numbers, times and text for people, and small charts made of characters."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _UNESCAPED_CONTROL = re.compile(r"[\x7f-\x9f]")
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code == 0x0D:
-        return ""  # would send the cursor back over what is written; CRLF just becomes LF
+        return ""  # would move the cursor back over written text; CRLF becomes LF
     if code < 0x20:
         return chr(0x2400 + code)
     return "␡" if code == 0x7F else "�"
 
 
 def json_text(record: Any, *, ascii: bool = True) -> str:
-    """A record as JSON: all that is printed as JSON comes from here.
+    """Return a record as JSON. Everything that is printed as JSON comes from here.
 
-    JSON has no NaN and no infinity: such a number becomes null.
+    JSON has no NaN and no infinity, so such a number becomes null.
     """
     try:
         return json.dumps(record, ensure_ascii=ascii, allow_nan=False)
@@ -39,8 +39,11 @@ def json_text(record: Any, *, ascii: bool = True) -> str:
 
 
 def json_line(record: Any, stream: Any) -> str:
-    """A record as a line of JSON for a stream: in characters that its encoding has, and without
-    control characters, which a terminal would obey."""
+    """Return a record as a line of JSON for a stream.
+
+    Escape characters that the stream's encoding lacks, and control characters, which a terminal
+    would obey.
+    """
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     line = json_text(record, ascii=encoding != "utf8")
     return _UNESCAPED_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n"
@@ -55,13 +58,15 @@ def _finite(value: Any) -> Any:
 
 
 def for_terminal(text: str) -> str:
-    """The same text with control characters, and so all escape sequences, made visible."""
+    """Make control characters in `text` visible, and with them all escape sequences."""
     return _CONTROL.sub(_visible, text)
 
 
 def hanging(head: str, text: str, width: int) -> str:
-    """The text behind `head`, in lines of at most `width` columns, which begin below one another
-    and end between words."""
+    """Wrap `text` behind `head` into lines of at most `width` columns.
+
+    The text is aligned behind `head` in all lines. Lines break only between words.
+    """
     return fill(
         text, width, initial_indent=head, subsequent_indent=" " * len(head),
         break_long_words=False, break_on_hyphens=False,
@@ -69,24 +74,24 @@ def hanging(head: str, text: str, width: int) -> str:
 
 
 def in_lines(text: str) -> str:
-    """The text `for_terminal`, in lines that end between words and not where the terminal does."""
+    """Return `text` after `for_terminal`, wrapped between words to the terminal's width."""
     width = shutil.get_terminal_size().columns
     return "\n".join(hanging("", line, width) for line in for_terminal(text).split("\n"))
 
 
 def shortened(text: str, most: int) -> str:
-    """One line of at most `most` characters; dots stand for what is left out."""
+    """Return `text` as one line of at most `most` characters; dots mark a cut."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3].rstrip() + "..."
 
 
 def number(value: float) -> str:
-    """``131072`` -> ``131,072``."""
+    """Format a number with thousands separators: ``131072`` -> ``131,072``."""
     return f"{value:,.0f}"
 
 
 def size(count: float) -> str:
-    """Bytes in binary units with three digits: ``6291456`` -> ``6.0 MiB``."""
+    """Format bytes in binary units, with one decimal below 100: ``6291456`` -> ``6.0 MiB``."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
     while count >= 1024 and len(units) > 1:
         count /= 1024
@@ -96,7 +101,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``4.2 s``, ``1:05``, ``2:03:04``."""
+    """Format a duration: ``4.2 s``, ``1:05``, ``2:03:04``."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -105,7 +110,7 @@ def duration(seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A percentage that never rounds something to nothing: ``0.7%``, ``<0.1%``."""
+    """Format a percentage that never rounds a positive share to zero: ``0.7%``, ``<0.1%``."""
     if not whole:
         return "0%"
     percent = 100 * part / whole
@@ -115,7 +120,7 @@ def share(part: float, whole: float) -> str:
 
 
 def fit(values: Sequence[float], width: int) -> list[float]:
-    """The values over exactly ``width`` places: means where there are more, repeated if fewer."""
+    """Resample values to exactly ``width`` places: average if there are more, else repeat."""
     count = len(values)
     if count <= width:
         return [values[i * count // width] for i in range(width)] if count else []
@@ -124,7 +129,7 @@ def fit(values: Sequence[float], width: int) -> list[float]:
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
-    """One character a value, as high as its share of ``top``."""
+    """Return one character per value, as high as its share of ``top``."""
     levels = len(BLOCKS) - 1
     return "".join(
         BLOCKS[max(0, min(levels, round(levels * value / top)))] if top > 0 else BLOCKS[0]
@@ -133,9 +138,9 @@ def sparkline(values: Sequence[float], top: float) -> str:
 
 
 def strip(shares: Sequence[float], empty: str = " ") -> str:
-    """Where something is: nothing where the share is zero, else a height relative to the most.
+    """Return one character per share: `empty` for zero, else a height relative to the maximum.
 
-    By the square root, since a place that holds a tenth of the fullest one still matters.
+    The height follows the square root, so that a place with a tenth of the maximum is visible.
     """
     top = max(shares, default=0.0)
     levels = len(BLOCKS) - 1

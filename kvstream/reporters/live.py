@@ -1,4 +1,4 @@
-"""The panel on a terminal: the budget, how memory grows, and where it comes from."""
+"""The panel on a terminal: use of the budget, growth of memory, and coverage of the text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from kvstream.reporters.process import device_bytes, resident_bytes
 
 REFRESHES_PER_SECOND = 4
 HISTORY = 2048
-"""Steps that the sparklines remember one by one; beyond, neighbors are merged."""
+"""Number of values that a sparkline keeps; when it is reached, neighbors are merged."""
 WIDEST = 100
 
 
 @dataclass
 class Snapshot:
-    """What the panel shows; filled by the run's thread, drawn by the display's.
+    """State that the panel shows. The thread of the run fills it, the display thread draws it.
 
-    The display never asks the engine anything: what costs work (coverage, retained) is asked
-    between two chunks, at most as often as the panel is drawn.
+    The display thread never calls the engine. The thread of the run requests the expensive values
+    (coverage, retained) between two chunks, at most as often as the panel is drawn.
     """
 
     started: Started | None = None
@@ -47,7 +47,7 @@ class Snapshot:
 
 
 class History:
-    """Sizes step by step in bounded space: when it is full, two neighbors become their mean."""
+    """Sizes by step in bounded space: when it is full, pairs of neighbors become their mean."""
 
     def __init__(self, most: int = HISTORY) -> None:
         self.most = most
@@ -57,7 +57,7 @@ class History:
         self._count = 0
 
     def add(self, value: float) -> None:
-        """One more step."""
+        """Add the size of one step."""
         self._sum += value
         self._count += 1
         if self._count < self.stride:
@@ -71,14 +71,14 @@ class History:
 
 
 class Speed:
-    """Tokens a second over the last while, for an ETA that follows what happens now."""
+    """Tokens per second over the last seconds, for an ETA that follows the present speed."""
 
     def __init__(self, window: float = 8.0) -> None:
         self.window = window
         self.points: list[tuple[float, int]] = [(0.0, 0)]
 
     def add(self, seconds: float, seen: int) -> float:
-        """The speed after one more observation."""
+        """Add an observation and return the speed."""
         self.points.append((seconds, seen))
         while len(self.points) > 2 and seconds - self.points[1][0] > self.window:
             self.points.pop(0)
@@ -87,10 +87,10 @@ class Speed:
 
 
 class Live(Teller):
-    """Draws a panel on the terminal's stderr while the run goes on.
+    """Draws a panel on stderr while the run goes on.
 
-    ``stays``: keep it while the answer is made, because the answer is written whole; otherwise it
-    stops before the first token, which then follows below it.
+    ``stays``: keep the panel during the answer, because the answer is written whole. Otherwise the
+    panel stops before the first token, and the answer follows below it.
     """
 
     notes = True
@@ -108,14 +108,14 @@ class Live(Teller):
         self._begin(None)
 
     def loading(self, model: str) -> None:
-        # A line and no panel yet: a download has a progress bar of its own.
+        # Write a line instead of a panel: a download has its own progress bar.
         self._open_line(f"Loading {model} ...")
 
     def converting(self, what: str) -> None:
         self._open_line(f"Reading {what} ...")
 
     def _open_line(self, words: str) -> None:
-        """A line that goes when there is more to show; cut, as no more than one line goes."""
+        """Write a line that is erased later. Cut it, because only one line can be erased."""
         self._stop()
         self._clear_line()
         self.stream.write(f.for_terminal(f.shortened(words, self.console.width - 1)))
@@ -142,14 +142,14 @@ class Live(Teller):
         if self.live is None:
             self.write(message)
         else:
-            # Above the panel, which moves down.
+            # rich prints above the panel and moves the panel down.
             try:
                 self.console.print(Text(f.for_terminal(message)))
-            except RuntimeError:  # a signal in the middle of a write
+            except RuntimeError:  # a signal arrived during a write
                 self.waiting.append(message)
 
     def make_way(self) -> None:
-        # Behind a pipe may be this terminal: `kvstream ask ... | tee answer.txt`.
+        # A pipe may lead to this terminal: `kvstream ask ... | tee answer.txt`.
         self._stop()
 
     def close(self) -> None:
@@ -160,12 +160,12 @@ class Live(Teller):
     def _clear_line(self) -> None:
         if self.line_open:
             self.line_open = False
-            with suppress(OSError, RuntimeError):  # of a signal's handler
+            with suppress(OSError, RuntimeError):  # a signal handler may call this
                 self.stream.write("\r\x1b[2K")
                 self.stream.flush()
 
     def _begin(self, started: Started | None) -> None:
-        """A new run; where methods are compared there are several, each with a panel."""
+        """Begin a new run. A comparison of methods has several runs, each with a panel."""
         self._stop()
         with self.lock:
             self.view = Snapshot(started=started)
@@ -193,7 +193,7 @@ class Live(Teller):
             return
         live, self.live = self.live, None
         self.view.done = True
-        # A run that failed before its first chunk leaves nothing worth looking at.
+        # Erase the panel of a run that failed before its first chunk.
         live.transient = self.view.step is None
         with suppress(OSError):  # the terminal is gone
             live.stop()
@@ -237,29 +237,29 @@ class Live(Teller):
 
 
 def _inner_width(console_width: int) -> int:
-    """Columns of a sparkline: the panel's border and padding, and the label, taken off."""
+    """Return the columns of a sparkline: without border, padding and label of the panel."""
     return max(10, _panel_width(console_width) - 4 - LABEL)
 
 
 def _panel_width(console_width: int) -> int:
-    # The terminal writes ^C behind the last line. Were there no room, a new line would begin, and
-    # the panel would be drawn again one line lower than it stands.
+    # The terminal writes ^C behind the last line. Without room for it, a new line would begin,
+    # and the panel would be drawn again one line too low.
     return min(console_width - len("^C"), WIDEST)
 
 
 LABEL = 8
 PROGRAM = "kvstream · "
-"""Stands before the title of the panel where there is room."""
+"""Stands before the title of the panel if there is room."""
 
 
 def _so_far(width: int, step: StepDone) -> int:
-    """How many of ``width`` columns stand for what has been read."""
+    """Return how many of ``width`` columns represent the text read so far."""
     total = max(step.estimated_tokens or 0, step.seen, 1)
     return max(1, round(width * step.seen / total))
 
 
 class PanelView:
-    """The panel at one moment; rich asks it to draw itself at the width there is."""
+    """The panel at one moment. rich calls it to draw at the current width."""
 
     def __init__(self, view: Snapshot, elapsed: float) -> None:
         self.view = view
@@ -282,7 +282,7 @@ class PanelView:
         title = Text(
             f.for_terminal(_fitting(most, PROGRAM + whole, whole, name + budget)), style="bold"
         )
-        # A longer one would make the panel wider than it was asked to be.
+        # A longer title would make the panel wider than the given width.
         title.truncate(most, overflow="ellipsis")
         sizes = f"memory {started.schedule} · chunks {started.chunk}"
         yield Panel(
@@ -318,7 +318,7 @@ class PanelView:
         ]
 
     def _bar(self, parts: list[tuple[int, str, str]], total: int) -> Text:
-        """Parts of a whole, each with its character and style; what is left is free."""
+        """Return a bar with each part in its character and style; the rest is shown as free."""
         bar, used, drawn = Text(), 0, 0
         for amount, character, style in parts:
             used += amount
@@ -348,9 +348,9 @@ class PanelView:
         return words if len(words) <= self.width else short
 
     def _spark(self, values: list[float], top: float, style: str) -> Text:
-        """Sizes over the same axis as the strips below: the place in the text, where known.
+        """Return a sparkline on the same axis as the strips below: place in the text, if known.
 
-        Memory and chunk have one scale, the budget, so that one is seen to make room for the other.
+        Memory and chunk have the same scale, the budget, to show how one makes room for the other.
         """
         step = self.view.step
         width = min(self.width, len(values))
@@ -367,7 +367,7 @@ class PanelView:
         return _fitting(self.width, whole, f"{sizes} entries a head {after}")
 
     def _chunk_words(self, started: Started, step: StepDone) -> str:
-        expected = started.estimated_steps or 0  # passed by some: chunks are rounded down
+        expected = started.estimated_steps or 0  # can be exceeded: chunks are rounded down
         ended = step.seen >= (step.estimated_tokens or 0)
         of = f" of ~{f.number(expected)}" if expected >= step.step and not ended else ""
         return f"{f.number(step.chunk)} tokens · step {f.number(step.step)}{of}"
@@ -398,7 +398,7 @@ class PanelView:
         else:
             words += " tokens"
         reading = not total or total > step.seen
-        # While it reads, how fast it is now; at the end the speed that the summary tells.
+        # Show the present speed during reading, and at the end the speed of the summary.
         speed = self.view.speed if reading else step.speed or self.view.speed
         fast = f" · {f.number(speed)} tokens/s"
         if total and total > step.seen and self.view.speed:
@@ -419,11 +419,11 @@ class PanelView:
 
 
 def _fitting(width: int, *forms: str) -> str:
-    """The first form that fits, or else the last one, which is cut where it is drawn."""
+    """Return the first form that fits, or else the last one, which is cut when drawn."""
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 
 def _use(step: StepDone) -> tuple[int, int, int]:
-    """Entries of this step at its fullest: what was held (with the prompt), its chunk, free."""
+    """Return entries at the peak of this step: held (prompt included), chunk, and free."""
     chunk = min(step.chunk, step.in_flight_tokens)
     return step.in_flight_tokens - chunk, chunk, max(0, step.budget_tokens - step.in_flight_tokens)

@@ -1,4 +1,4 @@
-"""Sparse lines for logs and pipes: what starts, a line now and then, what it cost."""
+"""A few lines for logs and pipes: the start, progress now and then, and the cost."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Teller(Reporter):
     """Writes only notices, as lines on a stream: the output of ``-q``."""
 
     verbose = False
-    """Show the numbers behind a warning, too."""
+    """Also show the numbers behind a warning."""
     notes = False
-    """Tell what is no reason to doubt an answer, too."""
+    """Also show notes, which are no reason to doubt an answer."""
     cites = False
-    """Show the passages of each answer, which is written to a file."""
+    """Show the passages of each answer, because the answers are written to a file."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -42,13 +42,13 @@ class Teller(Reporter):
         encoding = getattr(stream, "encoding", None) or "utf-8"
         self.unicode = encoding.lower().replace("-", "") == "utf8"
         self.told: set[str] = set()
-        """What is told once."""
+        """Messages that were written and are not repeated."""
         self.noticed: set[str] = set()
-        """What was told since the last answer: its result repeats it."""
+        """Messages written since the last answer; its result repeats them."""
         self.answering = False
         self.number = 0
         self.waiting: list[str] = []
-        """Lines that are still to be written: a signal came in the middle of a write."""
+        """Lines to be written later, because a signal arrived during a write."""
 
     def show(self, event: Event) -> None:
         waiting, self.waiting = self.waiting, []
@@ -57,7 +57,7 @@ class Teller(Reporter):
         if isinstance(event, AnswerStarted):
             self.answering, self.number = True, event.number
         elif isinstance(event, Notice) and not self.answering:
-            # One that comes within an answer would break its line; the result repeats it.
+            # A notice during an answer would break its line; the result repeats the notice.
             if not event.note:
                 self.warn(event.message)
             elif self.notes:
@@ -69,7 +69,7 @@ class Teller(Reporter):
             self.warn_of(event.result)
 
     def cite(self, result: Result) -> None:
-        """The passages of an answer, from the second one on under its question."""
+        """Write the passages of an answer. From the second answer on, write its question first."""
         lines = looked_lines(result, shutil.get_terminal_size().columns)
         if lines and self.number:
             lines[:1] = ["", f"Question: {' '.join(result.question.split())}"]
@@ -77,10 +77,10 @@ class Teller(Reporter):
             self.tell(line)
 
     def warn_of(self, result: Result) -> None:
-        """The warnings of an answer; those of the reading once for all answers.
+        """Write the warnings of an answer. Warnings of the reading appear once for all answers.
 
-        Where answers go elsewhere, its question stands above those of a later answer. A comparison
-        names method and question in each.
+        If the stream is no terminal, write the question above the warnings of a later answer. The
+        warnings of a comparison name method and question themselves.
         """
         own = [w for w in result.warnings if w not in self.noticed and w not in result.of_reading]
         self.noticed.clear()
@@ -92,12 +92,12 @@ class Teller(Reporter):
             self.tell(f"Warning: {warning}")
 
     def warn(self, message: str) -> None:
-        """A warning of the reading, once, though every answer has it, too."""
+        """Write a warning of the reading once; every answer repeats it."""
         self.noticed.add(message)
         self.tell_once(message, f"Warning: {message}")
 
     def tell_once(self, message: str, line: str) -> None:
-        """The line of a message that may come again."""
+        """Write the line of a message unless the message was written before."""
         if message not in self.told:
             self.told.add(message)
             self.tell(line)
@@ -106,9 +106,9 @@ class Teller(Reporter):
         self.write(message)
 
     def cost(self, result: Result) -> None:
-        """What an answer cost, and how much of the document it could rest on.
+        """Write what an answer cost, and how much of the document memory represents.
 
-        One reading serves all questions, so its figures stand under the first answer alone.
+        One reading serves all questions, so its figures appear only under the first answer.
         """
         narrowed = narrowed_line(result)
         if narrowed is not None:
@@ -128,12 +128,12 @@ class Teller(Reporter):
         self.tell(summary(result))
 
     def write(self, line: str) -> None:
-        """One line; a closed stderr must not end the run."""
+        """Write one line. A closed stderr must not end the run."""
         self.waiting.append(line)
         self.write_waiting()
 
     def write_waiting(self) -> None:
-        """Write what waits. Where a signal's handler came in between, who was writing goes on."""
+        """Write the waiting lines. If a signal handler interrupts a write, that write continues."""
         while self.waiting:
             line = self.waiting.pop(0)
             shown = in_lines(line) if self.is_terminal else line
@@ -143,7 +143,7 @@ class Teller(Reporter):
                 with suppress(OSError):
                     self.stream.write(shown + "\n")
                     self.stream.flush()
-            except RuntimeError:  # a handler within a write: streams refuse a second one
+            except RuntimeError:  # a signal handler during a write: streams refuse a second one
                 self.waiting.insert(0, line)
                 return
 
@@ -152,7 +152,7 @@ class Teller(Reporter):
 
 
 class Plain(Teller):
-    """A line at the start, then at growing intervals while reading, then a summary."""
+    """Writes a line at the start, lines at growing intervals during reading, then a summary."""
 
     notes = True
 
@@ -186,13 +186,13 @@ class Plain(Teller):
 
 
 def part_line(event: PartRead) -> str:
-    """One part of a text that is read in parts."""
+    """Describe one part of a text that is read in parts."""
     told = f"part {event.number} of {event.count} · {number(event.tokens)} tokens"
     return f"{told} · {duration(event.seconds)}"
 
 
 def plan_line(event: Started) -> str:
-    """The sizes of a run; the budget always in entries and in bytes."""
+    """Return the sizes of a run, with the budget in entries and in bytes."""
     line = (
         f"{event.model} · {event.method} · budget {number(event.budget_tokens)} entries "
         f"({size(event.budget_bytes)})"
@@ -208,7 +208,7 @@ def plan_line(event: Started) -> str:
 
 
 def step_line(event: StepDone) -> str:
-    """Progress of the reading, in one line."""
+    """Return the progress of the reading in one line."""
     speed = event.speed
     total = event.estimated_tokens
     retained = event.retained()
@@ -226,7 +226,7 @@ def step_line(event: StepDone) -> str:
 
 
 def skim_line(result: Result) -> str | None:
-    """Who read what, and the text that was kept; None where one model read all."""
+    """Describe what each model read and which text was kept; None if one model read all."""
     told = result.skim
     if told is None:
         return None
@@ -243,7 +243,7 @@ def skim_line(result: Result) -> str | None:
 
 
 def narrowed_line(result: Result) -> str | None:
-    """Which sources of a joined memory the answer saw; None where it saw all of them."""
+    """Name the sources of a joined memory that the answer saw; None if it saw all."""
     told = result.narrowed
     if told is None:
         return None
@@ -257,7 +257,7 @@ def narrowed_line(result: Result) -> str | None:
 
 
 def summary(result: Result) -> str:
-    """What an answer cost, in one line."""
+    """Return what an answer cost, in one line."""
     return cost_line(
         result.read,
         result.retained,
@@ -272,14 +272,17 @@ def summary(result: Result) -> str:
 
 
 def _owners(result: Result) -> tuple[str, str]:
-    """Of two models: whose peak in entries and whose bytes the result has; else nothing."""
+    """Name the model that has the peak in entries, and the one that has the peak in bytes.
+
+    Return empty texts unless two models took part.
+    """
     if result.skim is None or result.skim["model"] is None:
         return "", ""
     names = {"skim": f" ({result.skim['model']})", "answer": f" ({result.model})"}
     peaks = result.skim["peak"]
     entries = max(names, key=lambda who: peaks[who]["kv_tokens"])
     larger = max(names, key=lambda who: peaks[who]["kv_bytes"])
-    together = result.peak_kv_bytes > peaks[larger]["kv_bytes"]  # both caches were there at once
+    together = result.peak_kv_bytes > peaks[larger]["kv_bytes"]  # both caches existed at once
     return names[entries], " (both)" if together else names[larger]
 
 
@@ -294,9 +297,9 @@ def cost_line(
     shards: Mapping[str, int] | None = None,
     owners: tuple[str, str] = ("", ""),
 ) -> str:
-    """What reading cost and left: tokens, peak and budget in entries and bytes, time.
+    """Describe the cost of a reading: tokens, peak and budget in entries and bytes, time.
 
-    `owners`: of two models, what says whose entries and whose bytes they are.
+    `owners` (with two models): which model the entries and the bytes belong to.
     """
     entries = f"peak {number(peak[0])} of {number(budget[0])} entries"
     sizes = f"{size(peak[1])} of {size(budget[1])}"
@@ -317,6 +320,6 @@ def cost_line(
             )
     if seconds:
         parts.append(duration(seconds))
-    if speed:  # none where a memory file was opened: it was read at another time
+    if speed:  # 0 for an opened memory file: it was read at another time
         parts.append(f"{number(speed)} tokens/s")
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""Present memory of this process, from the system: events only have sizes of the cache."""
+"""Current memory of this process, from the system: events only have sizes of the KV cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def resident_bytes() -> int | None:
-    """Memory of the process, or None where the system does not tell cheaply."""
+    """Return the RAM of the process, or None if the system has no cheap way to tell."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE
@@ -18,9 +18,9 @@ def resident_bytes() -> int | None:
 
 
 def device_bytes() -> int | None:
-    """Memory that torch has allocated on a CUDA device, or None where there is none in use.
+    """Return the memory that torch has allocated on CUDA devices, or None if CUDA is not in use.
 
-    A reporter never imports torch: it only asks a torch that the run has loaded already.
+    A reporter never imports torch; this only uses a torch that the run has already loaded.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -21,7 +21,7 @@ from kvstream.reporters.process import device_bytes, resident_bytes
 
 
 class Stats(Reporter):
-    """Writes to a stream that it does not own; each line is flushed, so ``tail -f`` works."""
+    """Writes to a stream that it does not own. Each line is flushed, so ``tail -f`` works."""
 
     def __init__(self, stream: Sink) -> None:
         self.stream = stream
@@ -32,8 +32,8 @@ class Stats(Reporter):
         self.stream.flush()
 
     def record(self, event: Event) -> dict[str, Any]:
-        """The event's fields, with differences from the previous event."""
-        if isinstance(event, Started | PartRead):  # each part begins with nothing
+        """Return the fields of an event; a step also has its retention since the previous step."""
+        if isinstance(event, Started | PartRead):  # each part begins with empty memory
             self.held = ()
         if isinstance(event, StepDone):
             return self._step(event)
@@ -62,7 +62,7 @@ class Stats(Reporter):
             "event": "step",
             "step": event.step,
             "chunk": event.chunk,
-            # One number where the layers agree, a list where they differ.
+            # One number if the layers agree, a list if they differ.
             "memory": event.memory[0] if same and event.memory else list(event.memory),
             "retention": ratios[0] if len(set(ratios)) == 1 else ratios,
             "seen": event.seen,

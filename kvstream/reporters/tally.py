@@ -1,4 +1,4 @@
-"""What is known of a run over many documents: counts and sums, however many there are."""
+"""Counts and sums of a run over many documents, in bounded space."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kvstream.events import (
 )
 
 RANKED = 20
-"""Documents of the table at the end; the results have them all."""
+"""Maximum number of documents in the table at the end; the results have all."""
 LISTED = 20
-"""Failures that are listed again at the end; each was reported when it happened."""
+"""Maximum number of failures listed at the end; each was reported when it happened."""
 SHOWN = 200
-"""Characters of an answer that are kept for the table."""
+"""Maximum number of characters of an answer in the table."""
 
 
 @dataclass(order=True)
 class Ranked:
-    """A row of the table; less is worse."""
+    """A row of the table; rows with lower values are worse."""
 
     support: float
     order: int
-    """Documents that were done first stand first among equals; less is later."""
+    """Negative number of the document: among equals, the document done first is the best."""
     name: str = field(compare=False)
     answer: str = field(compare=False)
     tokens: int = field(compare=False)
@@ -39,7 +39,7 @@ class Ranked:
 
 @dataclass
 class Tally:
-    """Counts what is done; the clock begins with the first document."""
+    """Counts the progress of a run. The clock starts with the first document."""
 
     clock: Callable[[], float] = time.monotonic
     documents: int = 0
@@ -47,31 +47,31 @@ class Tally:
     workers: int = 0
     done: int = 0
     present: int = 0
-    """Of those that are done: from an earlier run."""
+    """Documents of `done` that an earlier run wrote."""
     failed: int = 0
     read: int = 0
-    """Tokens of the documents that were read now."""
+    """Tokens of the documents that this run read."""
     retained: int = 0
     budget: int = 0
-    """Entries a head."""
+    """Entries per head."""
     peak: int = 0
-    """The most entries that any head held."""
+    """Maximum number of entries that any head held."""
     bytes_read: int = 0
     running: dict[str, tuple[DocumentStarted, float]] = field(default_factory=dict)
-    """When each began."""
+    """Documents being read, with the time when each began."""
     steps: dict[str, int] = field(default_factory=dict)
-    """Tokens so far of documents that are being read in this process."""
+    """Tokens read so far of the documents that this process reads."""
     shares: dict[str, float] = field(default_factory=dict)
-    """How much of each of them has been read: 0 to 1."""
+    """Share read of each of these documents: 0 to 1."""
     failures: list[DocumentFailed] = field(default_factory=list)
     best: list[Ranked] = field(default_factory=list)
-    """A heap."""
+    """A heap of at most `RANKED` rows."""
     began: float | None = None
     code: int = 0
     """Exit code of the first failure."""
 
     def add(self, event: CollectionEvent) -> None:
-        """One more event."""
+        """Count one event."""
         if isinstance(event, CollectionStarted):
             self.documents, self.bytes, self.workers = event.documents, event.bytes, event.workers
         elif isinstance(event, DocumentStarted):
@@ -93,28 +93,28 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Documents that have not begun."""
+        """Number of documents that have not begun."""
         return max(0, self.documents - self.done - self.failed - len(self.running))
 
     @property
     def seconds(self) -> float:
-        """Since the first document began."""
+        """Seconds since the first document began."""
         return 0.0 if self.began is None else self.clock() - self.began
 
     @property
     def speed(self) -> float:
-        """Tokens a second over the run, of all workers together."""
+        """Tokens per second over the run, of all workers together."""
         return (self.read + sum(self.steps.values())) / max(self.seconds, 1e-9)
 
     @property
     def progress(self) -> float:
-        """Documents that are ended, with the shares of those that are being read: 0 to 1."""
+        """Share of documents that are done or failed, with shares of those being read: 0 to 1."""
         ended = self.done + self.failed + sum(self.shares.values())
         return min(1.0, ended / max(1, self.documents))
 
     @property
     def seconds_left(self) -> float | None:
-        """By the bytes that have been read; None while that says nothing."""
+        """Estimate by the bytes read; None without any, or with results of an earlier run."""
         read = self.bytes_read + sum(
             self.shares.get(name, 0.0) * event.bytes for name, (event, _) in self.running.items()
         )
@@ -123,7 +123,7 @@ class Tally:
         return self.seconds * max(0, self.bytes - read) / read
 
     def ranking(self) -> list[Ranked]:
-        """The documents whose answers the text supports most, the best first."""
+        """Return the documents whose answers the text supports most, the best first."""
         return sorted(self.best, reverse=True)
 
     def _ended(self, name: str) -> None:

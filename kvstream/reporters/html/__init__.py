@@ -1,1 +1,1 @@
-"""One HTML page that shows a run, and opens from disk without a network."""
+"""One HTML page that shows a run and opens from disk without a network."""

@@ -1,4 +1,4 @@
-"""Lists of numbers in few characters: 7 bits a byte, the last byte first marked, as base64."""
+"""Compact encoding of lists of numbers: LEB128 in base64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def packed(numbers: Sequence[int] | Any) -> str:
-    """Numbers of 0 or more as LEB128: 7 bits a byte, low ones first, 128 where more follow."""
+    """Encode numbers >= 0 as LEB128 in base64: 7 bits per byte, low bits first, 128 marks more."""
     values = np.asarray(numbers, dtype=np.uint64)
     if not len(values):
         return ""
@@ -27,5 +27,5 @@ def packed(numbers: Sequence[int] | Any) -> str:
 
 
 def packed_sorted(numbers: Sequence[int] | Any) -> str:
-    """Numbers that never fall, as the first one and the differences."""
+    """Encode numbers that never decrease as the first number and the differences."""
     return packed(np.diff(np.asarray(numbers, dtype=np.int64), prepend=0))

@@ -1,4 +1,4 @@
-"""What a page shows, as plain data; nothing of it is trusted to be harmless in HTML."""
+"""The contents of a page as plain data. None of it is trusted to be safe in HTML."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Text:
 
     text: str
     label: str = ""
-    """Where it begins: a line, a page or a heading."""
+    """The place where it begins: a line, a page or a heading."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A stretch of the text of which nothing was kept."""
+    """A stretch of the text without retained tokens."""
 
     tokens: int | None
-    """None: not known."""
+    """None if unknown."""
     about: bool = False
-    """The number is rounded."""
+    """Whether `tokens` is rounded."""
     size: int = 0
     """Bytes of the source."""
     text: str | None = None
-    """None: the page does not hold the text."""
+    """None if the page does not contain the text."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Section:
     """Consecutive stretches of one source."""
 
     source: str | None
-    """The name of the source, where its text begins."""
+    """Name of the source, if its text begins here."""
     items: Sequence[Text | Fold]
 
 
@@ -48,49 +48,49 @@ class Span:
     text: int
     """Index among all shown `Text`s."""
     start: int
-    """Characters (UTF-16 code units) from the beginning of that text."""
+    """Characters (UTF-16 code units) before the place in that text."""
     length: int
 
 
 @dataclass(frozen=True)
 class Shading:
-    """What one reading kept."""
+    """The tokens that one reading retained."""
 
     name: str
     layers: Sequence[int]
-    """Index in the model of each layer."""
+    """Index of each layer in the model."""
     heads: Sequence[Sequence[Any]]
-    """For each layer and head: sorted indices of the tokens that it holds."""
+    """For each layer and head, the sorted indices of the tokens that it holds."""
     counts: Any
-    """int64 [U]: how many heads hold each token."""
+    """int64 [U]: number of heads that hold each token."""
     retained: int
-    """Tokens that some head holds."""
+    """Number of tokens that at least one head holds."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The text, and which of its tokens each head kept."""
+    """The text and the tokens that each head retained."""
 
     sections: Sequence[Section]
     spans: Any
-    """int64 [U, 3]: text, start and length of each kept token, as in `Span`; length 0 where it is
-    not shown."""
+    """int64 [U, 3]: text, start and length of each retained token, as in `Span`. The length is 0
+    if the token is not shown."""
     ordinals: Any
-    """int64 [U]: which token of the text each one is, counted from 0."""
+    """int64 [U]: ordinal of each token in the text, from 0."""
     read: int
-    """Tokens that were read."""
+    """Number of tokens that were read."""
     shadings: Sequence[Shading]
     cited: Sequence[Span | None] = ()
-    """The place of each citation of all answers, in order."""
+    """Place of each citation of all answers, in order."""
     notes: Sequence[str] = ()
-    """What the reader of the page should know of the text."""
+    """Remarks on the text for the person who reads the page."""
     lines: bool = False
-    """Its lines stand for themselves: a log, a table, code."""
+    """Whether lines are independent: a log, a table, code."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over a common axis."""
+    """Lines over a shared axis."""
 
     title: str
     x_label: str
@@ -98,10 +98,10 @@ class Chart:
     x: Sequence[float]
     lines: Sequence[tuple[str, Sequence[float | None]]]
     steps: bool = False
-    """Straight from value to value, or in steps."""
+    """Draw steps instead of straight lines between values."""
     note: str = ""
     log: bool = False
-    """Both axes are logarithmic."""
+    """Make both axes logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -110,34 +110,34 @@ class Bars:
 
     title: str
     rows: Sequence[tuple[str, float, float | None, float | None]]
-    """Label, value, low and high end of the interval; shares from 0 to 1."""
+    """Label, value, low and high end of the interval, as shares from 0 to 1."""
 
 
 Bar = tuple[float, float, float]
-"""From where to where, as shares of the axis, and a height from 0 to 1."""
+"""Start and end as shares of the axis, and a height from 0 to 1."""
 TimelineRow = tuple[str, str, Sequence[Bar]]
-"""What it is, words beside it, and how much of it there was when."""
+"""Label, words beside it, and bars for its amount over time."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each of several things was there, and how much of it."""
+    """Presence and amount of several things along an axis."""
 
     title: str
     ends: tuple[str, str]
-    """What stands at the beginning and the end of the axis."""
+    """Labels of the beginning and the end of the axis."""
     rows: Sequence[TimelineRow]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text; a cell may have a share from 0 to 1, which colors it."""
+    """A table of text. A cell may have a share from 0 to 1, which colors it."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Sequence[bool] = ()
-    """Which columns stand at the right."""
+    """Whether each column is right-aligned."""
     shares: Sequence[Sequence[float | None]] = ()
 
 
@@ -149,16 +149,16 @@ class Run:
     started: Started | None
     results: Sequence[Result] = ()
     problem: str = ""
-    """Why it could not run."""
+    """The reason why the run failed."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page shows; what is empty is left out."""
+    """All contents of a page; empty parts are left out."""
 
     title: str
     command: str
-    """The command line that repeats the run."""
+    """Command line that repeats the run."""
     made: str
     """Version and time."""
     runs: Sequence[Run] = ()
@@ -173,4 +173,4 @@ class Page:
     extra: Sequence[str] = ()
     """Paragraphs under the title."""
     facts: Sequence[tuple[str, str, str]] = ()
-    """Figures under an answer: name, value, and what it is of."""
+    """Figures under an answer: name, value, and explanation of the value."""

@@ -1,4 +1,4 @@
-"""A page as HTML: one file with its styles, scripts and data, and a policy that allows no more."""
+"""A page as one HTML file: styles, scripts, data, and a policy that allows nothing else."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from kvstream.reporters.html.safe import html, script_json
 
 STYLES = ("uPlot.css", "page.css")
 SCRIPTS = ("uPlot.js", "data.js", "document.js", "charts.js")
-"""In the order in which they run. uPlot: Leon Sorokin, MIT license (uPlot.LICENSE)."""
+"""In the order of execution. uPlot: Leon Sorokin, MIT license (uPlot.LICENSE)."""
 MOST_ENTRIES = 1_500_000
-"""Entries of all heads that a page holds one by one; of more it holds how many heads keep each."""
+"""Maximum number of entries of all heads that a page lists one by one.
+
+With more, the page only has the number of heads that hold each token.
+"""
 TABLE_ROWS = 24
-"""Rows of the table beside a chart."""
+"""Maximum number of rows of the table beside a chart."""
 
 
 def render(page: Page) -> str:
-    """The whole file."""
+    """Return the whole HTML file."""
     styles = {name: _static(name) for name in STYLES}
     scripts = {name: _static(name) for name in SCRIPTS}
     citations = [c for run in page.runs for result in run.results for c in result.citations]
@@ -50,9 +53,9 @@ def render(page: Page) -> str:
 
 
 def policy(styles: Any, scripts: Any) -> str:
-    """A content-security policy under which only these styles and scripts have any effect.
+    """Return a content-security policy that allows only these styles and scripts.
 
-    Nothing is fetched, no form is sent, and no script is made of text.
+    It forbids requests, forms, and scripts created from text.
     """
     return "; ".join(
         (
@@ -78,7 +81,7 @@ def _static(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Everything that a template writes goes through `html`, which escapes it."""
+    """Return an environment in which `html` escapes everything that a template writes."""
     environment = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -100,7 +103,7 @@ def _environment() -> Environment:
 
 
 def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
-    """Each question with the runs that answered it, and their results."""
+    """Return each question with the runs that answered it and their results."""
     asked: dict[str, list[tuple[Any, Any]]] = {}
     for run in page.runs:
         for result in run.results:
@@ -109,7 +112,7 @@ def _questions(page: Page) -> list[tuple[str, list[tuple[Any, Any]]]]:
 
 
 def folded(fold: Fold) -> str:
-    """What stands in the place of a stretch that is folded."""
+    """Describe a folded stretch in its place."""
     if fold.tokens is None:
         return f"{number(fold.size)} bytes between these passages are not held"
     about = "about " if fold.about else ""
@@ -118,7 +121,7 @@ def folded(fold: Fold) -> str:
 
 
 def place(citation: dict[str, Any]) -> str:
-    """Where in its source a citation stands."""
+    """Return the place of a citation in its source."""
     if citation.get("page") is not None:
         first, last = citation["page"], citation.get("page_end")
         return f"page {first}" if last in (None, first) else f"pages {first} to {last}"
@@ -137,7 +140,7 @@ def _rounded(value: float | None) -> str:
 
 
 def chart_rows(chart: Chart) -> list[list[str]]:
-    """The values of a chart as rows of a table: all, or as many as are read with ease."""
+    """Return the values of a chart as table rows: all, or at most `TABLE_ROWS` of them."""
     count = len(chart.x)
     shown = sorted({round(i * (count - 1) / (TABLE_ROWS - 1)) for i in range(TABLE_ROWS)})
     chosen = range(count) if count <= TABLE_ROWS else shown
@@ -147,7 +150,7 @@ def chart_rows(chart: Chart) -> list[list[str]]:
 
 
 def _data(page: Page) -> dict[str, Any]:
-    """What the scripts need."""
+    """Return the data of the scripts."""
     return {
         "document": None if page.document is None else _document(page.document),
         "charts": [_chart(chart) for chart in page.charts],
@@ -160,7 +163,7 @@ def _chart(chart: Chart) -> dict[str, Any]:
 
 def _document(document: Document) -> dict[str, Any]:
     texts, starts, lengths = np.asarray(document.spans, dtype=np.int64).reshape(-1, 3).T
-    # Tokens that are not shown lie between others: the text of the one before.
+    # A token that is not shown takes the text of the token before it: texts must not decrease.
     texts = np.maximum.accumulate(np.where(lengths > 0, texts, 0)) if len(texts) else texts
     return {
         "read": document.read,
