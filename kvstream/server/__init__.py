@@ -1,1 +1,1 @@
-"""`kvstream serve`: an OpenAI-compatible server of one model, whose memories are models, too."""
+"""`kvstream serve`: an OpenAI-compatible server of one model and of memories as models."""

@@ -1,4 +1,4 @@
-"""The application: OpenAI's paths over a worker."""
+"""The application: OpenAI's paths, served by a worker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from kvstream.server.service import Service
 from kvstream.version import __version__
 
 COMMENT_SECONDS = 5.0
-"""A stream in which nothing comes for so long has a comment, so that nobody takes it for dead."""
+"""Seconds without an event after which a stream gets a comment to show that it is alive."""
 NO_JSON = ApiError(400, "The body is not valid JSON.", code="invalid_json")
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application of a service."""
+    """Return the application of a service."""
     app = FastAPI(title="kvstream", version=__version__, docs_url=None, redoc_url=None)
     app.add_exception_handler(ApiError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -35,24 +35,24 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/health")
     async def health(request: Request) -> dict[str, Any]:
-        """Whether the server runs, and what it holds."""
+        """Return whether the server runs and, for a client with the key, what it holds."""
         if not request.scope.get("kvstream.known"):
             return {"status": "ok"}
         return service.health()
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        """The loaded model, and every memory."""
+        """Return the loaded model and every memory."""
         return {"object": "list", "data": service.catalog.listing()}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        """One of them."""
+        """Return one of the models."""
         return service.catalog.row(name)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatRequest, request: Request) -> Response:
-        """An answer, whole or as a stream."""
+        """Return an answer, whole or as a stream."""
         body.check()
         service.catalog.path(body.model)
         talk = _Talk(service, body, request)
@@ -64,7 +64,7 @@ def make_app(service: Service) -> FastAPI:
 
 
 class _Talk:
-    """One request: a job for the worker, and what comes back from it."""
+    """One request: a job for the worker, and the events that it sends."""
 
     def __init__(self, service: Service, body: ChatRequest, request: Request) -> None:
         self._service, self._request = service, request
@@ -81,10 +81,10 @@ class _Talk:
         service.worker.submit(self._job)
         self._left = asyncio.create_task(self._leaving())
         self._count: Outcome = "left"
-        """What the job counts as if the worker has not ended it by then."""
+        """How the job counts if the worker has not ended it by then."""
 
     async def whole(self) -> Response:
-        """The reply when it is complete."""
+        """Return the reply once it is complete."""
         try:
             while True:
                 found = await self._next(None)
@@ -99,7 +99,7 @@ class _Talk:
             self._end()
 
     async def streamed(self) -> Response:
-        """The reply as it comes; what is wrong before it begins is an ordinary error."""
+        """Return the reply as a stream. An error before the stream begins is an ordinary reply."""
         try:
             first = await self._next(None)
             if isinstance(first, ApiError):
@@ -141,10 +141,10 @@ class _Talk:
             self._end()
 
     async def _next(self, seconds: float | None) -> Sent | None:
-        """What the worker sends next; None where the client has left.
+        """Return the next event of the worker, or None if the client has left.
 
-        Raises TimeoutError after so many seconds. A request that still waits for its turn when its
-        time is over gets an error.
+        Raises TimeoutError after `seconds`. A request that still waits for its turn when its time
+        is over gets an error.
         """
         if self._left.done():
             return None
@@ -170,12 +170,12 @@ class _Talk:
             event.cancel()
 
     async def _leaving(self) -> None:
-        """Ends when the client has left."""
+        """Wait until the client has left."""
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
     def _end(self) -> None:
-        """The worker need not go on; nothing happens where it is done."""
+        """Cancel the job. This has no effect if the worker is done with it."""
         self._left.cancel()
         self._service.worker.cancel(self._job, self._count)
 
@@ -189,18 +189,18 @@ async def _told(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """What pydantic found, in one line that names the parameter."""
+    """Return the first error of pydantic in one line that names the parameter."""
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {}
     place = [str(part) for part in first.get("loc", ()) if part != "body"]
     if first.get("type") == "json_invalid":
         return _reply(NO_JSON)
-    if first.get("type") == "extra_forbidden":  # only `kvstream` forbids them at once
+    if first.get("type") == "extra_forbidden":  # only `kvstream` forbids extra fields by itself
         return _reply(unknown(place[-1], Own.model_fields, "kvstream."))
-    # Names of union members come behind the parameter; clients know none.
+    # pydantic puts names of union members behind the parameter; clients do not know them.
     param = ".".join(place)[:80] or None
     message = str(first.get("msg", "invalid"))
-    if "content" in place:  # pydantic says of each kind alone what is wrong with it
+    if "content" in place:  # pydantic reports the error of each union member separately
         param = ".".join(place[: place.index("content") + 1])
         message = f"Input should be a string, or at most {MOST_MESSAGES:,} parts of the type text"
     return _reply(
@@ -209,7 +209,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: unknown paths, other methods, what it cannot parse."""
+    """Return errors of the framework: unknown paths, other methods, bodies it cannot parse."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         return _reply(NO_JSON)

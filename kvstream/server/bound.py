@@ -1,4 +1,4 @@
-"""One bound of bytes for all memories: those that work, and those that wait for a question."""
+"""One bound on the bytes of all memories: working ones, and those that wait for a question."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 
 def rounded_up(size: int) -> str:
-    """Bytes as a value of ``--bound`` that is no less: ``13MB``, ``640kB``."""
+    """Format bytes as a value of ``--bound``, rounded up: ``13MB``, ``640kB``."""
     unit, name = (1000**2, "MB") if size >= 1000**2 else (1000, "kB")
     return f"{-(-size // unit)}{name}"
 
 
 class Bound:
-    """Counts the bytes of KV caches as they are allocated: what each may hold, not what it does.
+    """Counts the bytes of KV caches by what each may hold, not by what it holds now.
 
-    Memories of files that are done wait for the next question as long as nobody needs their room.
-    The worker changes it, and any thread may ask what is `held`.
+    Memories of files stay after a request and wait for the next question while no other request
+    needs their room. Only the worker changes a bound, and any thread may read `held`.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.working = 0
         self.peak = 0
-        """The highest that `held` ever was."""
+        """Maximum of `held` so far."""
         self._waiting: OrderedDict[tuple[Entry, int], Memory] = OrderedDict()
         self._made = 0
         self._lock = threading.RLock()
-        """Of `working` and `_waiting`, so that nobody sees one without the other."""
+        """Guards `working` and `_waiting`, so that readers see both in one state."""
 
     @property
     def held(self) -> int:
-        """Bytes now."""
+        """Bytes of all working and waiting memories."""
         with self._lock:
             return self.working + sum(entry.bytes for entry, _ in self._waiting)
 
     def check(self, size: int) -> None:
-        """Raises ApiError for a memory that can never be held."""
+        """Raise ApiError if a memory of `size` bytes can never be held."""
         if size > self.most:
             raise ApiError(
                 400,
@@ -56,13 +56,13 @@ class Bound:
             )
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes can be had now, memories that wait left aside."""
+        """Return whether `size` bytes fit beside the working memories; waiting ones give way."""
         return self.working + size <= self.most
 
     def take(self, size: int, entry: Entry | None = None) -> Memory | None:
-        """Count `size` bytes as working; a memory of `entry` that waits is handed out.
+        """Count `size` bytes as working, and return a waiting memory of `entry`, if any.
 
-        Raises KvstreamError where they do not fit: ask `fits` first.
+        Raises KvstreamError if they do not fit; call `fits` first.
         """
         if not self.fits(size):
             raise KvstreamError(
@@ -79,12 +79,12 @@ class Bound:
             return memory
 
     def give_back(self, size: int) -> None:
-        """The work is done; the memory is gone, or is put into `keep`."""
+        """Stop counting `size` bytes as working. The memory is gone, or `keep` gets it."""
         with self._lock:
             self.working -= size
 
     def keep(self, entry: Entry, memory: Memory) -> None:
-        """Let a memory, whose bytes were given back, wait for the next question."""
+        """Let a memory wait for the next question, if it fits. Its bytes were given back before."""
         with self._lock:
             if self.held + entry.bytes <= self.most:
                 self._made += 1

@@ -1,4 +1,4 @@
-"""Memories of conversations, as files in a folder that never holds more than so many bytes."""
+"""Memories of conversations, as files in a folder with a bound on its bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from kvstream.api.memory import Memory
 
 SUFFIX, READING = ".kvs", ".reading"
-"""Of a finished reading, and of the checkpoint of one that was stopped."""
+"""Suffixes of a finished reading, and of the checkpoint of a stopped one."""
 
 
 class ConversationCache:
-    """Finds memories by the digest of what they have read; the least recently used leave first."""
+    """Finds memories by the digest of what they have read; drops the least recently used."""
 
     def __init__(self, folder: Path | None, most: int) -> None:
-        """Without a `folder` the files are in a temporary one, which `close` removes; only this
-        user can read it.
+        """Open the cache.
+
+        Without `folder`, the files are in a temporary folder, which only this user can read and
+        `close` removes.
         """
         self.most = most
         self.lasting = folder is not None
@@ -42,7 +44,7 @@ class ConversationCache:
         self.shrink()
 
     def find(self, key: str) -> Path | None:
-        """The file of a memory, which counts as used now; None where there is none."""
+        """Return the file of a memory and mark it as used now, or None if there is none."""
         if not self._there():
             return None
         path = self.folder / f"{key}{SUFFIX}"
@@ -53,36 +55,36 @@ class ConversationCache:
         return path
 
     def save(self, key: str, memory: Memory) -> None:
-        """Keep a memory, if it is not kept already; one that cannot be written is not kept."""
+        """Save a memory unless it is saved already. A memory that cannot be written is skipped."""
         if not self.most or not self._there():
             return
         path = self.folder / f"{key}{SUFFIX}"
         if path.exists():
             return
-        # The file holds little more than the KV cache: what would not fit is not written.
+        # The file is little larger than the KV cache, so skip a memory that would not fit.
         if memory.budget[1] <= self.most:
             with suppress(KvstreamError):
                 memory.save(path)
         self.shrink()
 
     def drop(self, path: Path) -> None:
-        """Forget a file that turned out to be of no use."""
+        """Remove a file that is of no use."""
         with suppress(OSError):
             path.unlink()
 
     def checkpoint(self, key: str) -> Path | None:
-        """Where the reading for `key` is saved when it is stopped; None where nothing lasts."""
+        """Return the checkpoint file of the reading for `key`, or None if none can be kept."""
         lasts = self.lasting and self.most and self._there()
         return self.folder / f"{key}{READING}" if lasts else None
 
     @property
     def bytes(self) -> int:
-        """Of all files now."""
+        """Bytes of all files now."""
         return sum(size for _, size, _ in self._files())
 
     @property
     def count(self) -> int:
-        """Memories that can be gone on from."""
+        """Number of memories and checkpoints that a request can continue from."""
         return len(self._files())
 
     def close(self) -> None:
@@ -91,9 +93,9 @@ class ConversationCache:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _there(self) -> bool:
-        """Whether the folder can be used; one that somebody removed is made anew.
+        """Return whether the folder can be used, and create it again if somebody removed it.
 
-        What cleans up temporary files may have done so, and another user may have the name since.
+        A cleanup of temporary files may have removed it, and another user may have taken its name.
         """
         try:
             if self.lasting:
@@ -105,7 +107,7 @@ class ConversationCache:
         return True
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """Time of the last use, size and path; only files that this class writes."""
+        """Return time of the last use, size and path of the files that this class writes."""
         found = []
         try:
             paths = list(self.folder.iterdir())
@@ -119,7 +121,7 @@ class ConversationCache:
         return sorted(found)
 
     def shrink(self) -> None:
-        """Let the least recently used files leave until the others fit."""
+        """Remove the least recently used files until the rest fits."""
         files = self._files()
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
@@ -130,12 +132,12 @@ class ConversationCache:
 
 
 def _temporary() -> Path:
-    """A new folder that only this user can read."""
+    """Create a folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix="kvstream-serve-"))
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether a folder is there, no link, and of this user."""
+    """Return whether a folder exists, is no link, and belongs to this user."""
     try:
         found = folder.lstat()
     except OSError:

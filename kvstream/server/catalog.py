@@ -1,4 +1,4 @@
-"""The models of a server: the one that is loaded, and every memory file of a folder."""
+"""The models of a server: the loaded model, and every memory file of a folder."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ if TYPE_CHECKING:
 
 SUFFIX = ".kvs"
 LONGEST_NAME = 200
-"""Characters that are shown of the name of a model in a file, which may say anything."""
+"""Maximum number of characters shown of a model's name in a file, which may be any text."""
 
 
 class Catalog:
-    """Names of models. Files are found by looking through the folder, never by a path from a
-    client.
-    """
+    """Names of models. Files are found by listing the folder, never by a path from a client."""
 
     def __init__(self, model: Model, folder: Path | None, bound: Bound | None = None) -> None:
-        """Files whose KV cache is larger than all of the `bound` are not offered."""
+        """Offer no file whose KV cache is larger than the whole `bound`."""
         self._model, self._bound = model, bound
         self.folder = None if folder is None else folder.resolve()
         self._known: dict[str, Entry] = {}
         self._sizes: dict[str, int] = {}
-        """Bytes of a KV cache by what decides it."""
+        """Bytes of a KV cache, by the options that determine it."""
         self.created = int(time.time())
 
     def files(self) -> dict[str, Path]:
-        """Memory files by the names of their models."""
+        """Return the memory files by the names of their models."""
         return {path.stem: path for path in self._inside() if self._unnamable(path) is None}
 
     def _inside(self) -> list[Path]:
-        """The memory files of the folder, by name; not those that are hidden."""
+        """Return the memory files of the folder, sorted by name, without hidden ones."""
         if self.folder is None:
             return []
         found = sorted(self.folder.glob(f"*{SUFFIX}"))
-        # A link may lead out of the folder; what it leads to is not for clients.
+        # A link may lead out of the folder; clients must not get its target.
         return [
             path for path in found
             if path.is_file()
@@ -56,7 +54,7 @@ class Catalog:
         ]  # fmt: skip
 
     def _unnamable(self, path: Path) -> str | None:
-        """Why no client can name a file, if that is so."""
+        """Return why no client can name a file, or None."""
         if path.stem == self._model.name:
             return f"{path.name} is not offered: the loaded model has this name. Rename the file."
         try:
@@ -67,9 +65,9 @@ class Catalog:
         return None
 
     def offered(self) -> tuple[dict[str, Path], list[str]]:
-        """Those files that the model can be asked with, and why the others are left out.
+        """Return the files that the model can answer from, and why the others are left out.
 
-        Only headers are read; a file that is damaged further on fails when it is asked.
+        Only headers are read. A file that is damaged further on fails when it is asked.
         """
         found, problems = {}, []
         for path in self._inside():
@@ -99,12 +97,12 @@ class Catalog:
         return found, problems
 
     def _made(self, models: Models) -> bool:
-        """Whether the loaded model made a file. Its weights may be in another number type."""
+        """Return whether the loaded model made a file. Its weights may have another number type."""
         same = models.fingerprint == self._model.session.model.fingerprint
         return same or models.made == self._model.name
 
     def _too_large(self, path: Path, models: Models) -> str | None:
-        """Why a file can never be asked, if the bound is too small for its KV cache."""
+        """Return why a file can never be asked if its KV cache exceeds the bound, else None."""
         size = self._size(models)
         if self._bound is None or size is None or size <= self._bound.most:
             return None
@@ -115,8 +113,9 @@ class Catalog:
         )
 
     def _size(self, models: Models) -> int | None:
-        """Bytes of the KV cache of a file; None where its method cannot be used here, which the
-        error for a request explains.
+        """Return the bytes of the KV cache of a file, or None if its method cannot be used here.
+
+        The error for a request explains the latter.
         """
         try:
             return self._bytes(models.budget, models.method, models.typed)
@@ -124,12 +123,12 @@ class Catalog:
             return None
 
     def listing(self) -> list[dict[str, Any]]:
-        """What ``GET /v1/models`` tells."""
+        """Return the data of ``GET /v1/models``."""
         rows = [(self._model.name, self.created)]
         for name, path in self.offered()[0].items():
             try:
                 rows.append((name, int(path.stat().st_mtime)))
-            except OSError:  # removed in between
+            except OSError:  # removed meanwhile
                 continue
         return [
             {"id": name, "object": "model", "created": created, "owned_by": "kvstream"}
@@ -137,18 +136,17 @@ class Catalog:
         ]
 
     def row(self, name: str) -> dict[str, Any]:
-        """What ``GET /v1/models/NAME`` tells. Raises ApiError where no such model is listed."""
+        """Return the data of ``GET /v1/models/NAME``. Raises ApiError for an unknown model."""
         for row in self.listing():
             if row["id"] == name:
                 return row
-        self.path(name)  # which says why it is not listed
+        self.path(name)  # raises with the reason why it is not listed
         raise _unknown(name)
 
     def path(self, name: str) -> Path | None:
-        """The file of a model; None for the loaded one.
+        """Return the file of a model, or None for the loaded model.
 
-        Raises ApiError where there is none, where another model made it, or where the bound is too
-        small for it.
+        Raises ApiError if there is no file, if another model made it, or if it exceeds the bound.
         """
         if name == self._model.name:
             return None
@@ -175,7 +173,7 @@ class Catalog:
         return path
 
     def entry(self, path: Path) -> Entry:
-        """What is known of a file, which is read if it has changed. Raises ApiError."""
+        """Return the entry of a file, and read the file if it has changed. Raises ApiError."""
         signature = self.signature(path)
         known = self._known.get(path.name)
         if known is None or known.signature != signature:
@@ -190,7 +188,7 @@ class Catalog:
         return known
 
     def signature(self, path: Path) -> tuple[int, int, int]:
-        """Tells one content of a file from another. Raises ApiError where it is gone."""
+        """Return a signature of the content of a file. Raises ApiError if the file is gone."""
         try:
             found = path.stat()
         except OSError as error:
@@ -200,32 +198,32 @@ class Catalog:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def bytes_of(self, file: MemoryFile) -> int:
-        """Bytes of the KV cache that a memory file needs."""
+        """Return the bytes of the KV cache that a memory file needs."""
         own = file.options
         return self._bytes(own["budget"], own["method"], own["set"])
 
     def _bytes(self, budget: int, method: str, typed: Mapping[str, str]) -> int:
-        """Bytes of a KV cache. Raises KvstreamError."""
+        """Return the bytes of a KV cache. Raises KvstreamError."""
         settings = {f"{method}.{name}": value for name, value in typed.items()}
         key = repr((budget, method, sorted(settings.items())))
-        if key not in self._sizes:  # GET /v1/models asks for all files
+        if key not in self._sizes:  # GET /v1/models needs the sizes of all files
             self._sizes[key] = self._model.kv_bytes(budget=budget, method=method, set=settings)
         return self._sizes[key]
 
 
 def named(name: str) -> str:
-    """The name of a model in a file, for a client: of a path its last part alone."""
+    """Return the name of a model in a file for a client: only the last part of a path."""
     path = PurePath(name)
     return _shown(path.name if path.is_absolute() else name)
 
 
 def _shown(name: str) -> str:
-    """The name of a model in a file, in one short line."""
+    """Return the name of a model in a file in one short line."""
     return "".join(c if c.isprintable() else "?" for c in name[:LONGEST_NAME])
 
 
 def _makers(models: Models, shown: Callable[[str], str]) -> str:
-    """``pocket``, or ``pocket for reader``."""
+    """Name the models of a memory file: ``pocket``, or ``pocket for reader``."""
     both = (models.made, models.answering)
     return " for ".join(shown(name) for name in both if name is not None)
 

@@ -1,4 +1,4 @@
-"""Messages as texts that memory reads, one after the other, and the question that comes last."""
+"""Messages as texts that memory reads one after the other, and the last question."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from kvstream.server.schema import ChatRequest, clean, text_of
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a request, as it came."""
+    """A message of a request, as received."""
 
     name: str
-    """``message 1``, ``message 2``, ...: what citations call it."""
+    """``message 1``, ``message 2``, ...: its name in citations."""
     role: str
     text: str
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, and what came before it."""
+    """A question and the amount of text before it."""
 
     pieces: int
-    """Of `Conversation.pieces`, those before the answer to the question."""
+    """Number of `Conversation.pieces` before the answer to the question."""
     messages: int
-    """Of `Conversation.messages`, those up to the question, its own message too."""
+    """Number of `Conversation.messages` up to the question, with the message that has it."""
     asked: Split
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a request asks, of which texts."""
+    """The texts and the questions of a request."""
 
     pieces: tuple[Text, ...]
-    """All texts in order; the answer to the last question is not among them."""
+    """All texts in order. The answer to the last question is not part of them."""
     turns: tuple[Turn, ...]
-    """Of every question, the last one too."""
+    """A turn for every question, the last one included."""
     messages: tuple[Message, ...] = ()
-    """All but those of the system."""
+    """All messages except system messages."""
     settled: tuple[Message, ...] = ()
-    """Those of the system, wherever they stood: they hold from the first question on."""
+    """System messages, at any place: they apply from the first question on."""
     system: str = ""
     warnings: tuple[str, ...] = field(default=())
 
@@ -54,12 +54,12 @@ class Conversation:
         return self.turns[-1].asked
 
     def keys(self, base: str) -> list[str]:
-        """A digest for each of `turns`: of `base`, of all messages up to its own, and of it.
+        """Return a digest for each turn: of `base`, the messages up to its question, and it.
 
-        Two conversations have a key in common if and only if their messages are the same up to a
-        question, and the question was found in the same way. The digest is of the messages and
-        not of the texts that are read: different messages can make the same texts (a user can
-        write what an answer looks like), and their memories kept what different questions asked.
+        Two conversations share a key if and only if their messages are the same up to a question
+        and the question was found in the same way. The digest covers the messages instead of the
+        texts that are read: different messages can give the same texts (a user can write what
+        looks like an answer), and their memories kept entries for different questions.
         """
         digest = hashlib.sha256()
         _add(digest, base)
@@ -81,7 +81,7 @@ def _add_messages(digest: hashlib._Hash, messages: Sequence[Message]) -> None:
 
 
 def _add(digest: hashlib._Hash, *texts: str) -> None:
-    """Each with its length in front, so that no two lists of texts look alike."""
+    """Add each text with its length in front, so that different lists have different digests."""
     for text in texts:
         data = text.encode()
         digest.update(f"{len(data)}:".encode() + data)
@@ -90,10 +90,10 @@ def _add(digest: hashlib._Hash, *texts: str) -> None:
 def conversation(
     request: ChatRequest, count: Callable[[str], int], *, of_memory: bool, longest_system: int
 ) -> Conversation:
-    """The texts and the question of a request. Raises ApiError.
+    """Return the texts and the questions of a request. Raises ApiError.
 
-    `of_memory`: there is a text in memory already, which has a system text of its own. A system
-    message of more than `longest_system` tokens is read as text.
+    `of_memory`: the request asks a memory file, which has its own system text. A system message
+    of more than `longest_system` tokens is read as text.
     """
     own = request.kvstream.question if request.kvstream is not None else None
     settled: list[Message] = []
@@ -143,19 +143,19 @@ def _turns(
     of_memory: bool,
     pieces: list[Text],
 ) -> list[Turn]:
-    """The questions of messages, of which the last asks; what they say is added to `pieces`."""
+    """Return the questions of the messages, and add the texts of the messages to `pieces`."""
     turns: list[Turn] = []
     waiting = ""
     for at, message in enumerate(messages):
         text = message.text
         if message.role == "assistant":
-            # As a page of questions and answers, which models have seen.
+            # The format of a page of questions and answers, which models know from training.
             told = f"\nQuestion: {waiting}" * bool(waiting) + f"\nAnswer: {text.strip()}\n"
             pieces.append(Text(told, message.name))
             waiting = ""
             continue
         last = at + 1 == len(messages)
-        if not last and messages[at + 1].role == "user":  # the question follows
+        if not last and messages[at + 1].role == "user":  # the next message has the question
             if text.strip():
                 pieces.append(Text(text, message.name))
             continue
@@ -173,5 +173,5 @@ def _turns(
 
 
 def _fits(text: str, count: Callable[[str], int], most: int) -> bool:
-    """Whether a text has at most so many tokens; a very long one is not counted."""
+    """Return whether a text has at most `most` tokens. Very long texts are not counted."""
     return len(text) <= 40 * most and count(text) <= most

@@ -1,4 +1,4 @@
-"""What a server knows of a memory file."""
+"""Facts about a memory file that the server keeps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Entry:
-    """A memory file as it was when it was looked at."""
+    """Facts about a memory file at the time when it was read."""
 
     path: Path
     signature: tuple[int, int, int]
-    """Inode, size and time of its last change; another file has another one."""
+    """Inode, size and time of the last change; it differs for another content."""
     digest: str
     bytes: int
-    """Of the KV cache that it needs."""
+    """Bytes of the KV cache that the file needs."""
     tokens: int
-    """That it has read."""
+    """Number of tokens that the memory has read."""
     answering: str | None = None
-    """The model that the passages beside it are kept for; None: that which made it."""
+    """Model that the saved passages are for; None for the model that made the file."""

@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's, so that clients understand them."""
+"""Errors in OpenAI's format, which clients understand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvstream.server.wording import for_clients
 
 
 class ApiError(Exception):
-    """The error that a client gets: status, message, and the wrong parameter, if any."""
+    """An error for a client: status, message, and the wrong parameter, if any."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class ApiError(Exception):
         self.code, self.param, self.retry_after = code, param, retry_after
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the reply."""
+        """Return the body of the reply."""
         return {
             "error": {
                 "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
@@ -36,7 +36,10 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """When to ask again; OpenAI's clients retry by themselves unless a header forbids it."""
+        """Headers on retries and authentication.
+
+        OpenAI's clients retry on their own unless a header forbids it.
+        """
         found = {}
         if self.retry_after is not None:
             found["Retry-After"] = str(self.retry_after)
@@ -48,7 +51,7 @@ class ApiError(Exception):
 
 
 def shut_down(saved: bool) -> ApiError:
-    """For a request that the server could not finish before it ends."""
+    """Return the error for a request that the server could not finish before it ends."""
     more = " Its reading is saved: send the same request again later." if saved else ""
     return ApiError(
         503, f"The server is shutting down.{more}", kind="server_error", code="shutting_down"
@@ -56,7 +59,7 @@ def shut_down(saved: bool) -> ApiError:
 
 
 def broken(error: BaseException) -> ApiError:
-    """For a request that failed in the server itself."""
+    """Return the error for a request that failed in the server itself."""
     return ApiError(
         500,
         f"The server failed ({type(error).__name__}); its log says more.",
@@ -66,7 +69,7 @@ def broken(error: BaseException) -> ApiError:
 
 
 def timed_out(seconds: float, saved: bool) -> ApiError:
-    """For a request that took too long."""
+    """Return the error for a request that took too long."""
     more = " Its reading is saved: the same request resumes there." if saved else ""
     return ApiError(
         504,
@@ -77,12 +80,12 @@ def timed_out(seconds: float, saved: bool) -> ApiError:
 
 
 def unusable(message: str) -> ApiError:
-    """For a memory file that is there and cannot be asked."""
+    """Return the error for a memory file that exists and cannot be asked."""
     return ApiError(400, message, code="memory_unusable", param="model")
 
 
 def told(error: BaseException, *folders: Path | None) -> ApiError:
-    """The error for a client, in words for it, without paths of these folders of the server."""
+    """Return the error for a client, reworded and without paths of these server folders."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, KvstreamError):

@@ -1,4 +1,4 @@
-"""A queue that takes turns among clients: many requests of one do not hold up those of others."""
+"""A queue with turns among clients: many requests of one client do not delay the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Items of each client in the order they came; the client of the last one waits longest."""
+    """Items of each client in order of arrival. After its turn, a client goes to the end."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, deque[Item]] = OrderedDict()
@@ -18,15 +18,15 @@ class FairQueue(Generic[Item]):
         return sum(map(len, self._clients.values()))
 
     def put(self, client: str, item: Item) -> None:
-        """Behind the other items of this client."""
+        """Add an item behind the other items of its client."""
         self._clients.setdefault(client, deque()).append(item)
 
     def peek(self) -> Item | None:
-        """The next one, which stays; None where there is none."""
+        """Return the next item without removing it, or None if the queue is empty."""
         return next((items[0] for items in self._clients.values()), None)
 
     def pop(self) -> Item:
-        """The next one; its client is the last to have another turn."""
+        """Remove and return the next item. Its client moves behind all other clients."""
         client, items = next(iter(self._clients.items()))
         item = items.popleft()
         del self._clients[client]
@@ -35,7 +35,7 @@ class FairQueue(Generic[Item]):
         return item
 
     def remove(self, item: Item) -> bool:
-        """Take an item out; whether it was there."""
+        """Remove an item and return whether it was in the queue."""
         for client, items in self._clients.items():
             if item in items:
                 items.remove(item)
@@ -45,7 +45,7 @@ class FairQueue(Generic[Item]):
         return False
 
     def clear(self) -> list[Item]:
-        """Take all items out."""
+        """Remove and return all items."""
         found = [item for items in self._clients.values() for item in items]
         self._clients.clear()
         return found

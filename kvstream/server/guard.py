@@ -1,8 +1,8 @@
-"""Who may ask what: the Host header, the key, the type and the size of a request.
+"""Checks of a request before the application: Host header, key, type and size.
 
-A page of another site that a browser shows can send requests to this machine. It cannot read the
-answer (no CORS headers), cannot send JSON without asking first (OPTIONS is refused), and does not
-reach the server under a name of its own (the Host header is checked).
+A page of another site in a browser can send requests to this machine. It cannot read the answer
+(no CORS headers), cannot send JSON without a preflight request (OPTIONS is refused), and cannot
+reach the server under a name of that site (the Host header is checked).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_SECONDS = 60.0
-"""A request whose body takes longer to arrive is given up."""
+"""Maximum time for the arrival of a body; the request fails after that."""
 DISCARD_SECONDS, DISCARDED = 5.0, 2**26
-"""How long, and how many bytes of, a body are read after a request was refused."""
+"""Maximum time and bytes for reading the rest of a body after its request was refused."""
 SILENT_SECONDS = 1.0
-"""A client that sends nothing for so long has sent what it wants to."""
+"""Seconds without data after which a client is taken to have sent everything."""
 BODIES = 4
-"""Bodies of the largest size that may be in memory at once."""
+"""Number of bodies of maximum size that may be in memory at once."""
 
 
 class Guard:
-    """Stands in front of the application; hands on requests whose body is here and small enough."""
+    """Wraps the application. Passes on requests whose body has arrived and is small enough."""
 
     def __init__(self, app: App, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
         self.bodies = 0
-        """Bytes of the bodies of all requests that are not answered yet."""
+        """Bytes of the bodies of all unanswered requests."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,13 +57,13 @@ class Guard:
             await self.app(scope, _again(bytes(body), receive), send)
         except ApiError as error:
             self.bodies -= len(body)
-            body.clear()  # what follows may take seconds
+            body.clear()  # sending the refusal may take seconds
             await _refuse(error, send, receive, rest=not arrived)
         finally:
             self.bodies -= len(body)
 
     def _check_host(self, headers: dict[str, list[str]]) -> None:
-        """Against names of another site that lead to this machine (DNS rebinding)."""
+        """Refuse names of other sites that resolve to this machine (DNS rebinding)."""
         found = headers.get("host", [])
         match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]/@]+)(?::\d{1,5})?", (found or [""])[0])
         if len(found) != 1 or match is None:
@@ -81,7 +81,7 @@ class Guard:
         )
 
     def _check_key(self, path: str, headers: dict[str, list[str]]) -> bool:
-        """Whether the client has the key, where one is needed. Raises ApiError."""
+        """Return whether the client is authorized. Raises ApiError if a needed key is wrong."""
         if self.settings.key is None:
             return True
         given = headers.get("authorization", [""])[0]
@@ -89,7 +89,7 @@ class Guard:
         right = hmac.compare_digest(token.strip().encode(), self.settings.key.encode())
         if right and scheme.lower() == "bearer":
             return True
-        if path == "/health":  # it tells a stranger no more than that the server runs
+        if path == "/health":  # without the key it only tells that the server runs
             return False
         raise ApiError(
             401,
@@ -99,7 +99,7 @@ class Guard:
         )
 
     async def _read(self, headers: dict[str, list[str]], receive: Receive, body: bytearray) -> None:
-        """Fill `body`, and count what it takes."""
+        """Read the body into `body` and count its bytes."""
         stated = headers.get("content-length", ["0"])[0]
         if stated.isdecimal() and len(stated) < 20:
             self._check_size(int(stated), 0)
@@ -121,7 +121,7 @@ class Guard:
             ) from None
 
     def _check_size(self, size: int, counted: int) -> None:
-        """For a body of `size` bytes, of which some are `counted`. Raises ApiError."""
+        """Raise ApiError if a body of `size` bytes is too large; `counted` are already counted."""
         most = self.settings.max_body
         if size > most:
             raise ApiError(
@@ -145,7 +145,7 @@ def _headers(scope: Scope) -> dict[str, list[str]]:
 
 
 def _check_type(headers: dict[str, list[str]]) -> None:
-    """Other types are what a form or a page of another site can send without asking."""
+    """Refuse other types: a form or a page of another site can send those without preflight."""
     kind = headers.get("content-type", [""])[0].partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(
@@ -163,7 +163,7 @@ def _is_address(name: str) -> bool:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """Gives the body once, then what comes after it: that the client has left."""
+    """Return a receiver that gives the body once, then the messages after it (disconnect)."""
     waiting = [body]
 
     async def read() -> MutableMapping[str, Any]:
@@ -175,7 +175,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 async def _discard(receive: Receive) -> None:
-    """Read a body that is not wanted."""
+    """Read a body and discard it, within limits."""
     size, more = 0, True
     with suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
@@ -187,11 +187,12 @@ async def _discard(receive: Receive) -> None:
 
 
 async def _refuse(error: ApiError, send: Send, receive: Receive, *, rest: bool) -> None:
-    """Answer, then close the connection; `rest`: some of the body may not be here yet.
+    """Send the error, then close the connection; `rest`: part of the body may not be here yet.
 
-    The answer goes first: a client that waits for ``100 Continue`` gets it in place of that, and
-    need not send the body. Others send all of it before they look for an answer, so the
-    connection is open until then: closed with bytes unread it is reset, and the answer is lost.
+    The answer goes first: a client that waits for ``100 Continue`` gets it instead and need not
+    send the body. Other clients send the whole body before they read an answer, so the connection
+    stays open until then. Closing it with unread bytes would reset it, and the answer would be
+    lost.
     """
     import json
 

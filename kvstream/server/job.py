@@ -1,6 +1,6 @@
-"""One request on its way: texts into a memory, the question, the answer, as a generator of events.
+"""One request as a generator of events: texts into a memory, the question, the answer.
 
-The worker takes a step of one job, then of another, so a job never runs beside another one.
+The worker alternates between the steps of jobs, so two jobs never run at the same time.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ if TYPE_CHECKING:
     from kvstream.server.cache import ConversationCache
 
 Outcome = Literal["done", "failed", "left"]
-"""What a request counts as: answered, ended with an error, or its client had left."""
+"""How a request counts: answered, ended with an error, or left by its client."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer with the fields that the client gets."""
+    """An answer with the data for the client."""
 
     result: Result
     asked: Split
     prompt_tokens: int
-    """Of the messages: all that was read of them, and the question."""
+    """Tokens of the messages: all that was read of them, system message and question included."""
     cached_tokens: int
-    """Of these, what was not read again."""
+    """The part of them that was not read again."""
     warnings: tuple[str, ...]
     """All reasons to doubt the answer, without paths of the server."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A step of the reading is done."""
+    """Reports one finished step of the reading."""
 
     read: int
-    """Tokens so far."""
+    """Tokens read so far."""
 
 
 Sent = Started | Progress | Notice | AnswerStarted | AnswerToken | Answered | Reply | ApiError
 
 
 def sendable(event: Event) -> Sent:
-    """An event without what leads to the memory, which a slow client would hold on to."""
+    """Return an event without references to memory, which a slow client would keep alive."""
     if isinstance(event, StepDone):
         return Progress(event.seen)
     if isinstance(event, AnswerStarted):
@@ -79,51 +79,51 @@ def sendable(event: Event) -> Sent:
 
 @dataclass(eq=False)
 class Job:
-    """A request, and what becomes of it."""
+    """A request and its state."""
 
     request: ChatRequest
     client: str
-    """Whose turn it takes."""
+    """The client whose turn the job takes."""
     sink: Callable[[Sent], None]
-    """Gets every event, then the reply or an error; called by the worker's thread."""
+    """Gets every event, then the reply or an error. The thread of the worker calls it."""
     timeout: float
     entry: Entry | None = None
-    """The memory file that is asked."""
+    """The memory file that is asked, if any."""
     arrived: float = field(default_factory=time.monotonic)
     begun: bool = False
-    """It waits no longer."""
+    """Whether the job has left the queue."""
     canceled: bool = False
-    """Nobody waits for it any more."""
+    """Whether nobody waits for the job anymore."""
     count: Outcome = "left"
-    """What it counts as where it is `canceled`."""
+    """How the job counts if it is `canceled`."""
     ending: bool = False
-    """The server ends and waits no longer."""
+    """Whether the server ends and cannot wait for the job."""
     spent: float = 0.0
-    """Seconds of the worker, by which turns are taken."""
+    """Seconds of the worker so far; the job with the lowest value has the next turn."""
     ready: Memory | None = None
     """A memory of `entry` that waited for a question."""
     unchanged: Memory | None = None
-    """The memory of `entry` after the answer, if it is as it was."""
+    """The memory of `entry` after the answer, if the answer left it unchanged."""
     told: bool = False
-    """Tokens of an answer are on their way to the client."""
+    """Whether tokens of the answer were sent to the client."""
 
     @property
     def over(self) -> bool:
-        """Whether there is no more time."""
+        """Whether the job must stop: it is canceled, the server ends, or its time is over."""
         return self.canceled or self.ending or time.monotonic() > self.arrived + self.timeout
 
     def error(self, *, saved: bool = False) -> ApiError:
-        """Why there is no more time."""
+        """Return the error that explains why the job must stop."""
         return shut_down(saved) if self.ending else timed_out(self.timeout, saved)
 
 
 class Answering:
-    """What all jobs need: the model, its options, and the memories of earlier requests."""
+    """State that all jobs share: the model, its options, and memories of earlier requests."""
 
     def __init__(self, model: Model, options: dict[str, Any], cache: ConversationCache) -> None:
         self.model, self.options, self.cache = model, options, cache
         self.bytes = model.kv_bytes(**options)
-        """Of the KV cache of one memory."""
+        """Bytes of the KV cache of one memory."""
         self._base = repr((model.name, sorted((k, repr(v)) for k, v in options.items())))
         self._longest_system = self._entries() // 8
 
@@ -135,7 +135,7 @@ class Answering:
         return self.bytes // max(1, each)
 
     def events(self, job: Job) -> Generator[Event, None, Reply]:
-        """All of a job. Raises ApiError, KvstreamError."""
+        """Run a job and yield its events. Raises ApiError, KvstreamError."""
 
         def count(text: str) -> int:
             if job.over:  # a conversation may have thousands of messages
@@ -155,9 +155,9 @@ class Answering:
             try:
                 return (yield from self._answer(job, talk, keys[-1], memory, done))
             except KvstreamError:
-                # Made for a shorter question it may have no room for this one, and what some
-                # methods make cannot be read on. That shows before the first token; what fails
-                # later cannot begin again, since a stream would say its answer twice.
+                # A memory made for a shorter question may lack room for this one, and memories of
+                # some methods cannot read on. Both fail before the first token. A later failure
+                # cannot start over, because a stream would contain the answer twice.
                 if job.told:
                     raise
                 memory = None
@@ -170,7 +170,7 @@ class Answering:
     def _answer(
         self, job: Job, talk: Conversation, key: str, kept: Memory | None, done: int
     ) -> Generator[Event, None, Reply]:
-        """Read what is left, and answer; `kept` is of an earlier request and has read `done`."""
+        """Read the remaining pieces and answer; `kept`: an earlier memory that has read `done`."""
         own = 0 if job.entry is None else job.entry.tokens
         memory = kept
         if memory is None and job.entry is not None:
@@ -188,7 +188,7 @@ class Answering:
                     raise job.error()
                 if isinstance(event, Answered):
                     result = event.result
-                # Who asks for no stream gets the reply alone.
+                # Without a stream, the client only gets the reply.
                 job.told |= isinstance(event, AnswerToken) and bool(job.request.stream)
                 yield event
         finally:
@@ -204,24 +204,24 @@ class Answering:
         return Reply(result, talk.asked, tokens, cached, warnings)
 
     def _recalled(self, entry: Entry) -> Memory:
-        """The memory of a file. Raises ApiError."""
+        """Open the memory of a file. Raises ApiError."""
         file = None
         try:
             file = inspect(entry.path)
             memory = self.model.recall(file)
         except KvstreamError as error:
             message = for_clients(str(error), entry.path.parent)
-            if file is not None and not self._made(file):  # the error names options of a command
+            if file is not None and not self._made(file):  # the message names command-line options
                 message = (
                     f"The memory {entry.path.stem!r} cannot be used here: it was made by "
                     f"{named(file.model['name'])} with other weights than those of this server."
                 )
             raise unusable(message) from error
-        memory.file = None  # its warning names the path; see `_warnings`
+        memory.file = None  # its warning contains the path; see `_warnings`
         return memory
 
     def _made(self, file: MemoryFile) -> bool:
-        """Whether the weights of the loaded model made a file."""
+        """Return whether the weights of the loaded model made a file."""
         try:
             check_model(file.kind, self.model.session.model)
         except ModelError:
@@ -229,7 +229,7 @@ class Answering:
         return True
 
     def _warnings(self, entry: Entry | None, result: Result) -> Iterator[str]:
-        """Those of an answer, for a client."""
+        """Yield the warnings of an answer, worded for a client."""
         folder = None if entry is None else entry.path.parent
         for warning in result.warnings:
             yield for_clients(warning, folder, self.cache.folder, of_memory=entry is not None)
@@ -247,9 +247,10 @@ class Answering:
         return {name: self.options[name] for name in names if name in self.options}
 
     def _go_on(self, job: Job, talk: Conversation, keys: list[str]) -> tuple[Memory | None, int]:
-        """The memory of the newest question that was asked before, and the pieces it has read.
+        """Return the memory of the newest earlier question, and the number of pieces it has read.
 
-        Where more is to be read than it has read, all is read anew, for the new question.
+        If more text is left to read than the memory has read, read everything again, for the new
+        question.
         """
         sizes = [len(piece.text) for piece in talk.pieces]
         for turn, key in zip(reversed(talk.turns), reversed(keys), strict=True):
@@ -257,10 +258,10 @@ class Answering:
             path = self.cache.find(key) if count else None
             if path is None or sum(sizes[count:]) > sum(sizes[:count]):
                 continue
-            job.ready = None  # only one memory of a job is counted, so it goes before another comes
+            job.ready = None  # the bound counts one memory per job: drop this one first
             try:
                 memory = self.model.recall(path)
-            except KvstreamError:  # damaged, or of another model
+            except KvstreamError:  # damaged, or made by another model
                 self.cache.drop(path)
                 continue
             memory.file = None  # as in `_recalled`
@@ -270,8 +271,8 @@ class Answering:
     def _read(
         self, job: Job, talk: Conversation, memory: Memory | None, done: int, key: str
     ) -> Generator[Event, None, Memory]:
-        """The pieces that are not read yet, in a memory. Raises ApiError where time is over."""
-        # Where the client does not want what was read before, a checkpoint is no use either.
+        """Read the remaining pieces into a memory. Raises ApiError if the time is over."""
+        # A client that does not want earlier readings needs no checkpoint either.
         place = self.cache.checkpoint(key) if self._uses_cache(job) else None
         options: dict[str, Any] = {"interrupted": lambda: job.over}
         if place is not None:

@@ -1,4 +1,4 @@
-"""Which part of a message is the question, and which is text to read."""
+"""Splitting of a message into the text to read and the question."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MOST = 200
-"""Tokens of a question that is found in a message."""
+"""Maximum number of tokens of a question that is found in a message."""
 _REACH = 8000
-"""Characters at either end of a message among which its question is looked for."""
+"""Characters at each end of a message in which its question is searched."""
 _GAP = re.compile(r"\n[ \t\r]*\n\s*")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
 _ASKING = re.compile(
@@ -22,23 +22,23 @@ _ASKING = re.compile(
 
 @dataclass(frozen=True)
 class Split:
-    """A message as text and question; together they have all of it."""
+    """A message as text and question. Together they contain the whole message."""
 
     text: str
-    """What is read; empty where the message is a question alone."""
+    """The text to read; empty if the message is only a question."""
     question: str
     place: str
-    """Where the question was: ``message``, ``last paragraph``, ``first paragraph``,
+    """Where the question was found: ``message``, ``last paragraph``, ``first paragraph``,
     ``last sentences`` or ``request``."""
 
 
 def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
-    """The text and the question of a message; ``count`` gives the tokens of a text.
+    """Split a message into text and question; ``count`` returns the number of tokens of a text.
 
-    Where there is something else to read (not `alone`), a message of at most MOST tokens is the
-    question. Of a longer one it is the last paragraph, or the first if that asks and the last does
-    not; of a paragraph with more than MOST tokens its last sentences. A message of one paragraph
-    that is `alone` is both text and question.
+    If there is other text to read (not `alone`), a message of at most MOST tokens is the question.
+    In a longer message, the question is the last paragraph, or the first one if only the first
+    asks. If the paragraph has more than MOST tokens, its last sentences are the question. A message
+    of one paragraph that is `alone` and has at most MOST tokens is both text and question.
     """
     message = message.strip()
 
@@ -61,7 +61,11 @@ def split(message: str, count: Callable[[str], int], *, alone: bool) -> Split:
 
 
 def _paragraphs(message: str) -> tuple[str, str]:
-    """The first and the last; lines where no line is empty; the message where it has one line."""
+    """Return the first and the last paragraph.
+
+    Without empty lines, return the first and the last line. Return the message twice if it has
+    one line.
+    """
     for gap in (_GAP, re.compile("\n")):
         head, tail = message[:_REACH], message[-_REACH:]
         begins = gap.search(head)
@@ -74,7 +78,7 @@ def _paragraphs(message: str) -> tuple[str, str]:
 
 
 def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
-    """The last sentences that fit; a part of the last one where it alone is too long."""
+    """Use the last sentences that fit, or a part of the last sentence if it is too long."""
     tail = message[-_REACH:]
     starts = [match.end() for match in _SENTENCE.finditer(tail)]
     chosen = _longest(tail, starts, fits)
@@ -83,24 +87,24 @@ def _last_sentences(message: str, fits: Callable[[str], bool]) -> Split:
         words = [match.end() for match in re.finditer(r"\s+", tail) if match.end() >= after]
         chosen = _longest(tail, words, fits)
     size = MOST
-    while not chosen:  # one word without end
+    while not chosen:  # one very long word
         chosen = tail[-size:] if fits(tail[-size:]) else ""
         size //= 2
     return Split(message[: len(message) - len(chosen)].strip(), chosen, "last sentences")
 
 
 def _longest(tail: str, starts: Sequence[int], fits: Callable[[str], bool]) -> str:
-    """The tail from the first start that fits, found by halves, since counting tokens is slow.
+    """Return the longest tail that fits and begins at one of `starts`, or an empty text.
 
-    Empty where none fits.
+    Use bisection, because counting tokens is slow.
     """
     at = bisect_left(starts, True, key=lambda start: fits(tail[start:]))
-    # A later start may have a token more than the one before it.
+    # A later start can give one token more than an earlier one.
     return next((tail[start:] for start in starts[at:] if fits(tail[start:])), "")
 
 
 def _asks(paragraph: str) -> bool:
-    """Whether it is a question or a request; questions inside quotes do not count."""
+    """Return whether a paragraph is a question or a request. Questions in quotes do not count."""
     first = _SENTENCE.split(paragraph, maxsplit=1)[0]
     ends = (paragraph.endswith(("?", "？")), first.endswith(("?", "？")))
     return any(ends) or _ASKING.match(paragraph) is not None

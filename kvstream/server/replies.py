@@ -1,4 +1,4 @@
-"""Events of a job as the objects of OpenAI's chat completions."""
+"""Events of a job as objects of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.server.job import Reply
 from kvstream.version import __version__
 
 FINISHED = {"length": "length", "budget": "length", "interrupted": "length"}
-"""Why an answer ended, where it is not ``stop``."""
+"""Finish reasons other than ``stop``, by the reason why the answer ended."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -29,10 +29,10 @@ class Completion:
         self._with_usage = with_usage
         self._begun = False
         self._held = ""
-        """Spaces at the end of what came so far; the answer may end here, and has none."""
+        """Spaces at the end of the text so far. They are dropped if the answer ends here."""
 
     def whole(self, reply: Reply) -> dict[str, Any]:
-        """The body of a reply that is not streamed."""
+        """Return the body of a reply without stream."""
         message = {"role": "assistant", "content": reply.result.answer, "refusal": None}
         choice = {
             "index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply),
@@ -46,11 +46,11 @@ class Completion:
         }
 
     def first(self) -> bytes:
-        """The chunk that says who speaks."""
+        """Return the chunk with the role."""
         return self._chunk({"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> bytes:
-        """The next piece of the answer, without spaces in front of it and behind it."""
+        """Return the next piece of the answer, without spaces at the ends of the whole answer."""
         text = self._held + text
         if not self._begun:
             text = text.lstrip()
@@ -62,7 +62,7 @@ class Completion:
         return self._chunk({"content": shown})
 
     def last(self, reply: Reply) -> bytes:
-        """Why the answer ended, what it rests on, and the usage if it was asked for."""
+        """Return the finish reason, the fields of `own` and, if requested, the usage."""
         end = self._chunk({}, _finish(reply), kvstream=own(reply))
         if self._with_usage:
             end += event({**self._frame, "choices": [], "usage": usage(reply)})
@@ -79,22 +79,22 @@ class Completion:
 
 
 def event(body: dict[str, Any]) -> bytes:
-    """A server-sent event."""
+    """Format a server-sent event."""
     return b"data: " + json.dumps(body, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
 
 
 def failed(error: ApiError) -> bytes:
-    """The end of a stream that has begun and cannot go on."""
+    """Return the end of a stream that has begun and cannot continue."""
     return event(error.to_json()) + DONE
 
 
 def comment(text: str) -> bytes:
-    """A line that clients pass over; it keeps a connection alive."""
+    """Return a comment, which clients ignore and which keeps a connection alive."""
     return f": {text}\n\n".encode()
 
 
 def usage(reply: Reply) -> dict[str, Any]:
-    """Tokens of a reply."""
+    """Return the token counts of a reply."""
     generated = reply.result.generated
     return {
         "prompt_tokens": reply.prompt_tokens,
@@ -105,7 +105,7 @@ def usage(reply: Reply) -> dict[str, Any]:
 
 
 def own(reply: Reply) -> dict[str, Any]:
-    """What only kvstream tells: the question, and what the answer rests on."""
+    """Return the fields that only kvstream has: the question and what the answer rests on."""
     result = reply.result
     return {
         "question": reply.asked.question,

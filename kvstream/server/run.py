@@ -1,4 +1,4 @@
-"""Listening: from settings to a server that ends in good order."""
+"""Listening, serving and an orderly end of the server."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvstream.server")
 EXTRA_SECONDS = 60.0
-"""After `grace` a chunk that is being read may take so long."""
+"""Additional seconds after `grace` for a chunk that is being read."""
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-"""What ends the server; Windows has no SIGHUP."""
+"""Signals that end the server; Windows has no SIGHUP."""
 
 
 class Server(uvicorn.Server):
-    """Ends on Ctrl-C, SIGTERM or SIGHUP: running requests have some seconds to finish. On the
-    second one it ends at once.
+    """Ends on Ctrl-C, SIGTERM or SIGHUP.
+
+    After the first signal, running requests have some seconds to finish. The second signal ends the
+    server at once.
     """
 
     def __init__(self, service: Service, found: socket.socket) -> None:
@@ -54,14 +56,14 @@ class Server(uvicorn.Server):
 
     @property
     def address(self) -> str:
-        """Where clients find it, as a URL."""
+        """URL of the server."""
         host, port = self.socket.getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def serve_all(self, ready: Callable[[Server], None] = lambda server: None) -> None:
-        """Serve until a signal, or `end`, then close the service; `ready` is called first."""
+        """Call `ready`, serve until a signal or `end`, then close the service."""
         try:
-            with self.capture_signals():  # uvicorn's own come later
+            with self.capture_signals():  # uvicorn's own capture follows later
                 ready(self)
                 self.service.start()
                 self.run(sockets=[self.socket])
@@ -70,7 +72,7 @@ class Server(uvicorn.Server):
             self.socket.close()
 
     def end(self) -> None:
-        """Take no more requests; those at work may finish for a while."""
+        """Accept no more requests, and give the running ones time to finish."""
         self.service.worker.drain()
         wait = min(self.service.settings.grace, threading.TIMEOUT_MAX)
         timer = threading.Timer(wait, self.service.worker.stop)
@@ -79,7 +81,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends in good order, the second at once."""
+        """End in an orderly way on the first signal, and at once on the second."""
         if self.should_exit:
             log.info("Ending at once.")
             logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
@@ -90,17 +92,17 @@ class Server(uvicorn.Server):
                 "Ending; requests in progress have %g s. The same signal again ends at once.",
                 self.service.settings.grace,
             )
-            # Not here: the lock of the worker may be held by what the signal came into.
+            # Use another thread: the interrupted code may hold the lock of the worker.
             threading.Thread(target=self.end, daemon=True).start()
             self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own raises them again at the end, though ending is what was asked for."""
+        """Handle signals without raising them again at the end, as uvicorn's method would."""
         before = {}
-        with suppress(ValueError):  # not in the main thread: who runs us handles signals
+        with suppress(ValueError):  # not in the main thread: the host program handles signals
             for number in SIGNALS:
-                # As nohup sets it, or a program in another language that runs this one.
+                # Leave signals alone that are ignored (nohup) or handled outside Python (None).
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     before[number] = signal.signal(number, self.handle_exit)
         try:
@@ -111,15 +113,15 @@ class Server(uvicorn.Server):
 
 
 def _is_of_the_server(record: logging.LogRecord) -> bool:
-    """Whether a record is no request that ends because the server ends at once."""
+    """Return whether a record is about anything but a request canceled by the immediate end."""
     ended = asyncio.CancelledError
     error = record.exc_info and record.exc_info[1]
-    # uvicorn logs one of them as the text of its traceback.
+    # uvicorn logs one of these errors as the text of its traceback.
     return not isinstance(error, ended) and ended.__name__ not in record.getMessage()
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket at the address of the settings. Raises KvstreamError where it cannot be had."""
+    """Open a socket at the address of the settings. Raises KvstreamError if that fails."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -149,6 +151,6 @@ def serve(
     found: socket.socket,
     ready: Callable[[Server], None] = lambda server: None,
 ) -> None:
-    """Serve a model on a socket until a signal; `ready` is called once clients can connect."""
+    """Serve a model on a socket until a signal; call `ready` once clients can connect."""
     server = Server(Service(model, settings), found)
     server.serve_all(ready)

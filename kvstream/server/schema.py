@@ -1,4 +1,4 @@
-"""The body of a chat completion: what has an effect, what is ignored, what is refused by name."""
+"""The body of a chat completion: fields that have an effect, are ignored, or are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IGNORED = frozenset({
     "user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "parallel_tool_calls", "prediction",
 })  # fmt: skip
-"""Fields that change nothing in the answer."""
+"""Fields that do not change the answer."""
 
 
 def _is_none(value: Any) -> bool:
@@ -51,21 +51,21 @@ REFUSED: dict[str, Callable[[Any], bool]] = {
     "verbosity": _is_none,
     "web_search_options": _is_none,
 }
-"""Fields that would change the answer, and which of their values do not."""
+"""Fields that would change the answer, with a test for values that do not."""
 
 
 MOST_MESSAGES = 10_000
-"""Messages, and parts of a message; each takes more memory than its text."""
+"""Maximum number of messages, and of parts of a message. Each takes more RAM than its text."""
 
 
 class Loose(BaseModel):
-    """Fields that are not named are kept, so that they can be refused by name."""
+    """Keeps unknown fields, so that they can be refused by name."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
 
 class Part(Loose):
-    """A part of a message; text alone is read."""
+    """A part of a message. Only text is read."""
 
     type: str
     text: str | None = None
@@ -79,24 +79,25 @@ class Message(Loose):
 
 
 class StreamOptions(Loose):
-    """How a stream is sent."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class Own(BaseModel):
-    """What only kvstream knows."""
+    """Fields that only kvstream has."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     question: str | None = None
-    """The question, in place of the one that is found in the last message."""
+    """The question, instead of the one that is found in the last message."""
     cache: bool = True
-    """Go on from what an earlier request of the same conversation has read."""
+    """Continue from what an earlier request of the same conversation has read."""
 
 
 def unknown(name: str, known: Iterable[str], within: str = "") -> ApiError:
-    """For a field that does not exist, with the one that was probably meant; `within`: the field
-    that it is in, with a dot.
+    """Return the error for an unknown field, with the field that was probably meant.
+
+    `within`: the field that contains it, with a dot.
     """
     name = name[:40]
     close = closest(name.lower(), known, 0.7)
@@ -129,7 +130,7 @@ class ChatRequest(Loose):
     kvstream: Own | None = None
 
     def check(self) -> None:
-        """Raises ApiError for what would change the answer and is not supported."""
+        """Raise ApiError for fields that would change the answer and are not supported."""
         for name, value in (self.model_extra or {}).items():
             if name in IGNORED:
                 continue
@@ -146,7 +147,7 @@ class ChatRequest(Loose):
 
     @property
     def answers(self) -> dict[str, Any]:
-        """Options of `Memory.stream` that were given."""
+        """The given options of `Memory.stream`."""
         given = {
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "temp": self.temperature, "top_p": self.top_p, "top_k": self.top_k,
@@ -156,7 +157,7 @@ class ChatRequest(Loose):
 
 
 def text_of(message: Message, index: int) -> str:
-    """The text of a message. Raises ApiError for what is no text."""
+    """Return the text of a message. Raises ApiError for content that is not text."""
     param = f"messages.{index}.content"
     if message.role in ("tool", "function"):
         raise ApiError(
@@ -181,5 +182,5 @@ def text_of(message: Message, index: int) -> str:
 
 
 def clean(text: str) -> str:
-    """The text with ? for lone surrogates, which no encoding of text has."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by ``?``."""
     return text.encode("utf-8", "replace").decode()

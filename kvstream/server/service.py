@@ -1,4 +1,4 @@
-"""A model, its memories and the worker: what the application serves."""
+"""A model, its memories and the worker, which the application serves."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger("kvstream.server")
 
 
 class Service:
-    """Everything behind the application; `close` ends it."""
+    """Everything behind the application. `close` ends it."""
 
     def __init__(self, model: Model, settings: ServerSettings) -> None:
-        """Raises UsageError, BudgetError where the bound holds not one memory."""
+        """Raises UsageError, and BudgetError if the bound is too small for one memory."""
         self.model, self.settings = model, settings
         options = {"command": "remember", **settings.reading}
-        model.plan(text="a text", question="a question", **options)  # or nothing could be read
+        model.plan(text="a text", question="a question", **options)  # raises if it cannot read
         self.memory_bytes = model.kv_bytes(**options)
         self.bound = Bound(settings.bound or settings.parallel * self.memory_bytes)
         if self.memory_bytes > self.bound.most:
@@ -45,18 +45,18 @@ class Service:
         self._began = time.monotonic()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the worker."""
         self.worker.start()
 
     def note(self, job: Job, reply: Reply) -> None:
-        """One line of the log for a request; it has no text of it."""
+        """Write a line to the log for a request, without any of its text."""
         result = reply.result
         log.info(
             "%s: %.2f s, %s tokens read (%s cached), %s kept, %s written",
             job.request.model,
             time.monotonic() - job.arrived,
             *(
-                f"{count:,}"  # the format of logging has no thousands separator
+                f"{count:,}"  # logging has no format with thousands separators
                 for count in (
                     reply.prompt_tokens, reply.cached_tokens, result.retained, result.generated,
                 )
@@ -64,7 +64,7 @@ class Service:
         )  # fmt: skip
 
     def health(self) -> dict[str, Any]:
-        """What the server holds and does: numbers alone."""
+        """Return what the server holds and does, in numbers only."""
         return {
             "status": "ok",
             "model": self.model.name,
@@ -82,6 +82,6 @@ class Service:
         }  # fmt: skip
 
     def close(self) -> None:
-        """End the work and remove what does not last."""
+        """Stop the worker and remove temporary files."""
         self.worker.close()
         self.cache.close()

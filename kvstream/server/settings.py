@@ -1,4 +1,4 @@
-"""How a server runs; made by the command line, checked when it is made."""
+"""Settings of a server. The command line creates them; they are checked on creation."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ class ServerSettings:
     """Where a server listens, what it serves, and its limits."""
 
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """Options of a reading and its answers, by the names of `Model.read`."""
+    """Options of a reading and its answers, with the names of `Model.read`."""
     host: str = "127.0.0.1"
     port: int = PORT
-    """0: a free one."""
+    """0 for a free port."""
     key: str | None = None
-    """What clients send as ``Authorization: Bearer KEY``; None: nobody needs one."""
+    """Key that clients send as ``Authorization: Bearer KEY``; None if no key is needed."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header beside those of this machine."""
+    """Names allowed in the Host header in addition to those of this machine."""
     memories: Path | None = None
-    """The folder whose memory files are models."""
+    """Folder whose memory files are served as models."""
     parallel: int = 2
-    """Most requests that are read or answered at once."""
+    """Maximum number of requests that are processed at once."""
     bound: int | None = None
-    """Bytes that all memories may hold together; None: `parallel` memories of the budget."""
+    """Bytes that all memories together may hold; None for `parallel` memories of the budget."""
     cache: int = 256 * 1000**2
-    """Bytes of the files that conversations go on from; 0: none are kept."""
+    """Maximum bytes of the files that conversations continue from; 0 keeps none."""
     cache_dir: Path | None = None
-    """Where these files are; None: in a temporary folder that goes with the server."""
+    """Folder of these files; None for a temporary folder that is removed with the server."""
     queue: int = 32
-    """Most requests that wait."""
+    """Maximum number of waiting requests."""
     max_body: int = 16 * 1000**2
-    """Most bytes of a request."""
+    """Maximum bytes of a request."""
     timeout: float = 600.0
-    """Most seconds of a request, from its arrival to its last token."""
+    """Maximum seconds of a request, from its arrival to its last token."""
     grace: float = 10.0
     """Seconds that running requests have to finish when the server ends."""
 
@@ -67,7 +67,7 @@ class ServerSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """``localhost``, ``127.0.0.1``, ``::1`` and their likes."""
+    """Return whether a host is ``localhost``, ``127.0.0.1``, ``::1`` or another loopback."""
     if host.lower() == "localhost":
         return True
     try:

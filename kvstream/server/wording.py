@@ -1,7 +1,7 @@
-"""Errors and warnings in words for clients.
+"""Rewording of errors and warnings for clients.
 
-The messages of kvstream are for who types a command: they advise its options, and name its files. A
-client of a server has other means.
+The messages of kvstream address the user of a command: they suggest its options and name its
+files. A client of a server cannot use either.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ REWORDED = (
     (r"--kv-dtype (\w+) keeps it", r"a server with --kv-dtype \1 keeps it"),
     (r"use --kv-dtype", "the server needs --kv-dtype"),
 )
-"""What a message says, as a pattern, and what a client reads in place of it."""
+"""Patterns of messages, with the text for a client."""
 
 
 def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> str:
-    """A message without options of a command line, and without paths of these folders.
+    """Return a message without command-line options and without paths of these folders.
 
-    `of_memory`: it is about a memory file, whose budget is its own.
+    `of_memory`: the message is about a memory file, which has its own budget.
     """
     whose = "The memory's" if of_memory else "The server's"
     for said, shown in REWORDED:
@@ -44,9 +44,9 @@ def for_clients(text: str, *folders: Path | None, of_memory: bool = False) -> st
 
 
 def without_folders(text: str, *folders: Path | None) -> str:
-    """The text with names in place of the paths of files in these folders."""
+    """Replace the paths of files in these folders by their names."""
     known = {each for folder in folders if folder for each in (folder, folder.resolve())}
     for folder in sorted(map(str, filter(Path.is_absolute, known)), key=len, reverse=True):
-        # Not in the middle of a longer path.
+        # Do not match in the middle of a longer path.
         text = re.sub(rf"(?<![\w/.-]){re.escape(folder)}/", "", text)
     return text

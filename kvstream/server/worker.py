@@ -1,8 +1,8 @@
-"""The thread that computes: it takes turns among the requests at work, a chunk or a token a turn.
+"""The thread that computes. It alternates among active requests: a chunk or a token per turn.
 
-The model runs one pass at a time, so requests share its time, not its threads: the one that had
-least of it goes on. A question to a memory file is answered while a book is read, if fewer than
-`parallel` requests are at work and the bound has room.
+The model runs one forward pass at a time, so requests share its time instead of its threads: the
+request that used the least time has the next turn. A question to a memory file is answered while
+a book is read if fewer than `parallel` requests are active and the bound has room.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("kvstream.server")
 
 
 class Worker:
-    """Takes jobs from a fair queue, `parallel` at once, within one bound of bytes."""
+    """Takes jobs from a fair queue, `parallel` at once, within one bound on bytes."""
 
     def __init__(
         self, answering: Answering, catalog: Catalog, bound: Bound, parallel: int, queue: int
@@ -40,15 +40,15 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="kvstream-worker", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Put a job into the queue. Raises ApiError where it is full, or the server ends."""
+        """Put a job into the queue. Raises ApiError if the queue is full or the server ends."""
         with self._changed:
             if self._draining:
                 raise shut_down(saved=False)
-            # One that is about to begin does not count as waiting.
+            # A job that is about to begin does not count as waiting.
             free = self.parallel - len(self._active)
             if len(self._waiting) >= self.most_waiting + free:
                 raise ApiError(
@@ -62,7 +62,7 @@ class Worker:
             self._changed.notify()
 
     def cancel(self, job: Job, count: Outcome = "left") -> None:
-        """Nothing more is done for a job: its client has left, or was told why it `failed`."""
+        """Stop a job: its client has left, or already knows why the job `failed`."""
         with self._changed:
             job.canceled, job.count = True, count
             if self._waiting.remove(job):
@@ -78,7 +78,7 @@ class Worker:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Who is at work has no more time: readings are saved where that lasts."""
+        """End the time of active jobs. Their readings are saved if the cache is lasting."""
         self.drain()
         with self._changed:
             for job in self._active:
@@ -95,13 +95,13 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is at work or waits."""
+        """Whether a request is active or waits."""
         with self._changed:
             return bool(self._active) or bool(len(self._waiting))
 
     @property
     def load(self) -> dict[str, int]:
-        """Requests by what they are doing."""
+        """Number of requests by state."""
         with self._changed:
             return {"active": len(self._active), "waiting": len(self._waiting), **self.counts}
 
@@ -115,11 +115,11 @@ class Worker:
             try:
                 self._turn()
             except BaseException as error:
-                # There is no other thread: if this one ended, every request would wait for good.
+                # There is no other thread: if this one ended, every request would wait forever.
                 log.error("A step of the worker failed.", exc_info=error)
 
     def _turn(self) -> None:
-        """Begin what there is room for, and go on with the job that had least of the time."""
+        """Begin the jobs that have room, and advance the job that used the least time."""
         self._admit()
         if not self._active:
             return
@@ -127,12 +127,12 @@ class Worker:
         try:
             self._step(job)
         except BaseException as error:
-            self.cancel(job, "failed")  # if it is still at work, its next step ends it
+            self.cancel(job, "failed")  # if it is still active, its next step ends it
             self._send(job, broken(error))
             raise
 
     def _admit(self) -> None:
-        """Begin the jobs for which there is room, in their order."""
+        """Begin the jobs that have room, in their order."""
         while len(self._active) < self.parallel:
             with self._changed:
                 job = self._waiting.peek()
@@ -148,9 +148,9 @@ class Worker:
                         self._fail(job, self._told(error))
                 continue
             if not self.bound.fits(size):
-                return  # the next ones wait, too: else a large memory would never have its turn
+                return  # the next jobs wait too: otherwise a large memory would never have its turn
             with self._changed:
-                if self._waiting.peek() is not job:  # the client left meanwhile
+                if self._waiting.peek() is not job:  # the client has left meanwhile
                     continue
                 self._waiting.pop()
                 try:
@@ -170,7 +170,7 @@ class Worker:
         job.begun = True
 
     def _size(self, job: Job) -> int:
-        """Bytes of the KV cache that a job needs. Raises ApiError, KvstreamError."""
+        """Return the bytes of the KV cache that a job needs. Raises ApiError, KvstreamError."""
         path = self.catalog.path(job.request.model)
         job.entry = None if path is None else self.catalog.entry(path)
         size = self.answering.bytes if job.entry is None else job.entry.bytes
@@ -181,7 +181,7 @@ class Worker:
         events, _ = self._active[job]
         if job.canceled:
             try:
-                events.close()  # this puts memory in order, and may run out of memory itself
+                events.close()  # puts memory in order; can itself run out of memory
             finally:
                 self._leave(job, job.count)
             return
@@ -217,13 +217,13 @@ class Worker:
     def _fail(self, job: Job, error: ApiError) -> None:
         with self._changed:
             self.counts["failed"] += 1
-        # The frames where it was raised hold the memory, and the client may be slow to take it.
+        # The frames of the traceback hold the memory, which a slow client may keep alive.
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._send(job, error)
 
     def _send(self, job: Job, what: Sent) -> None:
-        """Hand it to the client, whatever becomes of it there: no other job may wait for that."""
-        with suppress(RuntimeError):  # the server's loop has ended
+        """Pass an event to the client without waiting: no other job may wait for a client."""
+        with suppress(RuntimeError):  # the event loop of the server has ended
             job.sink(what)
 
     def _told(self, error: BaseException) -> ApiError:
