@@ -1,4 +1,4 @@
-"""Options of answers: what is asked of the model, and how it samples."""
+"""Options of answers: what the model is asked, and how it samples."""
 
 from __future__ import annotations
 
@@ -66,4 +66,4 @@ answer_options = stack(
 ANSWERS = (*ANSWER_OPTIONS, *SHOWN_OPTIONS)
 """Names of the options of `Memory.ask`."""
 OF_ANSWERS_ALONE = (*SHOWN_OPTIONS, "reread", *(n for n in ANSWER_OPTIONS if n != "max_tokens"))
-"""What a memory does not depend on: --max-tokens says how much room it leaves for an answer."""
+"""Options that a memory does not depend on. It needs --max-tokens to leave room."""

@@ -1,4 +1,4 @@
-"""Commands whose help pages have sections, and what they refuse."""
+"""Commands with sections on their help pages, and the options that they refuse."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvstream.errors import closest
 
 
 class SectionedCommand(click.Command):
-    """A command whose help page shows its options in sections, in the order they were declared.
+    """A command whose help page shows its options in sections, in the order of declaration.
 
-    ``--help`` leaves the advanced options out, ``--help-all`` shows them. `without` names options
-    that have no effect in this command, and why: they are refused where somebody types them, and
-    read from the environment and the config file, which are for all commands, without a word.
-    `helps` words shared options for this command, and `defaults` gives them another default.
-    `common` names advanced options that ``--help`` of this command shows, too.
+    ``--help`` omits the advanced options, ``--help-all`` shows them. `without` maps options without
+    effect in this command to the reason. They are refused on the command line, and accepted
+    silently from the environment and the config file, which apply to all commands. `helps` rewords
+    shared options for this command, and `defaults` changes their defaults. `common` names advanced
+    options that ``--help`` of this command also shows.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SectionedCommand(click.Command):
         return getattr(param, "advanced", False) and not ours
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Click would take the word behind such an option for its value, be it the question.
+        # click would take the word after such an option as its value, even a question.
         bare = {
             name: f"{name}={param.bare}"
             for param in self.params
@@ -80,7 +80,7 @@ class SectionedCommand(click.Command):
             ) from None
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
-        """The error for an option that the command does not have; names the one that was meant."""
+        """Return the error for an unknown option, with the option that was probably meant."""
         told = f"No such option {name!r}."
         if name.startswith("--"):
             near = {option.removeprefix("--") for option in _long_options(self)}
@@ -89,7 +89,7 @@ class SectionedCommand(click.Command):
         return click.UsageError(told, ctx)
 
     def _refuse_detached(self, ctx: click.Context, args: Sequence[str]) -> None:
-        """A value behind such an option with a space, where it would be a source or a question."""
+        """Refuse a value that a space separates from such an option: it would be an argument."""
         values = {
             name: param.type.choices
             for param in self.params
@@ -127,18 +127,18 @@ class SectionedCommand(click.Command):
 
 
 CLOSE = 0.75
-"""How much alike an unknown option and one that is suggested for it must be."""
+"""Minimum similarity of an unknown option and a suggested one."""
 
 
 def _long_options(command: click.Command) -> set[str]:
-    """The long options that have an effect in a command, as they are typed."""
+    """Return the long options that have an effect in a command, as they are typed."""
     without = getattr(command, "without", ())
     options = (p for p in command.params if isinstance(p, click.Option) and p.name not in without)
     return {name for option in options for name in option.opts if name.startswith("--")}
 
 
 def _elsewhere(ctx: click.Context, name: str) -> str:
-    """Which commands of the same group have an option; nothing if none has it."""
+    """Name the commands of the same group that have an option; empty if none has it."""
     group = ctx.parent and ctx.parent.command
     if ctx.parent is None or not isinstance(group, click.Group):
         return ""

@@ -12,13 +12,13 @@ from kvstream.cli.options.types import ModelType
 from kvstream.errors import UsageError
 
 TEXTS = (click.types.StringParamType, click.Choice, click.Path, ModelType)
-"""Types of options that a number in the config file cannot be meant for."""
+"""Types of options that take no numbers, so a number in the config file is an error."""
 
 
 def configured(option: click.Option, value: Any) -> Any:
-    """A value of the config file as the command line would give it to an option.
+    """Convert a value of the config file to the form that the command line gives an option.
 
-    Numbers become text, so that the option's own type checks them. Raises UsageError.
+    Numbers become text, so that the type of the option checks them. Raises UsageError.
     """
     if option.is_flag:
         if not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Options of many documents, and of one text that is read in parts."""
+"""Options for many documents, and for one text that is read in parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvstream.errors import UsageError
 
 @dataclass(frozen=True)
 class Each:
-    """How the documents of --each are shared out."""
+    """How the documents of --each are distributed."""
 
     workers: int | None
     ray: str | None
@@ -25,12 +25,12 @@ class Each:
 
     @property
     def spread(self) -> bool:
-        """Whether workers read, and not this process."""
+        """Whether workers read instead of this process."""
         return self.workers is not None or self.ray is not None
 
 
 def each_options(command: Command) -> Command:
-    """The options of many documents; the function gets `each`, None where there is one text."""
+    """Add the options for many documents. The function gets `each`, None without --each."""
 
     def wrapper(each: bool, **values: Any) -> Any:
         context = click.get_current_context()
@@ -38,7 +38,7 @@ def each_options(command: Command) -> Command:
         if not each and context.params.get("shards") is None:
             for name in _EACH:
                 if typed(context, name):
-                    # Both are read on workers; a cluster has documents alone.
+                    # Workers read documents or parts of a text; a cluster only reads documents.
                     beside = "; add it" if name == "ray" else " or --shards; add one of them"
                     raise click.UsageError(
                         f"--{name.replace('_', '-')} has no effect without --each{beside}.", context
@@ -87,7 +87,7 @@ class Shards:
     worker_memory: int | None
 
     def refuse_with(self, options: ReadingOptions, **given: object) -> None:
-        """Options that go with one reading of the text. Raises UsageError."""
+        """Raise UsageError for options that need a single reading of the text."""
         given |= {
             "checkpoint": options.checkpoint,
             "dry_run": options.dry_run,
@@ -101,14 +101,14 @@ class Shards:
                 )
 
     def asked(self) -> dict[str, Any]:
-        """Options of `Model.read` and `Model.stream`."""
+        """Return the options of `Model.read` and `Model.stream`."""
         return {
             "shards": self.number, "workers": self.workers, "worker_memory": self.worker_memory,
         }  # fmt: skip
 
 
 def shards_option(command: Command) -> Command:
-    """--shards beside `each_options`; the function gets `shards`, None where it was not given."""
+    """Add --shards after `each_options`. The function gets `shards`, None without --shards."""
 
     def wrapper(shards: int | None, **values: Any) -> Any:
         found = None

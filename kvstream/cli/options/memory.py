@@ -10,7 +10,7 @@ from kvstream.cli.options.types import BudgetType, CountType, MethodsType, Start
 from kvstream.settings import CHUNKS, GROWTHS, PAPER
 
 ONE_METHOD = "Method that decides which entries stay (list: kvstream methods)."
-"""The help of --method where several have no place."""
+"""Help of --method in commands that take one method."""
 
 
 memory_options = stack(

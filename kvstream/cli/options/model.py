@@ -1,4 +1,4 @@
-"""Options of models: which one reads and answers, and how it is loaded."""
+"""Options of models: the models to use, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvstream.cli.options.types import BytesType, ModelType, SkimType, ThreadsTy
 
 
 def model_help(default: str) -> str:
-    """The help of --model, with the model that a command uses if nobody names one."""
+    """Return the help of --model, with the model that a command uses by default."""
     return (
         "A model of the Hugging Face hub, a local folder, a GGUF file, a short name of the config "
         f"file, reader, or pocket (the embedded model). [default: {default}]"
@@ -23,7 +23,7 @@ def model_help(default: str) -> str:
 
 
 def model_option(default: str) -> Callable[[Any], Any]:
-    """--model; `default` is as in `model_help`."""
+    """Return the option --model; `default` is as in `model_help`."""
     return option(
         "-m", "--model", type=ModelType(), default="pocket", metavar="ID_OR_PATH", section="Model",
         help=model_help(default),
@@ -99,17 +99,17 @@ loading_options = stack(
 model_options = stack(model_option("pocket"), loading_options)
 
 ONE_MODEL = dict.fromkeys(("skim", "skim_by"), "one model reads here.")
-"""For commands where no second model skims: options without effect."""
+"""Options without effect in commands where no second model skims."""
 
 LOADING = (
     "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights", "threads", "revision",
     "offline", "trust_remote_code", "quiet", "skim_by",
 )  # fmt: skip
-"""Names of the options of `kvstream.load`, which go there."""
+"""Names of the options that are passed to `kvstream.load`."""
 
 
 def refuse_revision(model: str) -> None:
-    """Raises click.UsageError if --revision was given for a model that is not one of the hub."""
+    """Raise click's UsageError if --revision was given for a model that is not on the hub."""
     ctx = click.get_current_context(silent=True)
     if ctx is None or not typed(ctx, "revision"):
         return

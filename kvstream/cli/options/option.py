@@ -1,4 +1,4 @@
-"""How a shared option is declared, and whether it was given."""
+"""Declaration of shared options, and tests whether an option was given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Option(click.Option):
-    """An option that belongs to a section of the help page and has its environment variable."""
+    """An option with a section of the help page and an environment variable."""
 
     def __init__(
         self,
@@ -25,20 +25,20 @@ class Option(click.Option):
         super().__init__(*args, **kwargs)
         self.section = section
         self.advanced = advanced
-        """Shown by ``--help-all`` and not by ``--help``."""
+        """Whether ``--help-all`` shows it and ``--help`` does not."""
         self.bare = bare
-        """The value of the option if no ``=VALUE`` follows it."""
+        """Value of the option if no ``=VALUE`` follows it."""
         if self.envvar is None and self.name and self.expose_value and not self.hidden:
             self.envvar = f"KVSTREAM_{self.name.upper()}"
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
-    """``click.option`` with a section and an environment variable."""
+    """Call ``click.option`` with a section and an environment variable."""
     return click.option(*names, cls=Option, **attributes)
 
 
 def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """One decorator out of several, applied so that the help page keeps their order."""
+    """Combine decorators into one, applied so that the help page keeps their order."""
 
     def apply(command: Command) -> Command:
         for decorator in reversed(decorators):
@@ -49,17 +49,17 @@ def stack(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
 
 
 def typed(ctx: click.Context, name: str) -> bool:
-    """Whether an option was given on the command line."""
+    """Return whether an option was given on the command line."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def first_typed(ctx: click.Context, names: Iterable[str]) -> str | None:
-    """The first of these options that was given on the command line, as it is typed."""
+    """Return the first of these options that was given on the command line, as it is typed."""
     return next((f"--{name.replace('_', '-')}" for name in names if typed(ctx, name)), None)
 
 
 def given_options() -> set[str]:
-    """Names of the options of the current command that have a value which is no default."""
+    """Return the names of the current command's options whose value is not the default."""
     ctx = click.get_current_context()
     return {name for name in ctx.params if _is_given(ctx.get_parameter_source(name))}
 

@@ -1,4 +1,4 @@
-"""All options that every reading command has, and what they said."""
+"""Options that every reading command has, and their values."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ ASKED = (
     "budget", "preset", "keep", "start", "schedule", "chunk", "chunk_size", "seed", "system",
     "reread", "thin", "checkpoint", "checkpoint_every", *ANSWERS,
 )  # fmt: skip
-"""Names of the options of `Model.read` and `Model.stream`; those that were given go there."""
+"""Names of the options that are passed to `Model.read` and `Model.stream` if given."""
 FIELDS = (
     "model", "skim", "text", "max_unpacked", "output", "report", "stats", "progress", "quiet",
     "verbose", "dry_run",
 )  # fmt: skip
-"""Names of the options that are fields of `ReadingOptions` as they are."""
+"""Names of the options that are also fields of `ReadingOptions`."""
 OF_MEMORY = (
     "skim_by", "method", "set", "preset", "keep", "start", "schedule", "chunk", "chunk_size",
 )  # fmt: skip
-"""Names of the options that say how a model keeps memory."""
+"""Names of the options that determine how a model keeps memory."""
 SHARED = tuple(dict.fromkeys((*FIELDS, *LOADING, *ASKED, "method", "set", "json")))
-"""Names of all options that `reading_options` adds: they become one `ReadingOptions`."""
+"""Names of all options of `reading_options`, which become one `ReadingOptions`."""
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What the shared options said: as options of `kvstream.Model`, and those of the program."""
+    """Values of the shared options, as options of `kvstream.Model` and of the program."""
 
     model: str
     model_given: bool
-    """Whether somebody chose it; else `running.settled` may choose another one."""
+    """Whether the user chose it; otherwise `running.settled` may choose another one."""
     skim: str
     """A model, ``auto``, ``none`` or ``words``."""
     loading: Mapping[str, Any]
     """Options of `kvstream.load`."""
     methods: tuple[str, ...]
-    """More than one are compared."""
+    """The methods to use. If there are several, they are compared."""
     settings: Mapping[str, Mapping[str, str]]
-    """Those of each method."""
+    """Settings by method."""
     asked: Mapping[str, Any]
-    """Options of `Model.read` and `Model.stream` that were given, without method and settings."""
+    """Given options of `Model.read` and `Model.stream`, without method and settings."""
     text: bool
     max_unpacked: int
     output: Path | None
@@ -75,22 +75,22 @@ class ReadingOptions:
 
     @property
     def extract(self) -> bool | None:
-        """None: as the model does it (pocket extracts when it summarizes)."""
+        """The value of --extract; with None, the model decides (pocket extracts its summaries)."""
         return self.asked.get("extract")
 
     @property
     def reread(self) -> str | None:
-        """How --reread finds what to read again."""
+        """How --reread finds the passages to read again."""
         return self.asked.get("reread")
 
     @property
     def answers(self) -> dict[str, Any]:
-        """Options of `Memory.ask`."""
+        """The given options of `Memory.ask`."""
         asked = effective(self.asked)
         return {name: asked[name] for name in (*ANSWERS, "seed") if name in asked}
 
     def of_method(self, name: str | None = None) -> dict[str, Any]:
-        """The options of a reading by a method, the first one if none is named."""
+        """Return the options of a reading by a method, by default the first one."""
         name = name or self.methods[0]
         settings = {f"{name}.{key}": value for key, value in self.settings.get(name, {}).items()}
         return {**effective(self.asked), "method": name, "set": settings}
@@ -99,9 +99,10 @@ class ReadingOptions:
     def of(
         cls, values: Mapping[str, Any], *, strict_settings: bool, given: Container[str] = ()
     ) -> ReadingOptions:
-        """From click's values. ``strict_settings``: refuse --set of a method that is not used.
+        """Create the options from click's values.
 
-        ``given`` are the names of the options that have a value which is no default.
+        ``strict_settings``: refuse --set for a method that is not used. ``given``: names of the
+        options whose value is not the default.
         """
         methods = tuple(dict.fromkeys(m.strip() for m in values["method"].split(",") if m.strip()))
         if not methods:
@@ -122,7 +123,7 @@ class ReadingOptions:
 
 
 def pairs(given: Sequence[str]) -> dict[str, str]:
-    """``METHOD.NAME=VALUE`` as names and values, later ones winning. Raises UsageError."""
+    """Split ``METHOD.NAME=VALUE`` into names and values; later ones win. Raises UsageError."""
     found = {}
     for item in given:
         path, equals, value = item.partition("=")
@@ -134,7 +135,7 @@ def pairs(given: Sequence[str]) -> dict[str, str]:
 
 
 def reading_options(command: Command) -> Command:
-    """All options that every reading command has; the function gets one ReadingOptions."""
+    """Add the options of every reading command. The function gets one ReadingOptions."""
 
     def wrapper(**values: Any) -> Any:
         shared = {name: values.pop(name) for name in SHARED}
@@ -145,7 +146,7 @@ def reading_options(command: Command) -> Command:
             raise click.BadParameter(
                 f"File {str(output)!r} is a directory.", context, param_hint="'-o' / '--output'"
             )
-        # A setting in the config file may be for a method that this run does not use.
+        # A setting in the config file may belong to a method that this run does not use.
         options = ReadingOptions.of(
             shared, strict_settings=typed(context, "set"), given=given_options()
         )
@@ -161,7 +162,7 @@ def reading_options(command: Command) -> Command:
 
 @contextmanager
 def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
-    """Tell of a checkpoint that the command wrote and left, however it ends: it is of use."""
+    """Report a checkpoint that the command wrote and left, however it ends: it can be resumed."""
     before = _written(checkpoint)
     try:
         yield
@@ -171,7 +172,7 @@ def _telling_of(checkpoint: Path | None, *, quiet: bool) -> Iterator[None]:
 
 
 def _written(checkpoint: Path | None) -> tuple[int, int] | None:
-    """Which file it is, and when it was written; None where there is none."""
+    """Return inode and time of the last change of a checkpoint, or None if there is none."""
     if checkpoint is None:
         return None
     try:
@@ -182,7 +183,7 @@ def _written(checkpoint: Path | None) -> tuple[int, int] | None:
 
 
 def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Options that have an effect only beside others. Raises click.UsageError."""
+    """Raise click's UsageError for options that only have an effect together with others."""
     for name in ("top_p", "top_k"):
         if typed(ctx, name) and not values["temp"]:
             raise click.UsageError(
@@ -216,7 +217,7 @@ def refuse_without_effect(ctx: click.Context, values: Mapping[str, Any]) -> None
         )
     if values["report"] is not None and values["dry_run"]:
         raise click.UsageError("--dry-run reads nothing, so there is no --report; use one.", ctx)
-    # A summary may be extracted without being asked to.
+    # A summary may be an extract by default.
     extracts = values["extract"] or (ctx.info_name == "summarize" and values["extract"] is None)
     if typed(ctx, "passages") and not extracts:
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""Options of what is read and written beside the answer."""
+"""Options of input and output beside the answer."""
 
 from __future__ import annotations
 

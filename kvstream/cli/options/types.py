@@ -1,4 +1,4 @@
-"""What values options take: checked before torch is imported."""
+"""Types of option values, which are checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kvstream.errors import UsageError, meant
 from kvstream.settings import PAPER, Budget, parse_count
 
 NONE = "none"
-"""Of --skim: one model reads everything."""
+"""Value of --skim: one model reads everything."""
 
 
 class BudgetType(click.ParamType):
-    """``4k``, ``4096``, ``512MB``, ``1GiB``."""
+    """A budget: ``4k``, ``4096``, ``512MB``, ``1GiB``."""
 
     name = "size"
 
@@ -32,7 +32,7 @@ class BudgetType(click.ParamType):
 
 
 class BytesType(click.ParamType):
-    """``512MB``, ``16GiB``; a number without a unit is refused."""
+    """A size in bytes: ``512MB``, ``16GiB``. A number without a unit is refused."""
 
     name = "size"
 
@@ -49,7 +49,7 @@ class BytesType(click.ParamType):
 
 
 class CountType(click.ParamType):
-    """``4096``, ``4k``, ``1M``: k is 1024, M is 1024²."""
+    """A count: ``4096``, ``4k``, ``1M``; k is 1024, M is 1024²."""
 
     name = "n"
 
@@ -70,7 +70,7 @@ class StartType(CountType):
 
 
 class Finite(click.FloatRange):
-    """A number; ``nan`` and ``inf`` are none."""
+    """A finite number: ``nan`` and ``inf`` are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -80,7 +80,7 @@ class Finite(click.FloatRange):
 
 
 class MethodsType(click.ParamType):
-    """Names of methods, separated by commas; checked before torch is imported."""
+    """Names of methods, separated by commas. They are checked before torch is imported."""
 
     name = "name"
 
@@ -89,7 +89,7 @@ class MethodsType(click.ParamType):
 
         known = (AUTO, *method_names())
         for name in filter(None, (each.strip() for each in str(value).split(","))):
-            # Another package's method may have another name than its entry point; it is asked later
+            # The name of a plugin's method may differ from its entry point; it is checked later.
             if name not in known and not plugins():
                 close = meant(name, known) or " If a plugin adds it, install the plugin."
                 self.fail(
@@ -114,7 +114,7 @@ class MethodsType(click.ParamType):
 
 
 class EveryType(click.ParamType):
-    """``10k`` tokens or ``30s``."""
+    """An interval: ``10k`` tokens or ``30s``."""
 
     name = "interval"
 
@@ -143,7 +143,7 @@ class SeedType(click.ParamType):
 
 
 class ThreadsType(click.ParamType):
-    """A number of threads that this machine can run: far more make torch crash or stand still."""
+    """A number of threads that this machine can run. Far more make torch crash or hang."""
 
     name = "n"
 
@@ -165,7 +165,7 @@ class ThreadsType(click.ParamType):
 
 
 class ModelType(click.ParamType):
-    """A hub id, a folder, or a short name that the config file has for one."""
+    """A model: a hub id, a folder, or a short name from the config file."""
 
     name = "model"
 
@@ -187,7 +187,7 @@ class ModelType(click.ParamType):
 
 
 class SkimType(ModelType):
-    """``auto``, ``none``, ``words``, or a model."""
+    """A model to skim, or ``auto``, ``none`` or ``words``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value in (AUTO, NONE, WORD_SEARCH) else super().convert(value, param, ctx)
@@ -196,12 +196,12 @@ class SkimType(ModelType):
 def complete_files(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """File names, for arguments that are files or a question."""
+    """Complete file names, for arguments that are files or a question."""
     return [CompletionItem(incomplete, type="file")]
 
 
 class FileType(click.Path):
-    """A file by its path, which may still be to come; an empty one is refused."""
+    """Path of a file, which need not exist. An empty path is refused."""
 
     def __init__(self, *, folder: bool = False) -> None:
         super().__init__(dir_okay=folder, path_type=Path)
@@ -213,7 +213,7 @@ class FileType(click.Path):
 
 
 class OutputType(FileType):
-    """A file; with ``--each`` a folder, which `ReadingOptions` sees to."""
+    """Path of a file, or of a folder with ``--each``; `reading_options` refuses other folders."""
 
     def __init__(self) -> None:
         click.Path.__init__(self, path_type=Path)
