@@ -1,4 +1,4 @@
-"""The command line: turns options into settings, runs, reports, and is the only place that exits.
+"""The command line: turns options into settings, runs, and reports. Only this package exits.
 
 Importing it must stay cheap: ``kvstream --help`` loads neither torch nor rich.
 """
@@ -14,11 +14,11 @@ from types import FrameType
 
 def main() -> None:
     """Entry point of the ``kvstream`` command."""
-    # OpenMP's threads spin while they wait for one another. Where something else wants a core, the
-    # others then burn theirs until it is done: with one core taken, reading was over 10 times
-    # slower. It is read when torch is loaded, so it has to be set before.
+    # The threads of OpenMP spin while they wait for one another. If another program uses a core,
+    # the other threads waste theirs until that thread is done: with one core taken, reading was
+    # over 10 times slower. torch reads the variable when it is loaded, so set it before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    with suppress(ValueError):  # not the main thread
+    with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)
     try:
         from kvstream.cli.app import crashed, run
@@ -27,15 +27,15 @@ def main() -> None:
         stderr_apart()
         arguments = sys.argv[1:]
         code = guarded(lambda: run(arguments), lambda noise: crashed(noise, arguments))
-    except KeyboardInterrupt:  # so early that nobody is there to tell it
+    except KeyboardInterrupt:  # too early for the handlers that report it
         code = 130
     sys.exit(code)
 
 
 def _terminated(number: int, _: FrameType | None) -> None:
-    """End at once: `Interrupts` takes over before there is anything to close.
+    """End at once. `Interrupts` replaces this handler before there is anything to close.
 
-    An exception would go through the C++ code of a library that is being imported, which aborts.
+    An exception would pass through the C++ code of a library that is being imported, which aborts.
     """
     with suppress(OSError, ValueError, AttributeError):  # closed
         os.write(sys.stderr.fileno(), b"Terminated.\n")

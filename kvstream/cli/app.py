@@ -1,4 +1,4 @@
-"""The group of commands, each imported when it is asked for, and how every failure ends."""
+"""The group of commands, which imports a command when it is called and handles all failures."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ COMMANDS = {
     "models": "List the models on this machine.",
     "doctor": "Report what this machine can run.",
 }
-"""Each is an attribute ``command`` of the module kvstream.cli.commands.<name>."""
+"""Names and help lines. Each command is ``kvstream.cli.commands.<name>.command``."""
 OLD_NAMES = ("gate",)
-"""Commands of earlier versions, which work and are not listed."""
+"""Commands of earlier versions, which still work and are not listed."""
 
 KERNELS = "12"
-"""Compiled CPU kernels that are kept: more than one step needs."""
+"""Number of compiled CPU kernels to keep. One step needs fewer."""
 INTERRUPTED = 130
 OUT_OF_MEMORY = 5
 ANOTHER = "Download its tokenizer.json again, or choose another model."
 
 
 class ClosedPipeError(Exception):
-    """The reader of stdout has gone away."""
+    """Raised when the reader of stdout is gone."""
 
 
 class App(Modules):
-    """The commands, with what the config file says for the one that is asked for."""
+    """The commands, with defaults from the config file for the called command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,7 +63,7 @@ class App(Modules):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            # Click would end with code 1, though a reader that has enough is no failure.
+            # Click would end with code 1, but a reader that has read enough is no failure.
             if error.errno == errno.EPIPE:
                 raise ClosedPipeError from error
             raise
@@ -88,7 +88,7 @@ class App(Modules):
         return config.for_command(values, name, known, path, convert)
 
     def _tell_of_mistyped_variables(self, ctx: click.Context) -> None:
-        """Of those that almost have the name of one that is read; they would be ignored."""
+        """Warn of variables whose names are close to a known name: they would be ignored."""
         ours = [name for name in os.environ if name.startswith("KVSTREAM_")]
         if not ours:
             return
@@ -98,13 +98,13 @@ class App(Modules):
         every = [option for options in self._options(ctx).values() for option in options]
         known = {PATH_VARIABLE, CACHE_VARIABLE, *(str(o.envvar) for o in every if o.envvar)}
         for name in ours:
-            # Much alike: others may have variables for purposes of their own.
+            # Require a close match: other variables may belong to other programs.
             close = "" if name in known else meant(name, known, 0.9)
             if close:
                 _say(f"Warning: {name} is not read.{close}")
 
     def _options(self, ctx: click.Context) -> dict[str, list[click.Option]]:
-        """Of each command, those that have an effect; imports all of them."""
+        """Return the options of each command that have an effect. Imports all commands."""
         found = {}
         for name in self.modules:
             command = self.get_command(ctx, name)
@@ -139,7 +139,7 @@ def cli() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns the exit code. Reports all failures on stderr."""
+    """Run one command line and return the exit code. Reports all failures on stderr."""
     _tolerate_any_text()
     _bound_kernel_caches()
     verbose = _asks_for_tracebacks(arguments)
@@ -149,14 +149,14 @@ def run(arguments: Sequence[str]) -> int:
             "transformers and the help pages need; use PYTHONOPTIMIZE=1, or unset it.", 1, False
         )  # fmt: skip
     try:
-        # Without click's standalone mode an exit code (of --help, of doctor) is returned.
+        # Without click's standalone mode, exit codes (of --help, of doctor) are returned.
         code = cli.main(
             args=list(arguments), prog_name="kvstream", standalone_mode=False, obj=tuple(arguments)
         )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
-        # A bare `kvstream` asks what there is; click would call that a mistake.
+        # A bare `kvstream` asks for the list of commands; click would call it an error.
         click.echo(error.ctx.get_help() if error.ctx else error.message, err=True)
         return 2
     except click.ClickException as error:
@@ -175,7 +175,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             _leave_quietly()
             return _told(f"Could not write the output: {error.strerror}.", 1, verbose)
-        if type(error).__name__ == "PanicException":  # of Rust: no Exception
+        if type(error).__name__ == "PanicException":  # of Rust, not an Exception
             return _told(f"The model's tokenizer fails: {error}. {ANOTHER}", 4, verbose)
         if not isinstance(error, Exception):
             raise
@@ -193,7 +193,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def crashed(noise: str, arguments: Sequence[str]) -> int:
-    """Report that a library ended the process for lack of memory; ``noise`` is what it wrote."""
+    """Report that a library ended the process for lack of RAM; ``noise`` is its output."""
     _tolerate_any_text()
     if _asks_for_tracebacks(arguments) and noise:
         _say(noise.rstrip())
@@ -211,7 +211,7 @@ def _memory_message(error: BaseException) -> str:
 
 
 def _leave_quietly() -> None:
-    """Point stdout at nothing, or the interpreter would complain when it flushes it at exit."""
+    """Redirect stdout to the null device, so that the final flush of the interpreter succeeds."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -238,13 +238,13 @@ def _told_by_click(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
-    from kvstream.cli.shared.saying import say  # --help has no use for it
+    from kvstream.cli.shared.saying import say  # not needed for --help
 
     say(text)
 
 
 def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:
-    """Is -v there? Looked up by hand, since the failure may come before the options are parsed."""
+    """Return whether -v was given. Search the arguments, because parsing may not be reached."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(
         a == "--verbose" or ("v" in a and a[:1] == "-" and a.strip("qv") == "-") for a in before
@@ -252,19 +252,19 @@ def _asks_for_tracebacks(arguments: Sequence[str]) -> bool:
 
 
 def _bound_kernel_caches() -> None:
-    """Let torch's CPU kernels forget shapes; has to happen before torch is loaded.
+    """Limit the kernel caches of torch on CPU. Call before torch is loaded.
 
     oneDNN and the layer above it each keep the compiled kernels of the last 1,024 shapes, and
-    chunks that shrink bring new shapes with every step: in bfloat16 a process grew by 2 MiB a step.
+    shrinking chunks have new shapes in every step: in bfloat16, a process grew by 2 MiB per step.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS)
     os.environ.setdefault("LRU_CACHE_CAPACITY", KERNELS)
 
 
 def _tolerate_any_text() -> None:
-    """File names and answers may hold characters that the terminal's encoding has not.
+    """Escape characters that the terminal's encoding lacks. File names and answers may have some.
 
-    A stream that is closed (``>&-``) is None; what goes to stderr then goes nowhere.
+    A closed stream (``>&-``) is None: stdout then raises on write, and stderr is discarded.
     """
     if sys.stdout is None:
         from kvstream.cli.shared.output import ClosedOutput

@@ -1,9 +1,9 @@
-"""The user's own defaults: a TOML file in the user's config folder.
+"""The user's defaults: a TOML file in the user's config folder.
 
 Keys are the names of the long options (``budget = "8k"``, ``max-tokens = 400``). Keys at the top
-hold for every command that has the option, those in a table (``[summarize]``) for that command.
-The command line comes before the environment (``KVSTREAM_BUDGET``), which comes before the file.
-The table ``[models]`` is for short names of models: ``small = "org/some-model"``.
+apply to every command that has the option, keys in a table (``[summarize]``) to that command.
+The command line overrides the environment (``KVSTREAM_BUDGET``), which overrides the file.
+The table ``[models]`` has short names of models: ``small = "org/some-model"``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kvstream.errors import UsageError, meant
 
 PATH_VARIABLE = "KVSTREAM_CONFIG"
 ALIASES = "models"
-"""The table of short names; not one of defaults, though there is a command of that name."""
+"""Table of short names. It has no defaults, although there is a command of that name."""
 EMBEDDED = "pocket"
-"""A name that cannot be given to another model."""
+"""A name that no other model may have."""
 LONGEST_NAME = 4096
-"""Characters of a model's name; no system has longer paths."""
+"""Maximum number of characters of a model's name; no system has longer paths."""
 MOST_LINES = 1000
-"""Of a config file, among which the line of a mistake is looked for."""
+"""Number of lines of a config file in which the line of an error is searched."""
 
 
 def config_path() -> Path:
-    """Where the file is, whether it exists or not; ``KVSTREAM_CONFIG`` names another one."""
+    """Return the path of the file, which may not exist. ``KVSTREAM_CONFIG`` overrides it."""
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return Path(named)
@@ -37,7 +37,7 @@ def config_path() -> Path:
 
 
 def load(path: Path | None = None) -> dict[str, Any]:
-    """What the file says; nothing if there is none. Raises UsageError if it is no valid TOML."""
+    """Return the contents of the file, empty if there is none. Raises UsageError if invalid."""
     path = path or config_path()
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -47,7 +47,7 @@ def load(path: Path | None = None) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The config file {path} cannot be read: {error}.") from error
-    import tomllib  # help pages have no use for it
+    import tomllib  # not needed for help pages
 
     try:
         return tomllib.loads(text)
@@ -55,16 +55,16 @@ def load(path: Path | None = None) -> dict[str, Any]:
         raise UsageError(
             f"The config file {path} nests tables or lists too deeply; no option needs any."
         ) from None
-    except ValueError as error:  # TOMLDecodeError, and Python's own for numbers of 5,000 digits
+    except ValueError as error:  # TOMLDecodeError, and Python's error for numbers of 5,000 digits
         reason = str(error).partition(";")[0]
         raise UsageError(f"The config file {path} is not valid TOML: {reason}.") from error
 
 
 def place(path: Path, *keys: str) -> str:
-    """``PATH, line N``: where the file sets the value of nested keys, for an error message.
+    """Return ``PATH, line N``: where the file sets the value of nested keys, for an error message.
 
-    tomllib tells no lines. The lines before a key are valid TOML without it, and so are those up
-    to the end of its value, with it.
+    tomllib reports no lines, so parse growing parts of the file. The lines before a key are valid
+    TOML without the key, and the lines up to the end of its value are valid TOML with it.
     """
     import tomllib
 
@@ -84,7 +84,7 @@ def place(path: Path, *keys: str) -> str:
 
 
 def aliases(path: Path | None = None) -> dict[str, str]:
-    """Short names of models and what they stand for. Raises UsageError for what is neither."""
+    """Return the short names of models and their targets. Raises UsageError if invalid."""
     path = path or config_path()
     table = load(path).get(ALIASES, {})
     if not isinstance(table, dict):
@@ -111,12 +111,12 @@ def aliases(path: Path | None = None) -> dict[str, str]:
 
 
 def model_name(name: str) -> str:
-    """What a model's name stands for: its alias in the config file, or itself.
+    """Resolve a model's name: return the target of an alias in the config file, or the name.
 
-    Raises UsageError for what is almost a name that there is, and ModelError for what names no
-    model that can be loaded here.
+    Raises UsageError for a name that is close to a known one, and ModelError for a name of a model
+    that cannot be loaded here.
     """
-    from kvstream.store.offered import (  # help pages have no use for it
+    from kvstream.store.offered import (  # not needed for help pages
         OFFERS,
         refuse_misspelt,
         refuse_unsupported,
@@ -130,9 +130,9 @@ def model_name(name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value of the file for an error message, cut where it is long."""
+    """Format a value of the file for an error message, shortened if it is long."""
     if isinstance(value, int) and abs(value) >= 2**64:
-        return "a number beyond 64 bits"  # too long to be printed, even
+        return "a number beyond 64 bits"  # too long even to print
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
     return text if len(text) <= 40 else f"{text[:40]}..."
 
@@ -144,11 +144,11 @@ def for_command(
     path: Path,
     convert: Callable[[str, Any], Any] = lambda name, value: value,
 ) -> dict[str, Any]:
-    """The defaults of one command, keyed by parameter name.
+    """Return the defaults of one command by parameter name.
 
-    ``known`` gives the parameter names of every command: a key that none of them has is a typing
-    error that would otherwise be ignored without a word. ``convert`` makes the value of the
-    parameter of a name; the message of its UsageError gets the file, the line and the key.
+    ``known`` has the parameter names of every command. A key that no command has is a typing error
+    and raises UsageError, because it would otherwise be ignored silently. ``convert`` converts the
+    value of a named parameter; file, line and key are added to the message of its UsageError.
     """
 
     def converted(name: str, value: Any, *keys: str) -> Any:

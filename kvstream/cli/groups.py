@@ -1,4 +1,4 @@
-"""Groups of commands: each is imported when it is called; unknown names are errors."""
+"""Groups of commands. A command is imported when it is called; unknown names are errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.errors import meant
 
 
 class Group(click.Group):
-    """Lists the existing commands if somebody calls another one."""
+    """Lists the existing commands if an unknown one is called."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -30,10 +30,10 @@ class Group(click.Group):
 
 
 class Modules(Group):
-    """Commands that are each an attribute ``command`` of a module of `package`.
+    """Commands that are each the attribute ``command`` of a module of `package`.
 
-    `modules` has their names, each with its line in the help, so that the help imports none.
-    Those of `unlisted` are found by their names alone.
+    `modules` has the name and the help line of each command, so that the help imports none.
+    Commands of `unlisted` can be called and are not listed.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A limit of address space (``ulimit -v``), under which libraries crash instead of raising errors.
+"""Runs under a limit on address space (``ulimit -v``), where libraries crash without an error.
 
-C++ code and the threads of torch end the process where an allocation fails. Nothing inside it can
-report that, so under such a limit a second process does the work and this one waits for it.
+C++ code and the threads of torch end the process if an allocation fails. The process itself
+cannot report that, so under such a limit a second process does the work and this one waits.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PARENT_DIED = 1
 
 
 def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
-    """The exit code of ``work``; that of ``crashed`` where a library ended its process.
+    """Return the exit code of ``work``, or that of ``crashed`` if a library ended its process.
 
-    ``crashed`` gets what the libraries wrote to stderr, which is not shown otherwise. Our own
-    messages must have a descriptor of their own (`stderr_apart`).
+    ``crashed`` gets the libraries' output to stderr, which is not shown otherwise. kvstream's own
+    messages must have a separate descriptor (`stderr_apart`).
     """
     if not _limited():
         return work()
-    import tempfile  # which brings ten modules along, and is rarely needed
+    import tempfile  # imports ten modules and is rarely needed
 
     forwarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     waited = {*forwarded, signal.SIGCHLD}
@@ -48,7 +48,7 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
                 process, status = os.waitpid(child, os.WNOHANG)
                 if process:
                     break
-            elif found.si_pid:  # from a process; those of the terminal reach the child anyway
+            elif found.si_pid:  # from a process; signals of the terminal reach the child anyway
                 with suppress(ProcessLookupError):
                     os.kill(child, found.si_signo)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -57,7 +57,7 @@ def guarded(work: Callable[[], int], crashed: Callable[[str], int]) -> int:
         code = os.waitstatus_to_exitcode(status)
         if code < 0 and -code not in CRASHES:
             return 128 - code
-        if code > 128:  # ended by a signal while libraries were imported, which it told itself
+        if code > 128:  # ended by a signal during imports, which the child reported
             return code
         noise.seek(0)
         return crashed(noise.read().decode(errors="replace"))
@@ -88,7 +88,7 @@ def _end_with_parent() -> None:
 
 
 def stderr_apart() -> None:
-    """Give ``sys.stderr`` a descriptor of its own, so that what libraries write can be kept off."""
+    """Give ``sys.stderr`` its own descriptor, so that output of libraries can be redirected."""
     if sys.stderr is None:
         return
     with suppress(OSError, ValueError):

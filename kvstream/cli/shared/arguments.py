@@ -1,4 +1,4 @@
-"""Positional arguments: which are sources, which one is the question, and when stdin is read."""
+"""Positional arguments: the sources, the question, and the use of standard input."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ asking = stack(
         help="Ask this question; repeatable. All arguments are then sources.",
     ),
 )  # fmt: skip
-"""Sources and questions on the command line; `split_arguments` separates them."""
+"""Sources and questions of the command line. `split_arguments` separates them."""
 
 
 def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...]:
-    """The sources as given, or standard input; without either there is nothing to do: exit 2."""
+    """Return the given sources, or standard input if it is piped. Raises click's UsageError."""
     if paths:
         return tuple(paths)
     if sys.stdin is None or sys.stdin.isatty():
@@ -42,7 +42,7 @@ def sources_or_usage(ctx: click.Context, paths: Sequence[str]) -> tuple[str, ...
 def split_arguments(
     ctx: click.Context, arguments: tuple[str, ...], questions: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which arguments are sources and which one is the question."""
+    """Separate the arguments into sources and questions. Raises click's UsageError."""
     if not questions:
         if not arguments:
             raise click.UsageError("No question: give it as the last argument or with -Q.", ctx)
@@ -64,7 +64,7 @@ def split_arguments(
 
 
 def _refuse_a_question_among_paths(ctx: click.Context, paths: Sequence[str]) -> None:
-    """With -Q every other argument is a source."""
+    """Refuse an argument that looks like a question: with -Q, all arguments are sources."""
     for path in paths:
         asks = path.rstrip().endswith("?") or len(path.split()) > 1
         if asks and not os.path.exists(path):
@@ -76,7 +76,7 @@ def _refuse_a_question_among_paths(ctx: click.Context, paths: Sequence[str]) -> 
 
 
 def _refuse_wrong_order(ctx: click.Context, paths: Sequence[str], last: str) -> None:
-    """The question was typed before the sources, where it would be taken for one."""
+    """Refuse a question before the sources, where it would be taken for a source."""
     missing = next((p for p in paths if p != "-" and not os.path.exists(p)), None)
     if missing is None:
         return

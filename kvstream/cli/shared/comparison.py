@@ -1,4 +1,4 @@
-"""A run of ``kvstream compare``: one method after the other on the same text."""
+"""A run of ``kvstream compare``: one method after another on the same text."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from kvstream.api.model import Model
 
 BINS = 20
-"""Parts of the document among which the spread of what is retained is taken."""
+"""Number of parts of the document over which the spread of retained tokens is computed."""
 QUESTION = 40
-"""Characters of a question that its warnings show."""
+"""Maximum number of characters of a question in a warning."""
 
 
 @dataclass
 class Comparison:
-    """Reads the same sources with each method, and shows how it did."""
+    """Reads the same sources with each method and shows the results."""
 
     model: Model
     paths: Sequence[str]
     copies: Mapping[str, str]
-    """Temporary files of what can be read only once, by the names of the sources."""
+    """Temporary files of sources that can be read only once, by the names of the sources."""
     questions: Sequence[str]
     options: ReadingOptions
     baseline: str | None
-    """A row for that, too (bm25): it reads what it finds and nothing else."""
+    """Method of an additional row (bm25), which reads only the passages that it finds."""
     command: Literal["ask", "compare"]
     as_csv: bool
     output: TextIO | OutputFile
@@ -46,17 +46,17 @@ class Comparison:
     interrupts: Interrupts
     rows: list[Row] = field(default_factory=list)
     stopped: Exception | None = None
-    """What ended the run before all methods had their turn."""
+    """Error that ended the run before every method had its turn."""
     _failure: KvstreamError | None = None
-    """Why the latest method that could not run could not."""
+    """Error of the latest method that could not run."""
     _noticed: set[str] = field(default_factory=set)
-    """What was said of the text, so of all methods and questions."""
+    """Notices about the text, which concern all methods and questions."""
 
     def run(self, sources: Any, pages: Mapping[str, int]) -> int:
-        """Read with each method and show the rows; returns the exit code.
+        """Read with each method, show the rows and return the exit code.
 
-        `sources` are for the first method, and `pages` are their PDFs. If a run that has rows
-        fails, they are shown first, and the error is in `stopped`.
+        `sources` are for the first method, and `pages` are their PDFs. If the run fails but has
+        answers, they are shown and the error is kept in `stopped`.
         """
         page = reports.of(self.reporter)
         if self.as_csv:
@@ -91,7 +91,7 @@ class Comparison:
         return WITHHELD if withheld else 0
 
     def _read(self, name: str, sources: Any) -> None:
-        """Read with one method and add a row for each answer."""
+        """Read with one method, and add a row for each answer."""
         coverage: Sequence[float] = ()
         labels = labels_of(self.questions)
         number: int | None = None
@@ -108,7 +108,7 @@ class Comparison:
             elif isinstance(event, Notice) and number is None:
                 self._noticed.add(event.message)
             elif isinstance(event, Answered):
-                self.reporter.make_way()  # what is told of a method stands below its panel
+                self.reporter.make_way()  # messages about a method stand below its panel
             about = name if number is None else f"{name}{labels[number]}"
             self.reporter.show(_named(event, about, self._noticed))
             if isinstance(event, StepDone):
@@ -128,9 +128,9 @@ class Comparison:
             self.output.flush()
 
     def _refused(self, name: str, error: Exception) -> bool:
-        """Whether the error is only that this method cannot run (full, or a gate that is missing).
+        """Add a row and return True if only this method cannot run (budget too small, no gate).
 
-        Then a row says so. Anything else, such as a source that cannot be read, ends the run.
+        Any other error, such as a source that cannot be read, ends the run.
         """
         refusals = (BudgetError, UsageError, *([SourceError] if name == self.baseline else []))
         if not isinstance(error, refusals):
@@ -141,7 +141,7 @@ class Comparison:
         return True
 
     def _end_early(self, error: Exception, missing: Sequence[str]) -> None:
-        """Keep the error for later if there are answers to show; else raise it."""
+        """Keep the error for later if there are answers to show, else raise it."""
         if not self._answered:
             raise error
         self.stopped = error
@@ -154,7 +154,7 @@ class Comparison:
 
     def _show_all(self) -> None:
         if self.options.as_json or self.as_csv:
-            return  # each row is out already
+            return  # each row was already written
         width = columns(to_file=isinstance(self.output, OutputFile))
         for line in blocks(self.rows, self.questions, width):
             self.output.write(f"{line.rstrip()}\n")
@@ -162,7 +162,7 @@ class Comparison:
 
 
 def labels_of(questions: Sequence[str]) -> list[str]:
-    """What names each question behind its method in a warning; nothing where there is one."""
+    """Return a label of each question for warnings; empty for a single question."""
     if len(questions) < 2:
         return [""] * max(1, len(questions))
     short = [shortened(question, QUESTION) for question in questions]
@@ -173,7 +173,7 @@ def labels_of(questions: Sequence[str]) -> list[str]:
 
 
 def _named(event: Event, about: str, noticed: set[str]) -> Event:
-    """The event with method and question before what is said of its answer, not of the text."""
+    """Put method and question before messages about an answer, but not about the text."""
     if isinstance(event, Notice) and event.message not in noticed:
         return replace(event, message=f"{about}: {event.message}")
     if not isinstance(event, Answered):
@@ -185,7 +185,7 @@ def _named(event: Event, about: str, noticed: set[str]) -> Event:
 
 
 def spread(coverage: Sequence[float]) -> float:
-    """Entropy of the retained tokens over equal parts of the document, 0 to 1."""
+    """Return the entropy of the retained tokens over equal parts of the document, 0 to 1."""
     total = sum(coverage)
     if total <= 0 or len(coverage) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""``--each``: one result for every document, printed as they are done."""
+"""``--each``: one result for every document, printed when the document is done."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from kvstream.reporters.collection import Collected, CollectedLines, CollectedLi
 from kvstream.reporters.format import for_terminal, json_line
 
 SOME_FAILED = 7
-"""Exit code where some documents failed and others have their results."""
+"""Exit code if some documents failed and others have results."""
 INTERRUPTED = 130
 ALONE = {
     "skim": "--skim is for one text",
@@ -49,7 +49,7 @@ ALONE = {
     "stats": "--stats records the steps of one text",
     "dry_run": "--dry-run shows the sizes of one text",
 }
-"""Options that go with one text, and why."""
+"""Options that need a single text, and why."""
 
 
 def read_each(
@@ -61,7 +61,7 @@ def read_each(
     each: Each,
     baseline: str | None = None,
 ) -> int:
-    """Read every document separately and report progress; returns the exit code."""
+    """Read every document separately, report progress, and return the exit code."""
     for name, why in ALONE.items():
         if name in ctx.params and typed(ctx, name) and ctx.params[name] != NONE:
             raise click.UsageError(f"{why}; leave it out, or leave out --each.", ctx)
@@ -93,7 +93,7 @@ def read_each(
         labels = len(questions) > 1, command == "compare"
         for outcome in outcomes:
             withheld |= any(r.get("withheld") is not None for r in outcome.records)
-            # An answer that could not be written goes to stdout.
+            # An answer that could not be written to its file goes to stdout.
             unwritten = not isinstance(outcome, DocumentDone) and bool(outcome.records)
             if printed or unwritten:
                 with reporter.aside():
@@ -111,7 +111,7 @@ def read_each(
 
 
 def _not_read(documents: int, into: Path | None) -> str:
-    """What Ctrl-C left over, and how to go on with it."""
+    """Describe how many documents Ctrl-C left unread, and how to continue."""
     told = f"Interrupted: {documents:,} document{'s'[: documents != 1]} not read."
     if into is not None:
         return f"{told} The same command continues with the rest."
@@ -131,7 +131,7 @@ def _outcomes(
     if several and command in ("summarize", "remember"):
         raise UsageError(f"{command} uses one method, but --method names several; name one.")
     asked = effective(options.asked)
-    for name in ("checkpoint", "checkpoint_every"):  # of the config file, for single texts
+    for name in ("checkpoint", "checkpoint_every"):  # from the config file, for single texts
         asked.pop(name, None)
     found: dict[str, Any] = {
         **asked,
@@ -157,14 +157,14 @@ def _outcomes(
     if command == "summarize":
         return summarize_each(list(paths), **found)
     if command == "remember":
-        # The config file may have them for other commands.
+        # The config file may set them for other commands.
         found = {name: v for name, v in found.items() if name not in OF_ANSWERS_ALONE}
         return remember_each(list(paths), questions=questions, **found)
     return ask_each(list(paths), questions=questions, **found)
 
 
 def _print(outcome: Outcome, *, as_json: bool, labels: tuple[bool, bool]) -> None:
-    """One document: a line of JSON, or its name and what was answered."""
+    """Print one document: a line of JSON, or its name and its answers."""
     if as_json:
         sys.stdout.write(json_line(outcome.to_json(), sys.stdout))
     elif outcome.records:

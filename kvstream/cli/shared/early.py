@@ -1,4 +1,4 @@
-"""What can be checked before reading a source or loading a model: methods, budget, extras."""
+"""Checks before a source is read or a model is loaded: methods, budget, extras."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["check", "require"]
 
 
 def check(options: ReadingOptions, *, by_words: bool = False) -> None:
-    """Raises UsageError for unknown methods or settings, and for extras that are missing, and
-    BudgetError for a budget that no text fits.
+    """Check the options before the work.
 
-    `by_words`: BM25 is needed, whatever the options say.
+    Raises UsageError for unknown methods or settings and for missing extras, and BudgetError for a
+    budget that is too small for any text. `by_words`: BM25 is needed, whatever the options say.
     """
     from kvstream.api.options import run_settings
 

@@ -1,4 +1,4 @@
-"""Signals: the first Ctrl-C ends the reading, the second one the program."""
+"""Signals: the first Ctrl-C ends the reading, the second one ends the program."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ POLL_SECONDS = 0.2
 class Interrupts:
     """While entered, the first SIGINT during the reading only sets a flag.
 
-    Before and after the reading there is nothing that could be finished early, so it ends the run
-    at once, as the second one does.
+    Before and after the reading nothing can be finished early, so SIGINT ends the run at once, as a
+    second SIGINT does.
     """
 
     def __init__(
@@ -31,24 +31,24 @@ class Interrupts:
     ) -> None:
         self.tell = tell
         self.leave = leave
-        """Closes what is open, for a signal that comes while libraries are imported."""
+        """Closes what is open, for a signal during the import of libraries."""
         self.reading = False
         self.pressed = False
         self.gentle = False
-        """SIGTERM does what the first Ctrl-C does: a service that follows a log is stopped so."""
+        """Whether SIGTERM acts like the first Ctrl-C: it stops a service that follows a log."""
         self.then = "answering from what was read so far"
-        """What a command does when its reading is interrupted; empty: the command says it."""
+        """What a command does after its reading is interrupted; empty if the command says it."""
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
         return self.pressed
 
     def __enter__(self) -> Interrupts:
-        with suppress(ValueError):  # not the main thread: whoever runs us handles signals
+        with suppress(ValueError):  # not in the main thread: the host program handles signals
             self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle)
-            # So that the terminal gets its cursor back and no temporary file is left.
+            # Restore the cursor of the terminal and remove temporary files.
             self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
-            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
                 self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._terminate)
         return self
 
@@ -64,8 +64,8 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.reading or self.pressed:
             if _importing(frame):
-                # Raised in there it would go through torch's C++ code, which then aborts; and to
-                # wait until it is imported can take long.
+                # An exception here would pass through the C++ code of torch, which aborts. Waiting
+                # for the end of the import can take long.
                 self._leave("Interrupted.", number)
                 again = threading.Timer(POLL_SECONDS, os.kill, (os.getpid(), number))
                 again.daemon = True
@@ -77,7 +77,7 @@ class Interrupts:
             self.tell(f"Interrupted: {self.then}. Press Ctrl-C again to stop.")
 
     def _leave(self, message: str, number: int) -> None:
-        """End the process here and now, if what is open can be closed."""
+        """End the process at once, if `leave` can close what is open."""
         if self.leave is None:
             return
         with suppress(Exception):
@@ -97,7 +97,7 @@ class Interrupts:
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported."""
+    """Return whether a module is being imported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -108,12 +108,12 @@ def _importing(frame: FrameType | None) -> bool:
 class InterruptibleInput(io.RawIOBase):
     """Standard input, or a pipe or device by its path, that ends when the user interrupts.
 
-    Its writer may say nothing. A blocked read is started anew after a signal, so it would never
-    see the flag. While ``due`` says so, a read of an idle pipe gives None.
+    Its writer may stay silent. A blocked read is restarted after a signal, so a normal read would
+    never see the flag. While ``due`` returns true, a read of an idle pipe returns None.
     """
 
     returned: ClassVar[tuple[object, bytes]] = (None, b"")
-    """A standard input, and what was read of it to see what it is: the next reader gets it."""
+    """A standard input and the data read to recognize its kind, which the next reader gets."""
 
     ends_on_interrupt = True
 
@@ -125,7 +125,7 @@ class InterruptibleInput(io.RawIOBase):
     ) -> None:
         if path is None and sys.stdin is None:
             raise SourceError("Standard input is closed; name a file instead.")
-        # Without waiting: the first writer of a named pipe may never come.
+        # Open without blocking: the writer of a named pipe may never come.
         self.descriptor = (
             sys.stdin.fileno() if path is None else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         )
@@ -148,7 +148,7 @@ class InterruptibleInput(io.RawIOBase):
             if self._ready():
                 try:
                     data = os.read(self.descriptor, len(buffer))
-                except BlockingIOError:  # somebody else took what was there
+                except BlockingIOError:  # another process took the data
                     continue
                 buffer[: len(data)] = data
                 return len(data)
@@ -164,5 +164,5 @@ class InterruptibleInput(io.RawIOBase):
     def _ready(self) -> bool:
         try:
             return bool(select.select([self.descriptor], [], [], POLL_SECONDS)[0])
-        except (OSError, ValueError):  # not every system and file can be waited for
+        except (OSError, ValueError):  # select does not support every system and file
             return True

@@ -1,4 +1,4 @@
-"""What libraries write on stderr on their own, and whether they may use the network."""
+"""Output of libraries on stderr, and their use of the network."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import warnings
 
 
 def quiet(*, offline: bool, verbose: bool, bars: bool = True) -> None:
-    """Keep what libraries say off stderr, unless -v asks for it; to be called before their import.
+    """Silence libraries on stderr unless `verbose`. Call before they are imported.
 
-    `bars`: the hub's progress bars may show.
+    `bars`: the hub may show progress bars.
     """
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"

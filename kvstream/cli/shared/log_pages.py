@@ -1,4 +1,4 @@
-"""``--report`` of a log: its findings over time, and as a table."""
+"""``--report`` of a log: its findings over time and as a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvstream.version import __version__
 
 
 def log_page(log: LogSummary, rows: int) -> str:
-    """The page of a log, as HTML."""
+    """Return the page of a log as HTML."""
     from kvstream.reporters.html.render import render
 
     told = record(log, rows)
@@ -43,28 +43,28 @@ def log_page(log: LogSummary, rows: int) -> str:
 
 
 def _clock(seconds: float | None) -> str:
-    """A time of the log, which has no zone or UTC."""
+    """Format a time of the log, which has no time zone or UTC."""
     if seconds is None:
         return ""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError, OSError):  # a year that no calendar has
+    except (ValueError, OverflowError, OSError):  # a year outside the calendar
         return ""
 
 
 BARS = 120
-"""Parts of the axis of a timeline, at most."""
+"""Maximum number of bars of a timeline."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """From where to where a log goes: in seconds, else in lines."""
+    """Range of a log: in seconds, or else in lines."""
 
     low: float
     high: float
     by_time: bool
     width: float
-    """Of a bucket in which `LogSummary` counts lines."""
+    """Width of a bucket in which `LogSummary` counts lines."""
 
     @classmethod
     def of(cls, log: LogSummary) -> _Axis:
@@ -74,11 +74,11 @@ class _Axis:
         return cls(1, max(2, log.lines), False, log.width)
 
     def share(self, at: float) -> float:
-        """Where on the axis, from 0 to 1."""
+        """Return a place on the axis as a share from 0 to 1."""
         return min(1.0, max(0.0, (at - self.low) / (self.high - self.low)))
 
     def bars(self, buckets: Mapping[int, int]) -> list[Bar]:
-        """Lines over the axis, in bars of equally many buckets; the highest has height 1."""
+        """Return lines over the axis, in bars of equally many buckets. The highest has height 1."""
         first, last = (int(at // self.width) for at in (self.low, self.high))
         each = math.ceil((last - first + 1) / BARS)
         sums: Counter[int] = Counter()
@@ -96,12 +96,12 @@ class _Axis:
 
 
 def _timelines(log: LogSummary, told: dict[str, Any]) -> list[Timeline]:
-    """How many lines of each finding came when: by time, else by line."""
+    """Return the number of lines of each finding along the axis of time, or else of lines."""
     axis = _Axis.of(log)
     shapes = {log.where(shape.first_line): shape for shape in log.shapes}
     key = "time" if axis.by_time else "line"
     found: dict[str, list[TimelineRow]] = {}
-    # Of a log within one second the buckets are of time, and the axis is of lines.
+    # For a log within one second, the buckets are of time but the axis is of lines.
     counted = axis.by_time or log.by_line
     if counted:
         every = f"{told['lines']:,}"
@@ -113,7 +113,7 @@ def _timelines(log: LogSummary, told: dict[str, Any]) -> list[Timeline]:
         if shape is not None and shape.buckets and counted:
             bars = axis.bars(shape.buckets)
         elif begin is not None and end is not None and (axis.by_time or len(log.sources) < 2):
-            # Of a component, or of several templates, it is known from when to when.
+            # For a component or several templates, only the first and the last place are known.
             first, last = sorted((axis.share(begin), axis.share(end)))
             bars = [(first, last, 0.5)]
         else:

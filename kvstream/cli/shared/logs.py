@@ -1,4 +1,4 @@
-"""``summarize`` on logs: what is a log, in which order it is read, when it is reported."""
+"""``summarize`` for logs: recognition of logs, order of reading, and reports."""
 
 from __future__ import annotations
 
@@ -46,16 +46,18 @@ if TYPE_CHECKING:
     from kvstream.api.sources import Source
 
 HEAD = 64 * 1024
-"""Characters (bytes, of standard input) by which a log is recognized."""
+"""Characters (bytes for standard input) used to recognize a log."""
 NARROWEST = 40
-"""Columns that a page has at least."""
+"""Minimum width of a page in columns."""
 ENOUGH = 4
-"""Lines of a slow pipe by which it is recognized."""
+"""Number of lines of a slow pipe that are enough to recognize it."""
 IDLE_SECONDS = 1.0
-"""A pipe that gives nothing for so long is recognized by fewer lines, if a log has such lines."""
+"""Idle time of a pipe after which fewer lines are enough, if they look like a log."""
 _OF_MODEL = frozenset((*OF_MEMORY, *ASKED, "stats")) - {"passages"}
-"""Options of a reading by a model: with one of them ``auto`` leaves the text to the model.
---passages also sets the rows of a page."""
+"""Options of a reading by a model. With one of them, ``auto`` chooses the model.
+
+--passages is excluded, because it also sets the rows of a page.
+"""
 
 as_option = option(
     "--as", "kind", type=click.Choice(["auto", "prose", "log"]), default="auto", show_default=True,
@@ -73,14 +75,14 @@ width_option = option(
 
 
 def open_sources(paths: Sequence[str | Source], *, text: bool = False) -> Any:
-    """The sources. Imported here, because that takes a while."""
+    """Open the sources. The import is local because it is slow."""
     from kvstream.api.sources import open_sources
 
     return open_sources(list(paths), plain=text)
 
 
 def refuse_reading(ctx: click.Context) -> None:
-    """Options of a reading by a model, with --as log. Raises UsageError."""
+    """Refuse options of a reading by a model with --as log. Raises click's UsageError."""
     if option := first_typed(ctx, sorted((*_OF_MODEL, "shards"))):
         raise click.UsageError(
             f"{option} has no effect with --as log; leave {option} out, or let a model read the "
@@ -92,7 +94,7 @@ def refuse_reading(ctx: click.Context) -> None:
 def is_log(
     ctx: click.Context, paths: Sequence[str], kind: str, *, text: bool, follow: bool = False
 ) -> bool:
-    """Whether the sources are to be summarized as logs."""
+    """Return whether to summarize the sources as logs."""
     if kind != "auto":
         return kind == "log"
     if any(typed(ctx, name) for name in _OF_MODEL):
@@ -100,17 +102,17 @@ def is_log(
     if typed(ctx, "model") and ctx.params.get("model") == POCKET:
         return False
     if follow and all(map(_is_empty, paths)):
-        return True  # what will come is not known, and most files that grow are logs
+        return True  # the content is unknown, and most growing files are logs
     first = next((path for path in paths if not _is_empty(path)), paths[0])
     if first == "-":
         return looks_like_log(_head_of_stdin(text=text).splitlines())
     if not (os.path.isfile(first) or os.path.isdir(first)):
-        return False  # a pipe by its name can be read only once
+        return False  # a named pipe can be read only once
     return looks_like_log(_head(open_sources([first], text=text)).splitlines())
 
 
 def _is_empty(path: str) -> bool:
-    """Whether a source is a file without content, such as a log that was just rotated."""
+    """Return whether a source is an empty file, such as a log that was just rotated."""
     return path != "-" and os.path.isfile(path) and not os.path.getsize(path)
 
 
@@ -123,7 +125,7 @@ def summarize(
     every: Any = None,
     follow: bool = False,
 ) -> int:
-    """Read logs and print their page; with `every`, seconds as Intervals, also what is new."""
+    """Read logs and print their page; at the time intervals of `every`, also what is new."""
     output = options.output
     with ExitStack() as stack:
         out: Any = sys.stdout
@@ -146,7 +148,7 @@ def summarize(
         if options.dry_run:
             out.write(_plan(sources, options))
             return 0
-        before = paths[:-1] if follow else paths  # what is followed is read last
+        before = paths[:-1] if follow else paths  # the followed log is read last
         if not all(map(can_be_read_again, before)):
             before = []
         if before:
@@ -158,7 +160,7 @@ def summarize(
         for source, text_piece in _pieces(sources):
             if interrupts():
                 break
-            # Behind a pause the newline that ends the source before may come.
+            # After a pause, the next text may be the newline that ends the previous source.
             if source != current and (text_piece or not log.sources):
                 log.begin(sources.names[source])
                 current = source
@@ -182,23 +184,23 @@ def summarize(
 
 
 class _Waiting:
-    """The first wait at the end of a log that is followed: somebody should know of it."""
+    """The first wait at the end of a followed log, which the user should know of."""
 
     def __init__(self, every: Any, *, follow: bool) -> None:
         self._every = every
         self._untold = follow
 
     def due(self) -> bool:
-        """Whether there is something else to do than to wait for more text."""
+        """Return whether other work is due, so that the wait for text must stop."""
         return self._untold or (self._every is not None and self._every.time_is_up())
 
     def begins(self) -> bool:
-        """Whether the wait begins now."""
+        """Return whether the first wait begins now."""
         untold, self._untold = self._untold, False
         return untold
 
     def told(self, name: str, lines: int) -> str:
-        """What is being done, and how to get a page."""
+        """Describe the wait, and how to get a page."""
         so_far = f"{lines:,} line{'' if lines == 1 else 's'} so far"
         name = _shown_name(name)
         if self._every is None:
@@ -210,7 +212,7 @@ class _Waiting:
 
 
 class _Reports:
-    """Prints the page, later what is new; with a model that writes, a paragraph above it."""
+    """Prints the page, later what is new. A model that writes adds a paragraph above."""
 
     def __init__(
         self,
@@ -228,7 +230,7 @@ class _Reports:
         self._model: Any = None
 
     def tell(self, *, last: bool = False) -> None:
-        """Report, where there is something new."""
+        """Write a report if there are new lines."""
         log, lines = self._log, self._log.lines
         if lines == self._told and (self._told or not last):
             return
@@ -259,13 +261,13 @@ class _Reports:
         self._told, self._told_at = lines, time.strftime("%H:%M:%S")
 
     def stopped(self) -> str:
-        """What is said when somebody ends the wait for more."""
+        """Return the message for the end of following."""
         if self._told and self._told == self._log.lines:
             return f"Stopped following. No new lines since {self._told_at}."
         return f"Stopped following; the last {'report' if self._options.as_json else 'page'}:"
 
     def _page(self, above: int, *, news: bool) -> str:
-        """The page, below so many lines."""
+        """Return the page; `above` lines stand above it."""
         terminal = self._out.isatty()
         screen = shutil.get_terminal_size()
         width = self._width or (screen.columns if terminal else WIDTH)
@@ -275,7 +277,7 @@ class _Reports:
         return page(self._log, self._rows or ROWS, news=news, width=width)
 
     def _paragraph(self, *, news: bool) -> tuple[str, list[str]]:
-        """What the model writes of the table, checked, and the sentences that fail the check."""
+        """Return the model's paragraph on the table, and the sentences that the check removed."""
         if self._model is None:
             if not self._options.quiet:
                 self._tell(f"Loading {self._options.model} ...")
@@ -290,7 +292,7 @@ def _shown_name(name: str) -> str:
 
 
 def _plan(sources: Any, options: ReadingOptions) -> str:
-    """What --dry-run prints of logs: how much there is, and that no model reads it."""
+    """Return what --dry-run prints for logs: their size, and that no model reads them."""
     writes = options.model if options.model != POCKET else None
     total = sources.size_hint()
     if options.as_json:
@@ -310,10 +312,10 @@ def _pieces(sources: Any) -> Iterator[tuple[int, str]]:
 
 
 def in_order(names: Sequence[str], *, text: bool) -> list[int]:
-    """Several logs by the time of their first lines: a rotated log runs on from file to file.
+    """Return the order of several logs by the times of their first lines, as indices of `names`.
 
-    By the time of their last change where stamps name no year. Unchanged where a file that is not
-    empty has no time. Returns their places among `names`.
+    A rotated log continues from file to file. If the times have no year, use the time of the last
+    change of each file. If a file that is not empty has no time, keep the given order.
     """
     order = list(range(len(names)))
     if len(names) < 2:
@@ -331,7 +333,7 @@ def in_order(names: Sequence[str], *, text: bool) -> list[int]:
 
 
 def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
-    """The first time that the beginning of a log names."""
+    """Return the first time in the first `HEAD` characters of a log."""
     with suppress(KvstreamError):
         lines = _head(open_sources([name], text=text)).splitlines()
         return next((time for line in lines if (time := parser.parse(line)[0]) is not None), None)
@@ -339,7 +341,7 @@ def _first_time(parser: LineParser, name: str, *, text: bool) -> float | None:
 
 
 def _head(sources: Any) -> str:
-    """The first characters of what there is to read."""
+    """Return the first `HEAD` characters of the sources."""
     held = ""
     for block in sources:
         held += block.text
@@ -349,11 +351,11 @@ def _head(sources: Any) -> str:
 
 
 def _head_of_stdin(*, text: bool) -> str:
-    """The first characters of standard input, which stays as it was for whoever reads it next."""
+    """Return the first characters of standard input; the next reader gets them again."""
     data, last = b"", time.monotonic()
 
     def clear() -> bool:
-        """Whether an idle pipe has given enough to see that it is a log."""
+        """Return whether an idle pipe has given enough lines to recognize a log."""
         idle = time.monotonic() > last + IDLE_SECONDS
         return idle and looks_like_log(data.decode("utf-8", "replace").splitlines())
 
@@ -366,13 +368,13 @@ def _head_of_stdin(*, text: bool) -> str:
     from kvstream.api.sources import Source
 
     InterruptibleInput.returned = sys.stdin, data
-    with suppress(KvstreamError):  # of half a packed file
+    with suppress(KvstreamError):  # a part of a packed file
         return _head(open_sources([Source(io.BytesIO(data), "-")], text=text))
     return ""
 
 
 def in_time(every: Any) -> Any:
-    """The interval of --every. Raises UsageError for one in tokens."""
+    """Return the interval of --every. Raises UsageError for an interval in tokens."""
     if every is not None and every.seconds is None:
         raise UsageError(
             "Without a model, kvstream counts no tokens in a log, so --every N has no effect; use "

@@ -1,4 +1,4 @@
-"""What the commands that train or measure share: options, and the model behind them."""
+"""Options and model loading for the commands that train or measure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def quiet_option(section: str) -> Callable[[Any], Any]:
-    """-q of a command."""
+    """Return the option -q of a command."""
     return option("-q", "--quiet", is_flag=True, section=section, help="Hide progress.")
 
 
 def verbose_option(section: str, help: str = "Show tracebacks.") -> Callable[[Any], Any]:
-    """-v of a command."""
+    """Return the option -v of a command."""
     return option("-v", "--verbose", is_flag=True, section=section, help=help)
 
 
 def seed_option(section: str, help: str) -> Callable[[Any], Any]:
-    """--seed of a command."""
+    """Return the option --seed of a command."""
     return option(
         "--seed", type=SeedType(), default=0, show_default=True, metavar="N", section=section,
         help=help,
@@ -38,7 +38,7 @@ def seed_option(section: str, help: str) -> Callable[[Any], Any]:
 
 
 def model_settings(values: dict[str, Any]) -> ModelSettings:
-    """The shared model options as settings; they are taken out of `values`."""
+    """Move the shared model options from `values` to settings."""
     same = (
         "revision", "offline", "device", "dtype", "kv_dtype", "attn", "quantize", "max_weights",
         "threads", "trust_remote_code",
@@ -48,7 +48,7 @@ def model_settings(values: dict[str, Any]) -> ModelSettings:
 
 
 def open_session(settings: ModelSettings, *, verbose: bool) -> Session:
-    """Load the model once for all that is measured; libraries are quiet unless -v was given."""
+    """Load the model once for all measurements, with quiet libraries unless -v was given."""
     libraries.quiet(offline=settings.offline, verbose=verbose)
     from kvstream.api.model import Model
 
@@ -56,5 +56,5 @@ def open_session(settings: ModelSettings, *, verbose: bool) -> Session:
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
+    """Write a line to stderr."""
     click.echo(for_terminal(text) if sys.stderr.isatty() else text, err=True)

@@ -1,4 +1,4 @@
-"""Files the user named for results: found unwritable before the long work, never half a file."""
+"""Output files of the user: checked before the long work, and never left half-written."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from kvstream.store import writing
 
 
 class ClosedOutput(io.TextIOWrapper):
-    """What stands for a stdout that is closed (``>&-``): whatever is written there is an error."""
+    """Stands for a closed stdout (``>&-``). Every write raises an error."""
 
     def __init__(self) -> None:
         super().__init__(open(os.devnull, "wb"), encoding="utf-8")  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        """Raises KvstreamError."""
+        """Raise KvstreamError."""
         raise KvstreamError("stdout is closed, so nothing can be printed; name a file with -o.")
 
 
 def refuse_closed(output: Path | None) -> None:
-    """Find out before the long work that stdout is closed and needed. Raises KvstreamError."""
+    """Raise KvstreamError before the long work if stdout is needed and closed."""
     if output in (None, Path("-")) and isinstance(sys.stdout, ClosedOutput):
         sys.stdout.write("")
 
 
 class OutputFile:
-    """A text file that takes its name only when it is complete.
+    """A text file that gets its name only when it is complete.
 
-    What is written goes to a hidden file beside it, so an earlier file of that name (even one of
-    the sources) stays as it was until there is an answer. Devices and pipes are written directly,
-    and so is a file that others want to watch while it grows (``in_place``).
+    Text goes to a hidden file beside it, so an earlier file of that name (even a source) stays
+    until there is an answer. Devices and pipes are written directly, and so is a file that others
+    watch while it grows (``in_place``).
     """
 
     def __init__(self, path: Path, option: str = "--output", *, in_place: bool = False) -> None:
@@ -47,11 +47,11 @@ class OutputFile:
         self.option = option
         self.in_place = in_place
         self.target: Path | None = None
-        """What is replaced in the end; None where the path itself is written."""
+        """File to replace at the end; None if the path itself is written."""
         self.temporary: Path | None = None
         self.wrote = False
         self.named = False
-        """Whether the file has its name: what was written is complete."""
+        """Whether the complete file has its name."""
         try:
             self.stream = self._open()
         except OSError as error:
@@ -71,7 +71,7 @@ class OutputFile:
         return open(handle, "w", encoding="utf-8", errors="backslashreplace")
 
     def failure(self, error: OSError) -> KvstreamError:
-        """The error to raise when the file could not be opened or written."""
+        """Return the error to raise if the file could not be opened or written."""
         reason = error.strerror or str(error)
         return KvstreamError(
             f"Cannot write {self.path}: {reason}. Choose another file for {self.option}, "
@@ -79,34 +79,34 @@ class OutputFile:
         )
 
     def isatty(self) -> bool:
-        """A file is no terminal; what is written is not made harmless for one."""
+        """Return False: a file is no terminal, and control characters are kept."""
         return False
 
     @property
     def encoding(self) -> str:
-        """Always UTF-8, whatever the terminal's encoding is."""
+        """Encoding of the file: always UTF-8, whatever the terminal uses."""
         return "utf-8"
 
     def write(self, text: str) -> int:
-        """Write and flush at once, so that a full disk is met here and not at the very end."""
+        """Write and flush at once, to notice a full disk here and not at the end."""
         try:
             count = self.stream.write(text)
             self.stream.flush()
         except OSError as error:
-            self.wrote = False  # what is there is not whole
+            self.wrote = False  # the file is incomplete
             raise self.failure(error) from error
         self.wrote = True
         return count
 
     def flush(self) -> None:
-        """Every write is flushed already."""
+        """Do nothing: every write is flushed."""
 
     def close(self) -> None:
-        """Give the file its name if anything was written, else leave no trace.
+        """Give the file its name if anything was written, else remove it.
 
-        Where it cannot get its name, what was written goes to stdout. Raises KvstreamError.
+        If renaming fails, write the text to stdout. Raises KvstreamError.
         """
-        with suppress(OSError):  # what a failed write left in the buffer fails here once more
+        with suppress(OSError):  # the buffer of a failed write fails again here
             self.stream.close()
         if self.temporary is None or self.target is None:
             return
@@ -127,21 +127,21 @@ class OutputFile:
             raise self.failure(error) from error
 
     def finish(self, *, quiet: bool) -> None:
-        """Close it, and say on stderr that the file is there. Raises KvstreamError."""
+        """Close the file and report it on stderr. Raises KvstreamError."""
         self.close()
         if self.named and not quiet:
             click.echo(f"Wrote {self.path}.", err=True)
 
     def discard(self) -> None:
-        """Leave no trace, whatever was written."""
+        """Remove the file, even if something was written."""
         self.wrote = False
         self.close()
 
 
 def refuse_unwritable(path: Path, option: str) -> None:
-    """Find out before long work that a file cannot be written in the end; nothing is left of it.
+    """Check before long work that a file can be written at the end, without leaving one.
 
-    Its folder may be missing. Raises UsageError, or KvstreamError with the reason.
+    Its folder may be missing. Raises UsageError for a folder, or KvstreamError with the reason.
     """
     if path.is_dir():
         raise UsageError(f"{option} {path} is a folder; name a file in it.")
@@ -166,10 +166,10 @@ def refuse_clashes(
     sources: Sequence[str] = (),
     replaced: Sequence[str] = (),
 ) -> None:
-    """Find files that would destroy each other, before anything is read. Raises UsageError.
+    """Raise UsageError for files that would destroy each other, before anything is read.
 
-    `outputs` and `inputs` are paths by option. What is written by an option of `replaced` may be a
-    source: it takes its name when all has been read.
+    `outputs` and `inputs` are paths by option. The output of an option in `replaced` may be a
+    source, because it gets its name after all sources are read.
     """
     named = [(option, path) for option, path in outputs.items() if path not in (None, Path("-"))]
     read = [(option, path) for option, path in inputs.items() if path is not None]

@@ -1,4 +1,4 @@
-"""Memory files at the command line: opened for a model, asked, and compared with the options."""
+"""Memory files at the command line: opening, asking, and comparing with the options."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: ReadingOptions) -> int:
-    """Answer from a memory file; returns the exit code."""
+    """Answer from a memory file and return the exit code."""
     if options.reread is not None:
         raise UsageError(
             "--reread needs the sources, but a memory file answers without them; leave it out."
@@ -60,7 +60,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
         for number, question in enumerate(questions):
             last = number + 1 == len(questions)
             for event in memory.stream(question, last=last, **options.answers):
-                # An answer ends its line before anything is said about it.
+                # An answer ends its line before messages about it are written.
                 ended = isinstance(event, Answered)
                 for each in (writer, reporter) if ended else (reporter, writer):
                     each.show(event)
@@ -72,7 +72,7 @@ def ask(ctx: click.Context, path: Path, questions: Sequence[str], options: Readi
 def ask_folder(
     ctx: click.Context, folder: Path, questions: Sequence[str], options: ReadingOptions
 ) -> int:
-    """Answer from the memory files of a folder that a question is about; returns the exit code."""
+    """Answer from the memory files of a folder that match a question; return the exit code."""
     from kvstream.api.memories import memory_files, models_of
 
     if options.extract:
@@ -112,7 +112,7 @@ def ask_folder(
 
 
 def refuse_reading(ctx: click.Context) -> None:
-    """Options of sources, where a memory file is asked without any. Raises UsageError."""
+    """Refuse options of sources, because a memory file is asked without any. Raises UsageError."""
     if option := first_typed(ctx, ("text", "max_unpacked")):
         raise UsageError(
             f"{option} is for reading sources, but a memory file answers without them; leave "
@@ -123,13 +123,13 @@ def refuse_reading(ctx: click.Context) -> None:
 def open_memory(
     ctx: click.Context, path: Path, options: ReadingOptions, reporter: Reporter
 ) -> tuple[Model, Memory]:
-    """A model and the memory of a file. Raises SourceError, ModelError, UsageError."""
+    """Open the model and the memory of a file. Raises SourceError, ModelError, UsageError."""
     from kvstream.api.files import inspect
 
     file = inspect(path)
     _refuse_changes(ctx, file, options)
     options = _of_file(file, options)
-    if options.skim == NONE:  # a model that skims is loaded as it was
+    if options.skim == NONE:  # a skimming model is loaded in its original form
         options = replace(options, loading=file.loading(options.loading))
     announce(reporter, options, fixed=True)
     model = open_model(options)
@@ -141,7 +141,7 @@ def open_memory(
 
 
 def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> None:
-    """What loading the files changed: the warnings that none of them has."""
+    """Show the warnings that loading added to those of the files."""
     earlier = {warning for file in files for warning in file.warnings}
     for warning in memory.warnings:
         if warning not in earlier:
@@ -149,16 +149,19 @@ def tell_of_loading(reporter: Reporter, memory: Memory, *files: MemoryFile) -> N
 
 
 def _of_file(file: MemoryFile, options: ReadingOptions) -> ReadingOptions:
-    """The same options with the models that the file names, where nobody named others."""
+    """Return the options with the models that the file names, unless the user named others."""
     return _of_models(str(file.model["name"]), file.answering, file.path, options)
 
 
 def _of_models(
     made: str, answering: str | None, path: Path, options: ReadingOptions
 ) -> ReadingOptions:
-    """The same for the model that made the memory at `path`, and the one that answers from it."""
+    """Return the options with the model that made the memory at `path` and the answering model.
+
+    Raises UsageError for another `--skim`.
+    """
     skim = options.skim
-    if skim == AUTO:  # the model that made it can also be asked alone
+    if skim == AUTO:  # the model that made the memory can also answer alone
         alone = answering is None or (options.model_given and options.model == made)
         skim = NONE if alone else made
     elif skim != NONE and (answering is None or skim != made):
@@ -171,24 +174,24 @@ def _of_models(
 
 
 def of_maker(made: str, options: ReadingOptions) -> ReadingOptions:
-    """The same options with the model that made a memory, if it is here and nobody named another.
+    """Return the options with the model that made a memory, if it is here and no other was named.
 
-    With --trust-remote-code only kvstream's own: a file must not choose whose code runs.
+    With --trust-remote-code, only use kvstream's own models: a file must not choose code to run.
     """
     from kvstream.api.models import is_here
 
     trusting = options.loading["trust_remote_code"]
-    own = made in (POCKET, READER)  # loading reader says how it is fetched
+    own = made in (POCKET, READER)  # loading reader explains how to fetch it
     if options.model_given or not (own or (not trusting and is_here(made))):
         return options
     return replace(options, model=made, model_given=True)
 
 
 def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOptions) -> None:
-    """What was settled when the memory was read cannot be typed otherwise. Raises UsageError."""
+    """Raise UsageError for options on the command line that differ from those of the file."""
     from kvstream.api.options import QUESTIONS_LEARNED, options_of, request_of
 
-    learned = file.options.get("method") == QUESTIONS_LEARNED  # then that is what auto chose
+    learned = file.options.get("method") == QUESTIONS_LEARNED  # then auto chose it
     request = request_of(learned=learned, command="remember", **options.of_method())
     given = options_of(request)
 
@@ -204,14 +207,14 @@ def _refuse_changes(ctx: click.Context, file: MemoryFile, options: ReadingOption
 
 
 def _refuse_fixed(ctx: click.Context, files: Sequence[Path]) -> None:
-    """What memory files fix cannot be typed for all files of a folder. Raises UsageError."""
+    """Raise UsageError for options on the command line that are fixed in memory files."""
     from kvstream.api.files import inspect
 
     fixed: set[str] = set()
     for path in files:
-        with suppress(KvstreamError):  # a broken file is told of when it is ranked
+        with suppress(KvstreamError):  # a broken file is reported when it is ranked
             fixed = {"preset", *inspect(path).options}
-            break  # all have options of the same names
+            break  # all files have the same option names
     if option := first_typed(ctx, sorted(fixed)):
         raise UsageError(
             f"{option} is fixed in a memory file when it is made; leave {option} out, or read the "

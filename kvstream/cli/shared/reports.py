@@ -1,4 +1,4 @@
-"""``--report``: the page of a run, written where the run ends well."""
+"""``--report``: the page of a run, written if the run succeeds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SHOWN_ELSEWHERE = ("budget", "schedule", "chunk", "checkpoint", "checkpoint_ever
 
 
 def command_line() -> str:
-    """What was typed, as a shell reads it."""
+    """Return the typed command line, quoted for a shell."""
     arguments = click.get_current_context().find_root().obj
     return "" if arguments is None else shlex.join(["kvstream", *arguments])
 
 
 class PageFile:
-    """The file of a page: found unwritable before the work, written when there is a page."""
+    """The file of a page: checked before the work, and written when there is a page."""
 
     def __init__(self, path: Path, *, quiet: bool) -> None:
         require("jinja2", "report", "--report")
@@ -38,7 +38,7 @@ class PageFile:
         self.output = OutputFile(path, "--report")
 
     def write(self, text: str) -> None:
-        """The page takes its name, and is told of."""
+        """Write the page, give it its name, and report it on stderr."""
         self.output.write(text)
         self.output.close()
         if not self.quiet:
@@ -46,12 +46,12 @@ class PageFile:
             click.echo(f"Wrote {self.output.path} ({written}).", err=True)
 
     def discard(self) -> None:
-        """There is no page."""
+        """Remove the file, because there is no page."""
         self.output.discard()
 
 
 class RunReport(Reporter):
-    """Gathers the events of a run; at the end of the `with` block the page is written."""
+    """Collects the events of a run, and writes the page at the end of the `with` block."""
 
     def __init__(self, options: ReadingOptions) -> None:
         from kvstream.api.report import Report
@@ -66,7 +66,7 @@ class RunReport(Reporter):
         self.complete = self.complete or isinstance(event, Answered)
 
     def add(self, memory: Memory) -> None:
-        """Show a memory that nobody asked."""
+        """Show a memory that was not asked."""
         self.page.add(memory)
         self.complete = True
 
@@ -90,17 +90,17 @@ class RunReport(Reporter):
 
 
 def opened(stack: ExitStack, options: ReadingOptions) -> list[Reporter]:
-    """The reporter of ``--report``, if it was given; the page is written when `stack` ends."""
+    """Return the reporter of ``--report``, if given. The page is written when `stack` closes."""
     return [] if options.report is None else [stack.enter_context(RunReport(options))]
 
 
 def of(reporter: Reporters) -> RunReport | None:
-    """The one among several reporters that makes a page."""
+    """Return the reporter that makes a page, if any."""
     return next((r for r in reporter.reporters if isinstance(r, RunReport)), None)
 
 
 def _settings(options: ReadingOptions) -> dict[str, object]:
-    """What was asked for beside what the events tell."""
+    """Return the given settings that the events do not have."""
     given: dict[str, object] = {
         name.replace("_", "-"): value
         for name, value in options.asked.items()

@@ -1,4 +1,4 @@
-"""One reading command from settings to exit: sources, model, events, reporters, output."""
+"""A reading command from settings to exit: sources, model, events, reporters, output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 POCKET = "pocket"
 READER = "reader"
 BASE = "smollm2"
-"""What `reader` is without its adapter."""
+"""The base model of `reader`, without its adapter."""
 DEMONSTRATION = "pocket is a small model for demonstration; for better answers "
 OTHERS = "choose another with -m, such as -m reader."
 EXTRACTS = (
@@ -49,16 +49,16 @@ EXTRACTS = (
 )
 FETCH = "fetch reader once (kvstream models get reader, 93 MB)."
 WITHHELD = 6
-"""Exit code where --strict withheld an answer."""
+"""Exit code if --strict withheld an answer."""
 
 
 def prepared(
     stack: ExitStack, options: ReadingOptions, *, answers: bool = False
 ) -> tuple[TextIO | OutputFile, Reporters, Interrupts]:
-    """The output of the answer, the reporter of progress, and the watch for Ctrl-C.
+    """Open the output of the answer, the reporter of progress, and the handler of Ctrl-C.
 
-    `answers`: answers are written, so stdout must be open if it is their place; a terminal shows
-    the passages of those that go to a file. Raises KvstreamError.
+    `answers`: answers are written, so stdout must be open if it is the output. If they go to a
+    file, a terminal shows their passages. Raises KvstreamError.
     """
     if answers:
         refuse_closed(options.output)
@@ -81,7 +81,7 @@ def prepared(
 def check_files(
     options: ReadingOptions, sources: Sequence[str] = (), memory: Path | None = None
 ) -> None:
-    """Refuse outputs that would destroy each other or what is read. Raises UsageError."""
+    """Raise UsageError for outputs that would destroy each other or an input."""
     outputs = {
         "--output": options.output, "--checkpoint": options.checkpoint, "--stats": options.stats,
         "--report": options.report,
@@ -98,9 +98,7 @@ def read(
     follow: bool = False,
     shards: Shards | None = None,
 ) -> int:
-    """Read the sources, answer the questions or summarize, report on the way; returns the exit
-    code.
-    """
+    """Read the sources, answer or summarize, report progress, and return the exit code."""
     code = 0
     on_the_way = follow or every is not None
     if on_the_way and options.reread is not None:
@@ -129,7 +127,7 @@ def read(
         check_checkpoint(options, reporter)
         if options.skim not in (AUTO, NONE):
             refuse_beside_skimming({**options.asked, "follow": follow, "every": every})
-        if not questions:  # a summary is of one model
+        if not questions:  # only one model summarizes
             options = replace(options, skim=NONE)
         options = settled(options, alone=on_the_way or not questions or shards is not None)
         announce(reporter, options, summary=not questions)
@@ -164,21 +162,22 @@ def read(
                 if event.result.withheld is not None:
                     code = WITHHELD
             else:
-                # The panel makes room before the first token is written.
+                # The panel ends before the first token is written.
                 reporter.show(event)
                 writer.show(event)
     return code
 
 
 def cites_apart(options: ReadingOptions, output: TextIO | OutputFile) -> bool:
-    """Whether the answer goes to a file, and its passages to the terminal."""
+    """Return whether the answer goes to a file and its passages to the terminal."""
     in_file = isinstance(output, OutputFile) and not options.as_json
     return in_file and not options.quiet and sys.stderr.isatty()
 
 
 def tell_matches(result: Result, reporter: Reporter) -> None:
-    """After a refusal, tell which lines of a log have words of the question: a pipe does not show
-    them below the answer.
+    """After a refusal, report the log lines that have words of the question.
+
+    Only a terminal shows them below the answer.
     """
     from kvstream.api.answer import Answer
 
@@ -188,16 +187,16 @@ def tell_matches(result: Result, reporter: Reporter) -> None:
 
 
 def plainly(options: ReadingOptions) -> ReadingOptions:
-    """The same options without a panel, where answers come in between or there is no reading."""
+    """Replace the panel by lines, for answers during the reading or without reading."""
     return replace(options, progress="none" if options.progress == "none" else "plain")
 
 
 def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
-    """The same options with the models that will work: what -m and --skim leave open.
+    """Choose the models that -m and --skim leave open.
 
-    For questions `reader` answers where it was fetched, and on a CPU pocket skims for it; with
-    `alone`, or an option that is for one model, nothing but what was named does. Raises UsageError
-    where --skim and --skim-by do not go with that.
+    For questions, `reader` answers if it was fetched, and on a CPU pocket skims for it. With
+    `alone`, or with an option for one model, use only the named models. Raises UsageError if
+    --skim or --skim-by contradicts that.
     """
     from kvstream.api.models import reader_is_ready
 
@@ -224,7 +223,7 @@ def settled(options: ReadingOptions, *, alone: bool = False) -> ReadingOptions:
 
 
 def summarizing(options: ReadingOptions) -> ReadingOptions:
-    """The same options for a summary: the adapter of `reader` answers in a few words."""
+    """Replace `reader` by its base model for a summary: its adapter answers in a few words."""
     if options.model != READER:
         return options
     if not options.quiet:
@@ -243,9 +242,9 @@ def _on_cpu(device: str) -> bool:
 def announce(
     reporter: Reporter, options: ReadingOptions, *, summary: bool = False, fixed: bool = False
 ) -> None:
-    """Say which models work and that they are loaded now, and of pocket alone what it is.
+    """Name the models of the run, announce that they are loaded, and describe pocket.
 
-    `fixed`: a memory file names the model, so there is no advice to choose another one.
+    `fixed`: a memory file names the model, so do not advise to choose another one.
     """
     skim = options.loading.get("skim")
     if not options.quiet:
@@ -262,7 +261,7 @@ def announce(
 
 
 def demonstration() -> str:
-    """What pocket is, and how to get better answers."""
+    """Describe pocket, and how to get better answers."""
     from kvstream.api.models import reader_is_ready, reader_is_shipped
 
     fetch = reader_is_shipped() and not reader_is_ready()
@@ -270,7 +269,7 @@ def demonstration() -> str:
 
 
 def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
-    """Refuse a file of --checkpoint that is none, before a model is loaded; say where it goes on.
+    """Refuse an invalid file of --checkpoint before a model is loaded, and report its position.
 
     Raises UsageError, SourceError, KvstreamError.
     """
@@ -284,7 +283,7 @@ def check_checkpoint(options: ReadingOptions, reporter: Reporter) -> None:
 
 
 def check_shards(paths: Sequence[str]) -> None:
-    """Whether the sources can be cut into parts. Raises UsageError."""
+    """Raise UsageError if the sources cannot be split into parts."""
     for path in paths:
         if (os.path.exists(path) and not can_be_read_again(path)) or path == "-":
             name = "standard input" if path == "-" else path
@@ -300,7 +299,7 @@ def check_reread(
     questions: Sequence[str],
     copies: Mapping[str, str] | None = None,
 ) -> None:
-    """Whether the sources can be read a second time, if they must. Raises UsageError."""
+    """Raise UsageError for --reread if the sources cannot be read a second time."""
     if options.reread is None:
         return
     if not questions or options.extract:
@@ -317,9 +316,9 @@ def check_reread(
 def answer_events(
     events: Iterator[Event], interrupts: Interrupts, *, on_the_way: bool = False
 ) -> Iterator[Event]:
-    """The same events; tells the Ctrl-C handler when there is reading to be stopped.
+    """Yield the events, and tell the Ctrl-C handler while reading can be stopped.
 
-    With answers `on_the_way` the reading goes on behind one, until it was interrupted.
+    With answers `on_the_way`, reading continues after an answer, unless it was interrupted.
     """
     with reading(interrupts):
         for event in events:
@@ -330,18 +329,18 @@ def answer_events(
 
 @contextmanager
 def reading(interrupts: Interrupts) -> Iterator[None]:
-    """Tells the Ctrl-C handler that there is reading to be stopped."""
+    """Tell the Ctrl-C handler that reading can be stopped."""
     interrupts.reading = True
     try:
         yield
     except SourceError:
-        if interrupts.pressed:  # before there was anything to answer from
+        if interrupts.pressed:  # before there was any text to answer from
             raise KeyboardInterrupt from None
         raise
 
 
 def kept_line(kept: Mapping[str, Any]) -> str:
-    """What is kept for the model that answers."""
+    """Describe what is kept for the answering model."""
     return (
         f"Kept for {kept['model']}: {kept['passages']:,} passages, {kept['bytes']:,} of "
         f"{kept['room_bytes']:,} bytes · {kept['dropped_bytes']:,} bytes dropped, which cannot be "
@@ -350,7 +349,7 @@ def kept_line(kept: Mapping[str, Any]) -> str:
 
 
 def reading_line(memory: Memory) -> str:
-    """Cost and result of a reading, for runs without an answer."""
+    """Return cost and result of a reading, for runs without an answer."""
     return cost_line(
         memory.read_tokens,
         memory.retained,
@@ -364,7 +363,7 @@ def reading_line(memory: Memory) -> str:
 
 
 def open_model(options: ReadingOptions) -> Model:
-    """Load the model. Here and not above, because torch takes seconds to import.
+    """Load the model. The import is local because torch takes seconds to import.
 
     Raises UsageError, ModelError.
     """
@@ -383,7 +382,7 @@ def open_sources(
     due: Callable[[], bool] = lambda: False,
     copies: Mapping[str, str] | None = None,
 ) -> Any:
-    """The sources; standard input is touched only if it is one of them, and was not copied."""
+    """Open the sources. Standard input is used only if it is a source and was not copied."""
     from kvstream.api.sources import Source, open_sources
 
     if list(paths).count("-") > 1:
@@ -415,7 +414,7 @@ def open_sources(
 
 
 def _ended_empty() -> bool:
-    """Whether it is known by now that standard input has nothing. Takes nothing from it."""
+    """Return whether standard input is known to be empty by now. Reads nothing from it."""
     owner, data = InterruptibleInput.returned
     if owner is sys.stdin and data:
         return False
@@ -429,13 +428,13 @@ def _ended_empty() -> bool:
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
         events = [event for _, event in waiting.poll(0)]
-    except (AttributeError, OSError, ValueError):  # closed, or no file
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
         return False
     return events == [select.POLLHUP]
 
 
 def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
-    """Say which PDFs are converted now, before the first event of a reading."""
+    """Report the PDFs that are converted, before the first event of a reading."""
     if not pages:
         return
     total = sum(pages.values())
@@ -444,12 +443,12 @@ def tell_pages(reporter: Reporter, pages: Mapping[str, int]) -> None:
 
 
 def can_be_read_again(path: str) -> bool:
-    """Not so standard input, named pipes, and what a shell puts in the place of a command."""
+    """Return False for standard input, named pipes and process substitutions of a shell."""
     return path != "-" and (os.path.isfile(path) or os.path.isdir(path))
 
 
 def quiet_libraries(options: ReadingOptions) -> None:
-    """Libraries write to stderr on their own; only -v wants to hear them."""
+    """Silence the libraries' output on stderr unless -v was given."""
     bars = not (options.quiet or options.progress == "none") and sys.stderr.isatty()
     libraries.quiet(offline=options.loading["offline"], verbose=options.verbose, bars=bars)
 
@@ -464,7 +463,7 @@ def _output(stack: ExitStack, options: ReadingOptions) -> TextIO | OutputFile:
 
 @contextmanager
 def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
-    """A file of several results is written if the run succeeds; else an earlier one stays."""
+    """Write a file of several results only if the run succeeds, else keep an earlier file."""
     try:
         yield
     except Exception:
@@ -475,7 +474,7 @@ def whole_or_none(output: TextIO | OutputFile) -> Iterator[None]:
 
 @contextmanager
 def _rescued(result: Result, output: TextIO | OutputFile) -> Iterator[None]:
-    """An answer that took an hour is not lost because the disk is full: it goes to stdout."""
+    """Write the answer to stdout if its file fails: it may have taken an hour."""
     try:
         yield
     except KvstreamError:
@@ -496,7 +495,7 @@ def _progress(options: ReadingOptions, *, answer_on_terminal: bool) -> Teller | 
 
 
 def can_be_live() -> bool:
-    """Whether stderr is a terminal that a panel can be drawn on."""
+    """Return whether stderr is a terminal that can show a panel."""
     return (
         sys.stderr.isatty()
         and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
@@ -505,7 +504,7 @@ def can_be_live() -> bool:
 
 
 def show_plan(started: Started, options: ReadingOptions, output: TextIO | OutputFile) -> None:
-    """What --dry-run prints of a run."""
+    """Write what --dry-run prints for a run."""
     unused = started.unused
     if options.as_json:
         warnings = [unused] if unused else []

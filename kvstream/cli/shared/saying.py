@@ -1,4 +1,4 @@
-"""Messages of the program itself, and the room that its tables have."""
+"""Messages of the program, and the width of its tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kvstream.reporters.format import in_lines
 
 
 def say(text: str) -> None:
-    """Write a message; on a terminal its lines break between words."""
-    with suppress(OSError):  # nobody is listening; the exit code still tells
+    """Write a message to stderr. On a terminal, lines break between words."""
+    with suppress(OSError):  # stderr is closed; the exit code still tells
         click.echo(in_lines(text) if sys.stderr.isatty() else text, err=True)
 
 
 def columns() -> int:
-    """Of the terminal that stdout is; a pipe gets whole lines, for `grep` and the like."""
+    """Return the width of the terminal of stdout. A pipe gets whole lines, for `grep`."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize

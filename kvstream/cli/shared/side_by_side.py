@@ -1,4 +1,4 @@
-"""What `compare` prints: answers question by question, then what each method took."""
+"""Output of `compare`: the answers by question, then the figures of each method."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kvstream.reporters.citations import wrapped
 from kvstream.reporters.format import for_terminal
 
 FILE_WIDTH = 100
-"""Columns of a table that is written to a file."""
+"""Columns of a table in a file."""
 BESIDE = 24
-"""Columns that an answer needs beside its method; where there are fewer, it stands below."""
+"""Minimum columns of an answer beside its method; with fewer, the answer stands below."""
 MARK = "!"
 CSV = (
     "question", "method", "answer", "warnings", "withheld", "error", "read_s", "answer_s",
@@ -25,29 +25,29 @@ CSV = (
 
 @dataclass(frozen=True)
 class Row:
-    """How one method did on one question; `result` is None where it could not run."""
+    """Result of one method on one question; `result` is None if the method could not run."""
 
     method: str
     result: Result | None
     spread: float
     problem: str = ""
     warned: tuple[str, ...] = ()
-    """What was warned of about this answer."""
+    """Warnings about this answer."""
 
 
 def columns(*, to_file: bool) -> int:
-    """The width to print at."""
+    """Return the width of the output."""
     return FILE_WIDTH if to_file else max(20, shutil.get_terminal_size().columns)
 
 
 def blocks(rows: Sequence[Row], questions: Sequence[str], width: int) -> Iterator[str]:
-    """Lines of at most `width` columns: a block for each question, and one for the methods."""
+    """Yield lines of at most `width` columns: a block per question, and one for the methods."""
     methods = list(dict.fromkeys(row.method for row in rows))
     for number, question in enumerate(questions or [""]):
         if len(questions) > 1:
             yield from wrapped(_line(f"Question: {question}"), width)
         for method in methods:
-            # A method that was refused has one row, for all questions.
+            # A refused method has one row for all questions.
             own = [row for row in rows if row.method == method]
             row = own[min(number, len(own) - 1)]
             if row.result is None or number < len(own):
@@ -73,7 +73,7 @@ def _answer(row: Row, widest: int, width: int) -> Iterator[str]:
 
 
 def _figures(rows: Sequence[Row], methods: Sequence[str], width: int) -> Iterator[str]:
-    """Of each method: one reading serves all questions, so its figures stand once."""
+    """Yield the figures of each method once, because one reading serves all questions."""
     heads = ("method", "read s", "answer s", "tokens/s", "peak KV", "kept", "spread")
     table = []
     for method in methods:
@@ -111,14 +111,14 @@ def _line(text: str) -> str:
 
 
 def csv_line(values: Sequence[object]) -> str:
-    """One line of CSV (RFC 4180)."""
+    """Return one line of CSV (RFC 4180)."""
     line = io.StringIO()
     csv.writer(line).writerow(values)
     return line.getvalue()
 
 
 def csv_row(row: Row) -> str:
-    """A row with the columns of `CSV`."""
+    """Return a row with the columns of `CSV`."""
     r = row.result
     if r is None:
         return csv_line(["", row.method, "", "", "", row.problem, *[""] * 8])
