@@ -14,9 +14,9 @@ from types import FrameType
 
 def main() -> None:
     """Entry point of the ``kvstream`` command."""
-    # The threads of OpenMP spin while they wait for one another. If another program uses a core,
-    # the other threads waste theirs until that thread is done: with one core taken, reading was
-    # over 10 times slower. torch reads the variable when it is loaded, so set it before.
+    # The threads of OpenMP spin while they wait for one another. If another program takes a core,
+    # all other threads spin until the delayed one is done: with one core taken, reading was over
+    # 10 times slower. torch reads the variable when it is loaded, so set it before.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, _terminated)

@@ -1,4 +1,4 @@
-"""``kvstream ask``: stream the sources through the model, answer questions."""
+"""``kvstream ask``: read the sources with the model and answer questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kvstream chat``: one reading or one memory file, question after question."""
+"""``kvstream chat``: question after question about one reading or one memory file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def command(
         writer = AnswerWriter(output, as_json=options.as_json)
         stack.callback(writer.close)
         history: list[tuple[str, str]] = []
-        # Those of the reading were shown; those of a memory file come with the first answer.
+        # Warnings of the reading were shown; those of a memory file appear with the first answer.
         told = set(talk.warnings).difference(talk.file.warnings if talk.file else ())
         code = 0
         if sys.stdin.isatty() and not options.quiet:
@@ -137,34 +137,34 @@ def command(
                         code = code if event.result.withheld is None else WITHHELD
             except BudgetError as error:
                 reporter.tell(f"Error: {error}")
-                if not sys.stdin.isatty():  # nobody is there who saw it
+                if not sys.stdin.isatty():  # without a terminal, only the exit code tells
                     code = error.exit_code
-            except KeyboardInterrupt:  # this answer is enough; the next Ctrl-C ends the chat
+            except KeyboardInterrupt:  # end only this answer; the next Ctrl-C ends the chat
                 writer.close()
                 answers.close()
-            # More than these would never fit.
+            # Older turns would never fit.
             del history[: -turns(talk.budget[0])]
     return code
 
 
 def _replaced(line: str) -> str:
-    """The line with � for bytes of standard input that its encoding does not know."""
+    """Replace bytes of standard input that are invalid in its encoding by �."""
     encoding = sys.stdin.encoding
     return line.encode(encoding, "surrogateescape").decode(encoding, "replace")
 
 
 def turns(budget: int) -> int:
-    """Turns worth holding on to: a question and an answer take some ten entries at least."""
+    """Return the number of turns to keep. A turn takes at least about ten entries."""
     return max(1, budget // 10)
 
 
 def questions(tell: Callable[[str], None]) -> Iterator[str]:
-    """The lines of standard input that are not empty, up to one that leaves.
+    """Yield the lines of standard input that are not empty, until a line ends the chat.
 
-    A terminal is shown a prompt on stderr. Help and unknown commands are answered by `tell`.
+    On a terminal, show a prompt on stderr. Help and unknown commands are answered by `tell`.
     """
     asked = sys.stdin.isatty()
-    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are no text must not end the chat
+    if isinstance(sys.stdin, io.TextIOWrapper):  # invalid bytes must not end the chat
         sys.stdin.reconfigure(errors="surrogateescape")
     told = False
     while True:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COPY = 1 << 20
 METHODS = "infinipot,keydiff,streaming"
-"""Compared if nobody names others: one that needs the question, one that does not, a baseline."""
+"""Default methods: one that needs the question, one that does not, and a baseline."""
 
 
 @click.command(
@@ -110,10 +110,9 @@ def compare(
     command: Literal["ask", "compare"] = "compare",
     as_csv: bool = False,
 ) -> int:
-    """Run every method of `options.methods` over the same sources and show them side by side.
+    """Run every method of `options.methods` on the same sources and show them side by side.
 
-    With a `baseline` (bm25) a row for that, too: it reads what it finds and nothing else. Returns
-    the exit code.
+    `baseline` (bm25) adds a row; it reads only the passages that it finds. Return the exit code.
     """
     _check(options, baseline, as_csv=as_csv)
     early.check(options, by_words=baseline is not None)
@@ -144,7 +143,7 @@ def compare(
 
 
 def _check(options: ReadingOptions, baseline: str | None, *, as_csv: bool) -> None:
-    """Raise UsageError where options contradict each other."""
+    """Raise UsageError if options contradict each other."""
     if as_csv and (options.as_json or options.dry_run):
         other = "--json" if options.as_json else "--dry-run"
         raise UsageError(f"--csv and {other} print two different things; use one.")
@@ -164,7 +163,7 @@ def _plans(
     reporter: Reporters,
     interrupts: Interrupts,
 ) -> None:
-    """The lines of --dry-run."""
+    """Write the lines of --dry-run."""
     sources = open_sources(paths, options, interrupts)
     sources.check()
     announce(reporter, options)
@@ -184,7 +183,7 @@ def _plan(
     options: ReadingOptions,
     output: TextIO | OutputFile,
 ) -> None:
-    """One method's line of --dry-run; or the reason why the method cannot run."""
+    """Write one method's line of --dry-run, or the reason why the method cannot run."""
     try:
         started = model.plan(sources, **options.of_method(method), questions=questions)
     except (BudgetError, UsageError) as error:
@@ -200,12 +199,12 @@ def _plan(
 
 @contextmanager
 def _copied(paths: Sequence[str], interrupts: Interrupts) -> Iterator[Mapping[str, str]]:
-    """What can be read only once, in temporary files: their paths by the sources' names."""
+    """Copy sources that can be read only once; yield their temporary files by source name."""
     with ExitStack() as stack:
         copies = {}
         for path in paths:
             if path != "-" and not os.path.exists(path):
-                continue  # which is said where sources are opened
+                continue  # opening the sources reports it
             if path == "-" and sys.stdin is None:
                 raise SourceError("Standard input is closed; name a file instead.")
             spool = stack.enter_context(tempfile.NamedTemporaryFile(prefix="kvstream-"))

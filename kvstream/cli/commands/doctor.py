@@ -46,7 +46,7 @@ def command(ctx: click.Context, json: bool) -> None:
 
 
 def _config() -> Iterator[Finding]:
-    """What is read beside the command line."""
+    """Yield findings on the config file and the environment variables."""
     from kvstream.api.doctor import Finding
     from kvstream.cli import config
 

@@ -1,4 +1,4 @@
-"""``kvstream gate``: the name of 0.1 for ``kvstream methods train|measure edgeinfinite``."""
+"""``kvstream gate``: the name of ``kvstream methods train|measure edgeinfinite`` in 0.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kvstream inspect``: what memory files hold, without a model."""
+"""``kvstream inspect``: the contents of memory files, without a model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvstream.errors import SourceError
 from kvstream.reporters.format import duration, for_terminal, hanging, json_line, number, size
 
 WIDTH = 12
-"""Columns of the names on the left."""
+"""Width of the names on the left, in columns."""
 SOURCES = 10
-"""Sources of a file that are named."""
+"""Maximum number of sources that are named per file."""
 
 
 @click.command("inspect", cls=SectionedCommand)
@@ -65,7 +65,7 @@ def command(ctx: click.Context, files: tuple[Path, ...], json: bool) -> None:
 
 
 def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
-    """The files, and the error of a folder that has none."""
+    """Yield the files, and the error of a folder without any."""
     from kvstream.api.memories import memory_files
 
     for path in paths:
@@ -76,7 +76,7 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path | SourceError]:
 
 
 def _lines(path: Path, record: Mapping[str, Any]) -> Iterator[str]:
-    """A line for the file, then a name and what there is to say, on a terminal in its width."""
+    """Yield the name of the file and its rows, wrapped to the width of a terminal."""
     yield for_terminal(str(path))
     for name, text in _rows(record):
         head = f"  {name:{WIDTH}}"

@@ -69,14 +69,14 @@ def command(ctx: click.Context, files: tuple[Path, ...], options: ReadingOptions
 
 
 def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> None:
-    """Write `target` from `files`."""
+    """Merge `files` into the memory file `target`."""
     from kvstream.api.files import check_writable, inspect
     from kvstream.api.memories import refuse_repeated
 
     refuse_clashes({"-o": target, "--stats": options.stats}, {})
     check_writable(target)
     early.check(options)
-    kinds = [inspect(path) for path in files]  # read once: for the checks here and for the join
+    kinds = [inspect(path) for path in files]  # read once, for the checks and the merge
     refuse_repeated(kinds)
     options = of_maker(str(kinds[0].model["name"]), options)
     options = replace(options, loading=kinds[0].loading(options.loading))
@@ -87,7 +87,7 @@ def merge(files: tuple[Path, ...], target: Path, options: ReadingOptions) -> Non
         budget = budget.tokens
     with ExitStack() as stack:
         output, reporter, _ = prepared(stack, replace(options, output=None))
-        if not any(kind.answering for kind in kinds):  # else another model than this one answers
+        if not any(kind.answering for kind in kinds):  # otherwise another model answers
             announce(reporter, options, fixed=True)
         model = open_model(options)
         memory = model.merge(kinds, budget)

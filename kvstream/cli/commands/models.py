@@ -1,4 +1,4 @@
-"""``kvstream models``: what is here and fits, what can be fetched, and the cache."""
+"""``kvstream models``: models that are here and fit, models to fetch, and the cache."""
 
 from __future__ import annotations
 
@@ -61,8 +61,11 @@ def command(ctx: click.Context, json: bool) -> None:
 
 
 def _lines(found: Sequence[ModelEntry], width: int) -> Iterator[str]:
-    """A table; if it is wider than `width`, a model has a line for its name, which stays whole,
-    and others for its numbers and its problem."""
+    """Yield the rows of a table.
+
+    If it is wider than `width`, each model has a line for its uncut name and further lines for its
+    numbers and its problem.
+    """
     rows = [HEADINGS, *map(_row, found)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
     problems = ["", *(entry.problem or "" for entry in found)]
@@ -130,13 +133,13 @@ def get(name: str | None) -> None:
     offer = OFFERS[name]
     if not offer.is_here():
         say(f"Fetching {name}: {_told(offer)} ...")
-    with Interrupts(say):  # SIGTERM and SIGHUP raise, so that nothing is left behind
+    with Interrupts(say):  # SIGTERM and SIGHUP raise, so that temporary files are removed
         path = fetching.get(name, say)
     say(f"{name} is in {path}; use it with -m {name}.")
 
 
 def _offered(offers: Collection[Offer], width: int) -> Iterator[str]:
-    """A paragraph of at most `width` columns for each model, beside its name."""
+    """Yield a paragraph of at most `width` columns for each model, beside its name."""
     names = max(len(offer.name) for offer in offers)
     for offer in offers:
         here = "  (here)" if offer.is_here() else ""
@@ -171,11 +174,11 @@ def clean(fetched: bool) -> None:
 
 
 def _emptied(folder: Path) -> int:
-    """Remove what is in a folder, and the folder itself unless it is a link; the bytes of that."""
+    """Empty a folder, remove it unless it is a link, and return the bytes it had."""
     held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
-            # Under the name of what is not finished, so that an interruption leaves no half model.
+            # Rename it to the name of an unfinished model: an interruption leaves no half model.
             shutil.rmtree(entry.rename(folder / f"part-{secrets.token_hex(6)}"))
         else:
             entry.unlink()

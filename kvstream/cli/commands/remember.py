@@ -1,4 +1,4 @@
-"""``kvstream remember``: read once, keep the memory in a file."""
+"""``kvstream remember``: read once and save the memory in a file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXPECT = (
     'No question was named: expect answers to some questions, and "not in the text" to others. '
     "Name questions with -Q if you know them: more answers are then right."
 )
-"""Said where parts of the text were evicted before anybody asked."""
+"""Shown if parts of the text were evicted and no question was named."""
 WITHOUT = dict.fromkeys(OF_ANSWERS_ALONE, ANSWERS)
 HELPS = {
     "method": ONE_METHOD,
@@ -136,7 +136,7 @@ def remember(
     options: ReadingOptions,
     shards: Shards | None = None,
 ) -> None:
-    """Read `paths`, into the memory of `base` if there is one, and write `target`."""
+    """Read `paths`, into the memory of `base` if given, and write `target`."""
     from kvstream.api.files import check_writable
 
     others = {
@@ -149,7 +149,7 @@ def remember(
     if base is None:
         refuse_later_questions(options.skim)
     with ExitStack() as stack:
-        # -o is the memory's; what is printed goes to stdout.
+        # -o names the memory file; printed output goes to stdout.
         output, reporter, interrupts = prepared(stack, replace(options, output=None))
         interrupts.then = "keeping what was read so far"
         sources = open_sources(paths, options, interrupts)
@@ -207,7 +207,7 @@ def remember(
 
 
 def saved_elsewhere(memory: Memory, target: Path) -> str:
-    """Write a memory that `target` cannot take beside it or among temporary files; says where."""
+    """Write the memory to another place, because `target` failed, and return a message."""
     for folder in (target.parent, Path(tempfile.gettempdir())):
         place = None
         try:
@@ -224,9 +224,9 @@ def saved_elsewhere(memory: Memory, target: Path) -> str:
 
 
 def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -> bool:
-    """Whether a run was ended after it wrote `target`, before it removed its checkpoint.
+    """Return whether an earlier run wrote `target` but did not remove its checkpoint.
 
-    Removes it then. Raises SourceError where the sources are others by now.
+    In that case remove the checkpoint. Raises SourceError if the sources have changed since.
     """
     path = options.checkpoint
     if path is None or not (path.exists() and target.exists() and base.exists()):
@@ -246,7 +246,7 @@ def _finished(base: Path, target: Path, options: ReadingOptions, sources: Any) -
 
 
 def summary(memory: Memory, target: Path, digest: str, written: int) -> dict[str, Any]:
-    """What ``--json`` prints of a memory that was written."""
+    """Return what ``--json`` prints for a written memory."""
     record = memory.to_json()
     file = {"file": str(target), "bytes": written, "sha256": digest}
     return {**record, "memory": {**file, **record["memory"]}}

@@ -1,4 +1,4 @@
-"""``kvstream sample``: a long text with known facts in it, and the questions about them."""
+"""``kvstream sample``: a long text with known facts, and questions about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvstream.reporters.plain import Teller
 BUFFER = 64 * 1024
 STDOUT = Path("-")
 SPOOLED_BYTES = 16 * 1024**2
-"""More of standard input than this goes to a temporary file, not to memory."""
+"""Maximum bytes of standard input in RAM; more goes to a temporary file."""
 
 
 @click.command("sample", cls=SectionedCommand)
@@ -92,7 +92,7 @@ def command(
     if questions == STDOUT and output in (None, STDOUT):
         raise UsageError("Text and questions would both go to standard output; name a file.")
     refuse_clashes({"--output": output, "--questions": questions}, {})
-    # SIGTERM and SIGHUP raise, so that no temporary file is left.
+    # SIGTERM and SIGHUP raise, so that temporary files are removed.
     with (
         Interrupts(Teller(sys.stderr).tell),
         _file(questions, "--questions") as asked,
@@ -113,7 +113,10 @@ def command(
 
 
 def _text_of(name: str) -> tuple[int, Iterator[str]]:
-    """How many characters a text has, and its blocks; it is read twice, never held whole."""
+    """Return the number of characters of a text, and its blocks.
+
+    The text is read twice and never held as a whole.
+    """
     if name != "-":
         return sum(map(len, _blocks(name, None))), _blocks(name, None)
     if sys.stdin is None:
@@ -137,7 +140,7 @@ def _blocks(
 
 
 def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
-    """In large writes: each one is flushed, and the pieces are as small as sentences."""
+    """Write the pieces in large parts: each write is flushed, and a piece is only a sentence."""
     clean = for_terminal if sink.isatty() else str
     waiting, size = [], 0
     for piece in pieces:
@@ -152,7 +155,7 @@ def _write(pieces: Iterable[str], sink: TextIO | OutputFile) -> None:
 
 @contextmanager
 def _file(path: Path | None, option: str) -> Iterator[OutputFile | None]:
-    """A file that is there when it is complete, and not at all if the work fails."""
+    """Yield a file that gets its name when it is complete, and is removed if the work fails."""
     if path is None or path == STDOUT:
         yield None
         return

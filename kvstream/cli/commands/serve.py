@@ -1,4 +1,4 @@
-"""``kvstream serve``: an OpenAI-compatible server whose models are memories."""
+"""``kvstream serve``: an OpenAI-compatible server with memories as models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONLY_POCKET = (
     "pocket is a small model for demonstration, but only pocket answers from the memory files that "
     "it made."
 )
-"""Where such files are offered: with another model they would not be."""
+"""Shown with pocket if memory files are offered: another model could not use them."""
 WITHOUT = {
     **ONE_MODEL,
     "text": REQUESTS, "max_unpacked": REQUESTS, "reread": "a message is read once.",
@@ -131,7 +131,7 @@ def command(ctx: click.Context, options: ReadingOptions, **server: Any) -> None:
     early.check(options)
     from kvstream.server.settings import ServerSettings
 
-    # A request may have a temperature, so options of sampling count here even if --temp is 0.
+    # A request may set a temperature, so pass options of sampling on even if --temp is 0.
     given = {**options.of_method(), **options.asked}
     asked = {name: value for name, value in given.items() if name not in WITHOUT}
     settings = ServerSettings(
@@ -147,7 +147,7 @@ def serve(options: ReadingOptions, settings: Any) -> None:
     from kvstream.server.run import Server, listen
     from kvstream.server.run import serve as run
 
-    found = listen(settings)  # before the model is loaded, which takes longer
+    found = listen(settings)  # before the model, which takes longer to load
     try:
         model = open_model(options)
     except BaseException:
@@ -173,7 +173,7 @@ def serve(options: ReadingOptions, settings: Any) -> None:
 
 
 def _log(options: ReadingOptions) -> logging.Logger:
-    """The server's log on stderr; with -q of failures alone."""
+    """Return the server's log on stderr; with -q it only has warnings and errors."""
     log = logging.getLogger("kvstream.server")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

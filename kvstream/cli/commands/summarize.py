@@ -1,4 +1,4 @@
-"""``kvstream summarize``: the same stream, a summary at the end."""
+"""``kvstream summarize``: read the sources and write a summary."""
 
 from __future__ import annotations
 

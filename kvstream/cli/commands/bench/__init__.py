@@ -15,7 +15,7 @@ BENCHES = {
     "retention": "Measure what memory keeps, step by step.",
     "speed": "Measure the time and memory of a reading.",
 }
-"""Each is an attribute ``command`` of the module kvstream.cli.commands.bench.<name>."""
+"""Help lines of the benchmarks, each ``kvstream.cli.commands.bench.<name>.command``."""
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""Options that every benchmark has: lists of what is compared, and where the results go."""
+"""Options that every benchmark has: lists of values to compare, and outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ListType(click.ParamType):
-    """Values with commas between them, each of another type."""
+    """Values of an inner type, separated by commas."""
 
     def __init__(self, inner: click.ParamType, name: str = "list") -> None:
         self.inner, self.name = inner, name
@@ -111,7 +111,7 @@ seed_option = measuring.seed_option(
 
 
 def tokens_option(default: int) -> Callable[[Any], Any]:
-    """How long an answer may get."""
+    """Return the option for the maximum length of an answer."""
     return option(
         "-n", "--max-tokens", type=CountType(), default=default, show_default=True, metavar="N",
         section="Measurement", help="Maximum tokens per answer.",
@@ -119,14 +119,14 @@ def tokens_option(default: int) -> Callable[[Any], Any]:
 
 
 def data_option(help: str) -> Callable[[Any], Any]:
-    """Files of records."""
+    """Return the option for files of records."""
     return option(
         "--data", multiple=True, required=True, metavar="FILE", section="Measurement", help=help
     )
 
 
 def limit_option(what: str) -> Callable[[Any], Any]:
-    """How many of the records, "records" or what they are."""
+    """Return the option for the number of records; `what` names them, such as "records"."""
     return option(
         "--limit", type=click.IntRange(min=1), metavar="N", section="Measurement",
         help=f"Maximum {what}, drawn at random with --seed. [default: all]",
@@ -134,7 +134,7 @@ def limit_option(what: str) -> Callable[[Any], Any]:
 
 
 def lengths_option(help: str) -> Callable[[Any], Any]:
-    """Numbers of tokens."""
+    """Return the option for lengths in tokens."""
     return option(
         "--lengths", type=COUNTS, default="8k", show_default=True, metavar="N,...",
         section="Measurement", help=help,
@@ -142,7 +142,7 @@ def lengths_option(help: str) -> Callable[[Any], Any]:
 
 
 def text_option(use: str) -> Callable[[Any], Any]:
-    """Text of the user's for `use`."""
+    """Return the option for the user's texts; `use` says what they are for."""
     return option(
         "--text", multiple=True, metavar="FILE", section="Measurement",
         help=f"Text {use}: files or directories. [default: made-up prose]",
@@ -150,7 +150,7 @@ def text_option(use: str) -> Callable[[Any], Any]:
 
 
 def whole_option(what: str) -> Callable[[Any], Any]:
-    """The cache that holds everything, beside the methods."""
+    """Return the option to also measure a full KV cache."""
     return option(
         "--whole", is_flag=True, section="Compared",
         help=f"Also {what} in a full KV cache, up to the trained length.",
@@ -158,7 +158,7 @@ def whole_option(what: str) -> Callable[[Any], Any]:
 
 
 def plot_option(of: str) -> Callable[[Any], Any]:
-    """Where a picture goes."""
+    """Return the option for the file of a plot."""
     return option(
         "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
         section="Results", help=f"Write a plot of {of} to this file (.png, .svg, .pdf).",
@@ -166,13 +166,13 @@ def plot_option(of: str) -> Callable[[Any], Any]:
 
 
 def cases_of(values: dict[str, Any], baselines: Sequence[str] = ()) -> list[Case]:
-    """What is compared, checked; the options are taken out of `values`."""
+    """Move the options of the comparison from `values` to checked cases."""
     from kvstream.evaluation.sweep import cases
 
     base = RunSettings(max_tokens=values.pop("max_tokens"), seed=values["seed"])
     budgets: tuple[Budget | None, ...] = values.pop("budget") or (None,)
     preset = values.pop("preset") is not None
-    if preset:  # None: what the preset of each method says
+    if preset:  # None: use the preset of each method
         given = given_options()
         values |= {k: None for k in ("schedule", "chunk", "start") if k not in given}
     return cases(
@@ -201,7 +201,7 @@ def refuse_idle(values: dict[str, Any]) -> None:
 
 
 def no_stdin(paths: Sequence[str]) -> None:
-    """A benchmark reads its texts more than once."""
+    """Refuse standard input: a benchmark reads its texts more than once."""
     if "-" in paths:
         raise UsageError("A benchmark reads its texts many times; name files, not -.")
 
@@ -213,7 +213,7 @@ heldout_option = option(
 
 
 def text_files(paths: Sequence[str], *, heldout: bool) -> list[str]:
-    """Files of these paths, those of directories one by one; with `heldout` a tenth of them."""
+    """Return the files of these paths and folders; with `heldout` only the held-out tenth."""
     from kvstream.api.sources import open_sources
     from kvstream.evaluation.synthetic.splits import is_heldout
 

@@ -1,4 +1,4 @@
-"""How a benchmark reports: progress on stderr, a table or rows of JSON on stdout."""
+"""Output of a benchmark: progress on stderr, a table or rows of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from kvstream.evaluation.records import Records, Trial
 
 PLAIN_SECONDS = 20.0
-"""A plain line of progress at most this often."""
+"""Minimum time between plain lines of progress."""
 TOLD = 3
-"""So many reasons of trials that are left out are told one by one."""
+"""Maximum number of reasons for trials left out that are listed one by one."""
 Row = dict[str, Any]
 
 
 @contextmanager
 def progress(kind: str, total: int, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function to call after each piece of work, with what there is to say about it."""
+    """Yield a function to call after each piece of work, with a line about it."""
     if quiet or kind == "none":
         yield lambda _: None
     elif kind == "live" or (
@@ -76,7 +76,7 @@ class _Plain:
 
 def collect(records: Iterable[Row], advance: Callable[[str], None],
             line: Callable[[list[Row]], str]) -> tuple[list[Row], bool]:  # fmt: skip
-    """All records; after Ctrl-C those so far, and False: what was measured is still worth it."""
+    """Return all records and True, or after Ctrl-C the records so far and False."""
     found: list[Row] = []
     try:
         for record in records:
@@ -95,9 +95,10 @@ def measured(
     values: dict[str, Any],
     so_far: Callable[[list[Row]], str],
 ) -> tuple[list[Row], bool]:
-    """The record of every trial, with progress, as `collect`; what `records` has is not measured.
+    """Return the record of every trial as `collect` does, with progress.
 
-    `values` are the options of the benchmark; `so_far` words the progress.
+    Trials that `records` has are not run again. `values`: options of the benchmark; `so_far`: words
+    the progress.
     """
     from kvstream.evaluation.records import measure
 
@@ -106,13 +107,13 @@ def measured(
 
 
 def say_reused(records: Records, values: dict[str, Any]) -> None:
-    """How many trials were not run, because --save has them."""
+    """Report how many trials were not run because --save has them."""
     if records.reused and not values["quiet"]:
         say(f"{records.reused:,} trials were taken from {values['save']}.")
 
 
 def say_left_out(records: Sequence[Row]) -> None:
-    """Why trials have no answer: each reason, but only the first if many texts differ in length."""
+    """Report why trials have no answer: each reason, or the first of more than `TOLD`."""
     messages = [record["error"] for record in records if "error" in record]
     different = list(dict.fromkeys(messages))
     for message in different if len(different) <= TOLD else ():
@@ -122,7 +123,7 @@ def say_left_out(records: Sequence[Row]) -> None:
 
 
 def show(rows: Sequence[Row], tables: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
-    """Rows as JSON, or the tables."""
+    """Print rows as JSON, or the tables."""
     if as_json:
         for row in rows:
             click.echo(json_line(row, sys.stdout), nl=False)

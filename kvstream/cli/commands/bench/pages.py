@@ -1,4 +1,4 @@
-"""``--report`` of a benchmark: its tables, and plots of its rows."""
+"""``--report`` of a benchmark: its tables and plots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Row = dict[str, Any]
 
 
 def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
-    """The file of ``--report``, if it was given; without a page nothing is left of it.
+    """Open the file of ``--report``, if given. It is removed unless a page is written.
 
-    Raises UsageError for files of results that are the same file, or one that is read.
+    Raises UsageError if two files of results are the same, or one is also an input.
     """
     path: Path | None = values["report"]
     results = {"--report": path, "--save": values["save"], "--plot": values.get("plot")}
@@ -36,7 +36,7 @@ def opened(stack: ExitStack, values: dict[str, Any]) -> PageFile | None:
 
 
 def _read(values: dict[str, Any]) -> list[str]:
-    """The files that a benchmark reads: texts and records, by whatever name it asks for them."""
+    """Return the files that a benchmark reads, texts and records, from all its options."""
     data = values.get("data") or ()
     named = [(data,) if isinstance(data, str) else data]
     named += [values.get(name) or () for name in ("text", "more", "files")]
@@ -51,7 +51,7 @@ def write(
     tables: Iterable[Any],
     plots: Iterable[Chart | Bars] = (),
 ) -> None:
-    """Write the page of a benchmark, if one is wanted and there is something to show."""
+    """Write the page of a benchmark if it was requested and there are rows."""
     if file is None or not rows:
         return
     from kvstream.reporters.html.render import render
@@ -85,13 +85,13 @@ def tell(
     *,
     as_json: bool,
 ) -> None:
-    """Print the rows of a benchmark, as JSON or as tables, and write its page."""
+    """Print the rows of a benchmark as JSON or as tables, and write its page."""
     output.show(rows, lambda: tables(rows), as_json=as_json)
     write(file, title, settings, rows, tables(rows), plots(rows))
 
 
 def as_table(table: RichTable) -> Table:
-    """A table for a terminal as one for a page; cells with a color are shares."""
+    """Convert a table for a terminal to one for a page. Cells with a color become shares."""
     columns = [list(column.cells) for column in table.columns]
     cells = list(zip(*columns, strict=True))
     return Table(
@@ -121,7 +121,7 @@ def lines(
     *,
     log: bool = False,
 ) -> list[Chart]:
-    """A line for each label; nothing where there are fewer than two places on the axis."""
+    """Return a chart with a line per label; none with fewer than two places on the axis."""
     places = sorted({x[1](row) for row in rows})
     found: dict[str, dict[float, float | None]] = {}
     for row in rows:
@@ -138,6 +138,6 @@ def bars(
     label: Callable[[Row], str],
     value: Callable[[Row], tuple[float, float | None, float | None] | None],
 ) -> list[Bars]:
-    """A bar for each row that has a value: (value, low, high), shares from 0 to 1."""
+    """Return a bar for each row with a value: (value, low, high) as shares from 0 to 1."""
     found = [(label(row), known) for row in rows if (known := value(row)) is not None]
     return [Bars(title, [(name, *known) for name, known in found])] if found else []

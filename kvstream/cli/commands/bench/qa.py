@@ -131,7 +131,7 @@ def _run(page: Any, **values: Any) -> int:
     prompts = None
     if values["prompts"]:
         prompts = longbench.Prompts.read(values["prompts"])
-        for item in items:  # report a task without a template before loading anything
+        for item in items:  # report a task without template before loading the model
             prompts.of(item.questions[0].task, item.record)
     records = Records(values["save"])
     within = None
@@ -150,7 +150,7 @@ def _run(page: Any, **values: Any) -> int:
 
 
 def _refuse(values: dict[str, Any]) -> None:
-    """Raise UsageError for options that have no effect beside, or without, others."""
+    """Raise UsageError for options that have no effect with, or without, others."""
     ctx = click.get_current_context()
     if values["text"] and not values["within"]:
         raise UsageError(
@@ -178,7 +178,7 @@ NAMES = {
     "em": "EM", "f1": "F1", "rouge_l": "ROUGE-L", "longbench": "LongBench",
     "choice": "choice", "refused": "refused", "recognised": "unanswerable recognized",
 }  # fmt: skip
-"""What a score is called in tables."""
+"""Names of the scores in tables."""
 
 
 def _plots(rows: list[Any]) -> Iterator[Any]:

@@ -33,7 +33,7 @@ BY_STEP = {
     "retention": "Retention ratio: memory that was there one step before",
     "age": "Age of memory: 0 is the end of the text, 100 its beginning",
 }
-"""Tables by eighths of the text."""
+"""Titles of the tables by eighths of the text."""
 
 
 @click.command(
@@ -163,7 +163,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
 
 
 def _layers(rows: list[Any], report: Any) -> Any:
-    """Attention to memory and age: a line for each layer, two columns for each case."""
+    """Return a table of attention to memory and age: a row per layer, a column per case."""
     lines: dict[int, dict[str, Any]] = {}
     columns: list[tuple[str, Callable[[Any], Any]]] = [("layer", lambda line: str(line["layer"]))]
     for row in rows:
@@ -187,7 +187,7 @@ def _cell(name: str, *, around: bool = True) -> Callable[[Any], str | None]:
 
 
 def _eighth(name: str, part: int, parts: int) -> Callable[[Any], str | None]:
-    """The mean of the steps that end in this part of the text."""
+    """Return a cell: the mean over the steps that end in this part of the text."""
 
     def pick(row: Any) -> str | None:
         end = row["steps"][-1]["tokens"]

@@ -202,7 +202,7 @@ def _open(values: dict[str, Any], settings: Any) -> Session:
 
 
 def _texts(session: Session, values: dict[str, Any]) -> Any:
-    """A function from a number of tokens to the ids of a text with so many."""
+    """Return a function that maps a number of tokens to the ids of a text of that length."""
     import random
 
     from kvstream.evaluation.filler import Filler

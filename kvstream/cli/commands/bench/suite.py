@@ -34,11 +34,11 @@ DATA = {
     "qmsum": "a file of QMSum, such as data/ALL/jsonl/val.jsonl",
     "squality": "a file of SQuALITY, such as data/v1-3/txt/dev.jsonl",
 }
-"""What --data names, for the suites that need it."""
+"""Data that --data names, for the suites that need it."""
 WHOLE_TEXTS = ("qmsum", "squality")
 """Suites whose texts have their own lengths."""
 SUITES = ("ruler", "nolima", *DATA)
-"""A test compares them with kvstream.evaluation.suites."""
+"""Names of the suites. A test compares them with kvstream.evaluation.suites."""
 
 
 @click.command("suite", cls=SectionedCommand)
@@ -140,7 +140,7 @@ def _run(page: Any, **values: Any) -> int:
 
 
 def _refuse(name: str, values: dict[str, Any]) -> None:
-    """Raise UsageError for options that contradict each other, lack or have no effect."""
+    """Raise UsageError for options that contradict each other, are missing or have no effect."""
     ctx = click.get_current_context()
     if values["later"] and values["other"]:
         raise UsageError("--later reads with no question, --other with another one; give one.")
@@ -159,7 +159,7 @@ def _refuse(name: str, values: dict[str, Any]) -> None:
 
 
 def _tables(rows: list[Any]) -> Iterator[Any]:
-    """A table for each budget; the whole text stands in all of them."""
+    """Yield a table for each budget. Every table has the full KV cache, which has no budget."""
     from kvstream.evaluation import report
     from kvstream.evaluation.sweep import WHOLE
 
@@ -172,7 +172,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
         shown = [r for r in rows if r["method"] == WHOLE or r["budget"] == budget]
         labels = list(dict.fromkeys(report.case_label(r, shown) for r in shown))
         lines: dict[str, Any] = {}
-        for row in shown:  # a text that is too long for the whole cache lacks there alone
+        for row in shown:  # only the full KV cache lacks texts that are too long for it
             line = lines.setdefault(row["task"], dict(row))
             if row["n"] > line["n"]:
                 line |= {"n": row["n"], "tokens": row["tokens"]}
@@ -197,7 +197,7 @@ def _tables(rows: list[Any]) -> Iterator[Any]:
 
 
 def _title(row: Any, budget: int | None) -> str:
-    """Over the table of a suite whose last line is `row`: its only task, or the mean."""
+    """Return the title of a suite's table; `row` is its last row: the only task or the mean."""
     from kvstream.evaluation import report
 
     tokens = row["tokens"]

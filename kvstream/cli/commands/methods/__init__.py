@@ -1,4 +1,4 @@
-"""``kvstream methods``: the methods and their settings, and the training of those that learn."""
+"""``kvstream methods``: the methods, their settings, and the training of those that learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kvstream methods train|measure edgeinfinite``: the gate that lets it read its memory."""
+"""``kvstream methods train|measure edgeinfinite``: its gate, which mixes in its memory."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from kvstream.methods.tools.gates import Gate
 
 EVERY = 20
-"""Lessons between lines of progress, at the most."""
+"""Maximum number of lessons between lines of progress."""
 PATIENCE = 30.0
-"""Seconds between lines of progress while lessons are read slowly."""
+"""Seconds after which slow lessons get a line of progress earlier."""
 
 
 def gate_options(
     section: str, *, data: str, form: str, budget: str, tokens: int, seed: str
 ) -> Callable[[Any], Any]:
-    """What training and measuring both ask for, with the help of each."""
+    """Return the options of training and measuring, with their help texts."""
     return stack(
         option(
             "--data", required=True, type=click.Path(path_type=Path), metavar="FOLDER",
@@ -208,7 +208,7 @@ def train(**values: Any) -> int:  # fmt: skip
 
 
 def _where(trainer: Trainer) -> str:
-    """The last thing that a training with --resume does not repeat; empty if nothing was done."""
+    """Return the last unit that --resume does not repeat, or an empty text if there is none."""
     if trainer.done:
         return f"text {trainer.done}"
     if trainer.stepped:
@@ -225,15 +225,15 @@ def _train(trainer: Trainer, *, quiet: bool) -> None:
 
 
 class _Lines:
-    """What is said of the progress: of every block and text, of lessons now and then."""
+    """Lines of progress: for every block of steps and every text, and for lessons now and then."""
 
     def __init__(self) -> None:
         self.said = -math.inf
         self.what, self.first, self.seconds = "", 0, 0.0
 
     def of(self, at: Progress, now: float) -> str | None:
-        """The line, if it is time for one; `now` is in seconds, from anywhere."""
-        if at.what != self.what or (at.what == "lesson" and not at.tokens):  # or read before
+        """Return a line if one is due; `now` is in seconds from any origin."""
+        if at.what != self.what or (at.what == "lesson" and not at.tokens):  # or already read
             self.what, self.first, self.seconds = at.what, at.done, 0.0
         else:
             self.seconds += at.seconds

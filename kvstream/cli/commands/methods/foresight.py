@@ -1,4 +1,4 @@
-"""``kvstream methods train foresight``: the scorers that tell what will be asked."""
+"""``kvstream methods train foresight``: scorers that predict the attention of questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvstream.cli.shared.output import refuse_unwritable
 from kvstream.errors import SourceError
 
 HELD = 12
-"""Held-out documents that tell at the end what was learned."""
+"""Number of held-out documents that measure the scorers at the end."""
 KEPT = 1 / 8
 
 

@@ -1,4 +1,4 @@
-"""``kvstream methods train|measure NAME``: the commands of the methods that learn something."""
+"""``kvstream methods train|measure NAME``: the commands of methods that learn."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ COMMANDS = {
     "edgeinfinite": "kvstream.cli.commands.methods.edgeinfinite",
     "foresight": "kvstream.cli.commands.methods.foresight",
 }
-"""Modules with the commands of built-in methods; a method of another package names its own."""
+"""Modules with the commands of built-in methods. A plugin's method names its own module."""
 
 
 def learning_of(name: str) -> str:
-    """The module that trains what a method has to learn; empty for most, and for no method."""
+    """Return the module that trains a method, empty if there is none or no such method."""
     from kvstream.api.methods import available_methods
 
     method = available_methods().get(name)
@@ -24,7 +24,7 @@ def learning_of(name: str) -> str:
 
 
 class Learners(Group):
-    """A command for each method that has a module with `action`."""
+    """A command for each method whose module has `action`."""
 
     def __init__(self, action: str, help: str) -> None:
         super().__init__(action, help=help, short_help=help)
@@ -61,4 +61,4 @@ actions = Group(
         "measure": Learners("measure", "Measure what a method has learned."),
     },
 )
-"""What stands behind ``kvstream methods`` where no method is named to be shown."""
+"""Groups behind ``kvstream methods``, used if the first word is not a method to show."""

@@ -1,4 +1,4 @@
-"""``kvstream methods [NAME]``: what decides which entries stay, and with which settings."""
+"""``kvstream methods [NAME]``: list methods, or show a method and its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WIDTH = 80
 
 
 class MethodsCommand(SectionedCommand):
-    """Shows methods, unless the first word is one of `actions`: then these take over."""
+    """Shows methods. If the first word is in `actions`, runs that group instead."""
 
     actions = actions
 
@@ -74,7 +74,7 @@ def command(names: tuple[str, ...], verbose: bool, json: bool) -> None:
 
 
 def _indented(about: str) -> str:
-    """A description in `WIDTH` columns; lines of tables, which begin with a space, stay."""
+    """Wrap a description to `WIDTH` columns. Keep lines of tables, which begin with a space."""
     paragraphs = about.split("\n\n")
     return "\n\n".join(
         textwrap.indent(each, "  ")
@@ -120,7 +120,7 @@ def _page(method: MethodInfo) -> str:
 
 
 def _preset(method: MethodInfo) -> Iterator[str]:
-    """The options that a preset stands for, as a user would type them."""
+    """Yield the options that a preset stands for, as a user would type them."""
     name, paper = method.name, method.preset
     assert paper is not None
     yield from (f"--set {name}.{setting}={value}" for setting, value in paper.settings.items())
@@ -128,5 +128,5 @@ def _preset(method: MethodInfo) -> Iterator[str]:
 
 
 def _typed(value: Any) -> str:
-    """A default as a user would type it."""
+    """Format a default as a user would type it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
