@@ -1,1 +1,1 @@
-"""Where files lie: models on disk and what can be fetched, and how what users name is written."""
+"""Models on disk, models that can be fetched, and the paths of files that a user names."""

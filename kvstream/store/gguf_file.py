@@ -1,7 +1,7 @@
-"""The header of a GGUF file: what the model is, its tokenizer, and where each tensor lies.
+"""The header of a GGUF file: the model's metadata, its tokenizer, and the place of each tensor.
 
-Reads no weights and imports nothing heavy. The format: a magic word, a version, counts, key-value
-pairs, a table of tensors, and the tensors' data, each at a multiple of the alignment
+This module reads no weights and imports nothing heavy. The format: a magic word, a version, counts,
+key-value pairs, a table of tensors, and the tensors' data, each at a multiple of the alignment
 (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
 """
 
@@ -23,7 +23,7 @@ VERSIONS = (2, 3)
 ALIGNMENT = 32
 MOST_TENSORS, MOST_KEYS = 1 << 20, 1 << 16
 SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
-"""How the parts of a file that was split are named."""
+"""Name of one part of a split file."""
 AGAIN = "download or copy it again"
 
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
@@ -32,16 +32,16 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies."""
+    """The place of a tensor in a file."""
 
     name: str
     shape: tuple[int, ...]
-    """As torch has it: the last dimension is contiguous."""
+    """Shape in torch's order: the last dimension is contiguous."""
     kind: int
-    """ggml's number of how it is stored."""
+    """ggml's type number, which tells how the tensor is stored."""
     path: Path
     start: int
-    """Byte of the file at which it begins."""
+    """Offset in the file, in bytes."""
     bytes: int
 
     @property
@@ -51,11 +51,12 @@ class Place:
 
 @dataclass(frozen=True)
 class GGUF:
-    """A model in a GGUF file, or in several that it was split into."""
+    """A model in a GGUF file, or in the parts of a split one."""
 
     paths: tuple[Path, ...]
     keys: dict[str, Any]
-    """What the first file says. Arrays of texts are their length, unless they were asked for."""
+    """Key-value pairs of the first file. Without `texts` in `read`, an array of strings is its
+    length."""
     tensors: dict[str, Place]
 
     @property
@@ -71,17 +72,17 @@ class GGUF:
         return sum(place.numbers for place in self.tensors.values())
 
     def of_model(self, key: str, default: Any = None) -> Any:
-        """The value of ``<architecture>.<key>``."""
+        """Return the value of ``<architecture>.<key>``."""
         return self.keys.get(f"{self.architecture}.{key}", default)
 
 
 def all_float32(places: Iterable[Place]) -> bool:
-    """Whether all matrices among these are float32 in the file."""
+    """Return whether the file stores all matrices among these tensors as float32."""
     return all(place.kind == 0 for place in places if len(place.shape) > 1)
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file says that it is one, in its name or in its first bytes."""
+    """Return whether a file is GGUF, by its suffix or its first bytes."""
     if path.suffix.lower() == ".gguf":
         return True
     try:
@@ -92,9 +93,9 @@ def is_gguf(path: Path) -> bool:
 
 
 def read(path: Path, texts: bool = False) -> GGUF:
-    """The header of a file, and of its other parts. Raises ModelError with what is wrong.
+    """Read the header of a file and of its other parts. Raise ModelError with the reason.
 
-    texts: whether to read arrays of texts too: the tokenizer's vocabulary.
+    texts: whether to read arrays of strings too; the tokenizer's vocabulary is such an array.
     """
     paths = parts(path)
     keys: dict[str, Any] = {}
@@ -116,7 +117,7 @@ def read(path: Path, texts: bool = False) -> GGUF:
 
 
 def parts(path: Path) -> tuple[Path, ...]:
-    """All files of a model, in order. Raises ModelError where a part is missing."""
+    """Return all files of a model, in order. Raise ModelError if a part is missing."""
     match = SPLIT.fullmatch(path.name)
     if match is None:
         return (path,)
@@ -152,7 +153,7 @@ def _cut_short(path: Path, whole: int | None = None) -> ModelError:
 
 
 class _Reader:
-    """Reads a file from its beginning."""
+    """A reader of a header, from the beginning of the file."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self._path, self._data, self._at = path, data, 0
@@ -175,7 +176,7 @@ class _Reader:
         return keys, self._places(table, keys.get("general.alignment", ALIGNMENT))
 
     def _start(self) -> tuple[int, int]:
-        """How many tensors and keys there are."""
+        """Check magic word and version; return the numbers of tensors and keys."""
         path = self._path
         if self._data[:4] != MAGIC:
             raise ModelError(f"{path} is not a GGUF file: it does not begin with {MAGIC.decode()}.")
@@ -235,7 +236,7 @@ class _Reader:
         return [self._value(inner, texts, depth + 1) for _ in range(count)]
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape, kind and place behind the header."""
+        """Return name, shape, kind and offset, counted from the start of the tensor data."""
         name, dimensions = self._text(), self._number("I")
         if dimensions > 8:
             raise ModelError(
@@ -263,7 +264,7 @@ class _Reader:
 
 
 def _size(path: Path, name: str, shape: tuple[int, ...], kind: int) -> int:
-    """Bytes of a tensor. Raises ModelError for a kind that is not known."""
+    """Return the bytes of a tensor. Raise ModelError for an unknown kind."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:

@@ -1,4 +1,4 @@
-"""The hub: whether it can be reached, and its library while a model is loaded offline."""
+"""The Hugging Face hub: check that it is reachable, and block its requests for offline loading."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NO_CONNECTION = ("ConnectError", "ConnectTimeout", "ProxyError")
 
 @contextmanager
 def offline(wanted: bool) -> Iterator[None]:
-    """While this is open and `wanted`, huggingface_hub makes no request in this process.
+    """Block all requests of huggingface_hub in this process if `wanted`.
 
-    The library reads HF_HUB_OFFLINE when it is imported, which may have happened, and transformers
-    asks it for more than ``local_files_only`` forbids.
+    The library reads HF_HUB_OFFLINE only at import, which may have happened already. And
+    ``local_files_only`` does not prevent every request of transformers.
     """
     if not wanted:
         yield
@@ -31,10 +31,10 @@ def offline(wanted: bool) -> Iterator[None]:
 
 
 def unreachable() -> str:
-    """Why nothing connects to the hub, or nothing if it answers.
+    """Return why the hub cannot be reached; an empty string if it answers.
 
-    huggingface_hub asks five times for each file, which takes 23 seconds, and says so on stderr. So
-    this asks once before it. Whatever else goes wrong is left to the library.
+    huggingface_hub tries five times for each file, which takes 23 seconds, and reports it on
+    stderr. So this function tries once before. It leaves all other errors to the library.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session

@@ -1,4 +1,4 @@
-"""Small models that ``kvstream models get`` fetches. Nothing is fetched unasked."""
+"""Small models that ``kvstream models get`` fetches. kvstream fetches nothing without a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.store.stores import STORES, fetched_folder
 
 EMBEDDED = "pocket"
 LONGEST = 96
-"""Characters of a name of the hub."""
+"""Maximum number of characters of a model's name on the hub."""
 SUPPORTED = (
     "Give --model pocket, reader or smollm2 (`kvstream models get` fetches the last two), a folder "
     "with config.json and safetensors weights, a GGUF file, ollama:NAME, a model of the hub as "
@@ -23,13 +23,13 @@ SUPPORTED = (
 
 @dataclass(frozen=True)
 class Offer:
-    """A model, where it comes from, and what its bytes must be."""
+    """A model, its source, and the expected size and hashes of its files."""
 
     name: str
     about: str
     license: str
     package: str
-    """A wheel of the package index: ``name==version``."""
+    """A wheel on the package index: ``name==version``."""
     wheel_sha256: str
     wheel_bytes: int
     member: str
@@ -37,15 +37,15 @@ class Offer:
     sha256: str
     bytes: int
     same_as: str = ""
-    """The offered model whose file this one is, too."""
+    """Another offered model that uses the same file."""
 
     @property
     def path(self) -> Path:
-        """Where the file lies, once it is fetched."""
+        """Path of the file after it is fetched."""
         return fetched_folder() / (self.same_as or self.name) / Path(self.member).name
 
     def is_here(self) -> bool:
-        """Whether it was fetched; a file is put there whole."""
+        """Return whether the file was fetched. The file is moved there only when it is complete."""
         return self.path.is_file()
 
 
@@ -70,9 +70,9 @@ OFFERS = {offer.name: offer for offer in (_SMOLLM2, _READER)}
 
 
 def fetched(name: str) -> Path | None:
-    """The file of an offered model; None for a name that is not offered.
+    """Return the file of an offered model; None for a name that is not offered.
 
-    Raises ModelError, with the command that fetches it, where it is not here.
+    Raise ModelError, with the command that fetches it, if the file is not on this machine.
     """
     offer = OFFERS.get(name)
     if offer is None:
@@ -86,7 +86,7 @@ def fetched(name: str) -> Path | None:
 
 
 def refuse_misspelt(name: str, known: Iterable[str]) -> None:
-    """Raise UsageError for what is almost a name that there is."""
+    """Raise UsageError if a name is almost a known one."""
     names = list(known)
     if name not in names and "/" not in name and not os.path.exists(name):
         close = meant(name, names, 0.8)
@@ -95,10 +95,10 @@ def refuse_misspelt(name: str, known: Iterable[str]) -> None:
 
 
 def refuse_unsupported(name: str) -> None:
-    """Raise ModelError for what cannot be a model here, before anything slow is imported.
+    """Raise ModelError for a name that cannot be a model, before any slow import.
 
-    The hub is not asked for a name without an owner: the few that it knows are old, and without a
-    network each file is tried several times.
+    A name without an owner is not looked up on the hub: few models there have such a name, all of
+    them old, and without a network each file is tried several times.
     """
     there = os.path.exists(os.path.expanduser(name))  # Path would raise for an unknown user
     if name == EMBEDDED or name in OFFERS or there:

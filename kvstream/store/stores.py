@@ -1,7 +1,8 @@
-"""Where GGUF files lie: in kvstream's own cache and those of Ollama, LM Studio, llama.cpp, the hub.
+"""GGUF files on this machine: in the stores of Ollama, LM Studio, llama.cpp and the hub.
 
 Each store has a prefix under which ``-m`` finds its models: ``ollama:llama3.2:1b``,
-``lmstudio:publisher/repo/file.gguf``. Nothing is changed in a store that is not ours.
+``lmstudio:publisher/repo/file.gguf``. kvstream changes nothing in these stores. The folders of
+kvstream's own cache are here too.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Stored:
     """A GGUF file in a store."""
 
     name: str
-    """What ``-m`` takes."""
+    """The value to give to ``-m``."""
     path: Path
     problem: str | None = None
-    """Why it cannot be used, as far as the store tells."""
+    """Why the model cannot be used, as far as the store shows."""
 
 
 def cache_folder() -> Path:
-    """kvstream's own, whether it is there or not; ``KVSTREAM_CACHE`` names another one."""
+    """Return kvstream's cache folder, which may not exist yet. ``KVSTREAM_CACHE`` replaces it."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(os.path.expanduser(named)).absolute()
@@ -47,17 +48,17 @@ def cache_folder() -> Path:
 
 
 def converted_folder() -> Path:
-    """Where GGUF files lie as they were converted."""
+    """Return the folder of GGUF files after conversion."""
     return cache_folder() / "converted"
 
 
 def fetched_folder() -> Path:
-    """Where models lie that ``kvstream models get`` fetched."""
+    """Return the folder of models that ``kvstream models get`` fetched."""
     return cache_folder() / "fetched"
 
 
 def refuse_undecodable(folder: Path, remedy: str) -> None:
-    """Raises ModelError for a folder whose name is not UTF-8: libraries cannot open what it has."""
+    """Raise ModelError if a folder's name is not UTF-8: libraries cannot open files in it."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -68,15 +69,16 @@ def refuse_undecodable(folder: Path, remedy: str) -> None:
 
 
 def stored() -> Iterator[Stored]:
-    """Everything in the stores of other programs, store by store and by name."""
+    """Yield all models in the stores of other programs, sorted by store and name."""
     for prefix, list_all in STORES.items():
         yield from sorted(list_all(prefix), key=lambda found: found.name)
 
 
 def find(name: str) -> Path | None:
-    """The file that a name with a prefix stands for; None for a name without one.
+    """Return the file that a name with a prefix stands for; None for a name without a prefix.
 
-    A part of the name is enough where only one model has it. Raises ModelError.
+    A part of the name is enough if it matches only one model; for Ollama, the name without its tag.
+    Raise ModelError if no model matches, several match, or the model cannot be used.
     """
     prefix, colon, rest = name.partition(":")
     if not colon or prefix not in STORES:
@@ -116,7 +118,7 @@ def _places(prefix: str) -> str:
 
 
 def _gguf_files(prefix: str) -> Iterator[Stored]:
-    """Files below a store's folders, named by their path. Of a model in parts, the first."""
+    """Yield the files in a store's folders, named by path; only the first part of a split model."""
     for root in _FOLDERS[prefix]():
         for path in _found(root, "**/*.gguf"):
             split = SPLIT.fullmatch(path.name)
@@ -126,7 +128,7 @@ def _gguf_files(prefix: str) -> Iterator[Stored]:
 
 
 def _found(root: Path, pattern: str) -> Iterator[Path]:
-    """The files of a pattern below a folder; one that this user may not open counts as empty.
+    """Yield the files of a folder that match a pattern. An unreadable folder counts as empty.
 
     Ollama's service on Linux often has a home that only its group may open.
     """
@@ -134,7 +136,7 @@ def _found(root: Path, pattern: str) -> Iterator[Path]:
         yield from (path for path in root.glob(pattern) if not os.path.isdir(path))
 
 
-# Ollama: a manifest for each name and tag, which lists blobs by their digest.
+# Ollama: each name and tag has a manifest, which lists blobs by digest.
 
 
 def _ollama(prefix: str) -> Iterator[Stored]:
@@ -142,7 +144,7 @@ def _ollama(prefix: str) -> Iterator[Stored]:
         manifests = root / "manifests"
         for path in _found(manifests, "**/*"):
             names = path.relative_to(manifests).parts
-            # What lies beside the models, such as a note, is no manifest.
+            # A file beside the models, such as a note, is not a manifest.
             if len(names) > 1 and os.path.isfile(path) and not path.name.startswith("."):
                 *owner, model, tag = names
                 if owner[:1] == [OLLAMA_HOST]:
@@ -172,13 +174,13 @@ def _manifest(name: str, path: Path, root: Path) -> Stored:
 
 
 def _tagged(name: str, every: list[Stored]) -> list[Stored]:
-    """Without a tag `latest` is meant, as in Ollama, or the only one that is there."""
+    """Find a name without a tag: the tag `latest`, as in Ollama, else all tags of that name."""
     found = [model for model in every if model.name.rpartition(":")[0] == name]
     latest = [model for model in found if model.name.endswith(":latest")]
     return latest or found
 
 
-# Folders of the stores on this machine: the environment's, else those where programs put them.
+# Folders of the stores on this machine: from the environment, else the programs' defaults.
 
 
 def _named(variable: str, *parts: str) -> list[Path]:
@@ -187,7 +189,7 @@ def _named(variable: str, *parts: str) -> list[Path]:
 
 
 def _home() -> Path:
-    """The user's folder; ``~`` as it stands where there is none, as in some containers."""
+    """Return the user's folder; an unexpanded ``~`` if there is none, as in some containers."""
     return Path(os.path.expanduser("~"))
 
 
@@ -224,7 +226,7 @@ def _hub_folders() -> list[Path]:
 
 
 def _hub(prefix: str) -> Iterator[Stored]:
-    """Named by repository and file; of several snapshots the newest."""
+    """Yield models named by repository and file. Of several snapshots, use the newest."""
     newest: dict[str, Stored] = {}
     files = [
         path
@@ -244,7 +246,7 @@ def _hub(prefix: str) -> Iterator[Stored]:
 def _age(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a broken link
         return 0.0
 
 

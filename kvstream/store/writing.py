@@ -1,4 +1,4 @@
-"""Where a file that a user named is written: beside it first, or directly."""
+"""Choose where to write a file that a user named: via a temporary file beside it, or directly."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import stat
 from pathlib import Path
 
 SHOWN = 60
-"""Bytes of a file's name in that of its temporary file; all of it may be too long with more."""
+"""Maximum bytes of a file's name in its temporary file's name. A longer name could be too long."""
 
 
 def replaceable(path: Path) -> Path | None:
-    """The regular file that `path` leads to, be it still to come; None: write `path` directly.
+    """Return the regular file that `path` leads to, even if it does not exist yet.
 
-    A pipe, a device and what only /dev/fd knows have no name that another file could take.
-    Raises OSError.
+    Return None if `path` must be written directly: a pipe, a device, or a file that only /dev/fd
+    can reach has no name that another file could take. Raise OSError, such as IsADirectoryError.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -30,14 +30,17 @@ def replaceable(path: Path) -> Path | None:
 
 
 def hidden_name(target: Path) -> str:
-    """A name for what is not complete yet: short, and another one for every name."""
+    """Return a short name for an incomplete file. Each target name gets a different one."""
     name = os.fsencode(target.name)
     begin = name[:SHOWN].decode("utf-8", "ignore")
     return f".{begin}.{hashlib.sha256(name).hexdigest()[:12]}"
 
 
 def same(first: Path, second: Path) -> bool:
-    """Whether two paths lead to the same file, through links too; never so for devices, pipes."""
+    """Return whether two paths lead to the same regular file, also through links.
+
+    Devices and pipes are never the same. If a path does not exist, compare the resolved paths.
+    """
     try:
         one, two = os.stat(first), os.stat(second)
     except OSError:

@@ -1,7 +1,7 @@
 """pocket, the embedded model: weights, tokenizer and card in the hub's file layout.
 
-``AutoModelForCausalLM.from_pretrained(pocket.path())`` loads it; ``pocket.encoding()`` is its
-tokenizer for code that wants tiktoken's speed.  Nothing heavy is imported before it is needed.
+``AutoModelForCausalLM.from_pretrained(pocket.path())`` loads it. ``pocket.encoding()`` is its
+tokenizer as a faster tiktoken encoding. Heavy modules are imported only when needed.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import tiktoken
 
 BOS, EOS = "<|bos|>", "<|eos|>"
-# The same pattern as in tokenizer.json; a test holds the two together.
+# The same pattern as in tokenizer.json; a test compares the two.
 PATTERN = r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
 
 
 def path() -> Path:
-    """The folder with ``model.safetensors``, ``config.json`` and the tokenizer's files."""
+    """Return the folder with ``model.safetensors``, ``config.json`` and the tokenizer's files."""
     return Path(__file__).resolve().parent
 
 
 @cache
 def encoding() -> tiktoken.Encoding:
-    """The tokenizer as a tiktoken encoding of 8,192 tokens, BOS 8190 and EOS 8191 included."""
+    """Return the tokenizer as a tiktoken encoding of 8,192 tokens, with BOS 8190 and EOS 8191."""
     import base64
 
     import tiktoken
