@@ -1,4 +1,4 @@
-"""How the embedded model and the adapter of `reader` are made: documents with questions, training.
+"""Training of the embedded model and of the adapter of `reader`, and the documents for it.
 
-Nothing here is imported by the engine. Start with ``python -m kvstream.training pocket --help``.
+The engine imports nothing from here. Start with ``python -m kvstream.training pocket --help``.
 """

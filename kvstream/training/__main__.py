@@ -42,14 +42,14 @@ def _refit(data: Path, state: Path, out: Path | None, heads: str | None) -> int:
 
 
 def _of(options: argparse.Namespace, made: type[Mixture] | type[Recipe]) -> dict[str, Any]:
-    """The options that are fields of ``made``."""
+    """Return the options that are fields of ``made``."""
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(made)}
 
 
 def _finish(
     options: argparse.Namespace, recipe: Recipe, mixture: Mixture, totals: dict[str, float]
 ) -> None:
-    """Make the folder of the weights whole: tokenizer, scores, card."""
+    """Complete the folder of the weights: add tokenizer, scores and card."""
     from kvstream.training.evaluate import evaluate
 
     folder = options.out / "model"
@@ -63,7 +63,7 @@ def _finish(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the commands; the exit status."""
+    """Run one of the commands and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m kvstream.training", description="Make the embedded model pocket."
     )

@@ -1,7 +1,7 @@
 """Causal attention for training on a CPU: PyTorch's fused kernel, without a mask.
 
-Left to itself, transformers builds a mask when it is compiled, and the kernel then computes the
-future too.
+By default, transformers builds a mask under compilation, and the kernel then also computes the
+attention to future tokens.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def causal_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: query [b, h, t, d], key and value [b, k, t, d].
+    """Compute attention for transformers: query [b, h, t, d], key and value [b, k, t, d].
 
-    Causal, without padding or cache: what training needs and nothing else.
+    Attention is causal, without padding or cache. Training needs nothing else.
     """
     groups = query.shape[1] // key.shape[1]
     key, value = (
@@ -37,6 +37,6 @@ def causal_attention(
 
 
 def register() -> str:
-    """Make it known to transformers under the returned name."""
+    """Register `causal_attention` with transformers and return its name there."""
     AttentionInterface.register(NAME, causal_attention)
     return NAME

@@ -1,6 +1,6 @@
-"""The mean of the weights of several runs, which is a model of its own.
+"""The mean of the weights of several runs, as a new model.
 
-Wortsman et al., "Model soups": where runs began from the same weights and went not too far apart,
+Wortsman et al., "Model soups": if runs start from the same weights and do not move too far apart,
 their mean is often better than each of them, and as fast.
 """
 
@@ -18,10 +18,10 @@ from kvstream.training.shipping import add_tokenizer
 
 
 def average(folders: Sequence[Path], out: Path) -> None:
-    """Write the mean of the models in ``folders`` to ``out``, configured as the first of them.
+    """Write the mean of the models in ``folders`` to ``out``, with the configuration of the first.
 
-    Does not copy the model card and the gate: they belong to other weights. Raises
-    ValueError if the models differ in the names or shapes of their weights.
+    Do not copy the model card and the gate: they belong to other weights. Raise ValueError if the
+    models differ in the names or shapes of their weights.
     """
     models = [load_file(folder / SINGLE) for folder in folders]
     shapes = [{name: tensor.shape for name, tensor in model.items()} for model in models]

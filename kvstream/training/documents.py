@@ -1,4 +1,4 @@
-"""Documents in pieces, each with what may be asked about it: prose with planted facts, passages."""
+"""Documents in parts, each with its questions: prose with planted facts, passages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvstream.run.prompt import REFUSAL
 
 @dataclass
 class DocumentPart:
-    """A stretch of a document, with the white space before it, and what may be asked about it."""
+    """A part of a document, with the white space before it, and the questions about it."""
 
     text: str
     questions: list[QuestionAnswer] = field(default_factory=list)
@@ -26,12 +26,12 @@ class DocumentPart:
 
 
 class DocumentMaker:
-    """Makes documents of one corpus.
+    """A maker of documents from one corpus.
 
     Args:
         corpus: the texts.
-        rng: of every choice.
-        refusals: as in `RowMaker`.
+        rng: random generator of all choices.
+        refusals: as in `Mixture`.
         human: share of the planted sentences that come with human questions.
     """
 
@@ -40,7 +40,7 @@ class DocumentMaker:
         self.refusals, self.human = refusals, human
 
     def _planted(self, budget: int) -> list[DocumentPart]:
-        """Facts and keys for a document of ``budget`` tokens; those that belong together too."""
+        """Make facts and keys for a document of ``budget`` tokens. Some of them belong together."""
         rng = self.rng
         count = max(1, round(budget / rng.choice([40, 60, 90, 130, 200, 300])))
         count = min(count, 24)
@@ -55,10 +55,10 @@ class DocumentMaker:
                 made.append(keys.key_values(rng, rng.randrange(2, 6 + min(budget // 100, 12))))
             elif draw < 0.37:
                 made.extend(training_facts.two_steps(rng))
-            elif draw < 0.42:  # several facts about one person, apart from each other
+            elif draw < 0.42:  # two facts about one person, in different places
                 subject = training_facts.person(rng)
                 made.extend(training_facts.anything(rng, subject) for _ in range(2))
-            elif draw < 0.46:  # the same said of several people
+            elif draw < 0.46:  # the same relation for several people
                 relation = rng.choice(training_facts.relations())
                 same = [training_facts.fact(rng, None, relation) for _ in range(rng.choice([2, 3]))]
                 made.extend(training_facts.dressed(rng, each) for each in same)
@@ -75,7 +75,7 @@ class DocumentMaker:
         return [DocumentPart(p.text, p.questions, planted=True) for p in made]
 
     def of_a_book(self, budget: int) -> list[DocumentPart]:
-        """Prose of a book with facts planted between and inside its paragraphs."""
+        """Make prose of a book with facts planted between and inside its paragraphs."""
         rng = self.rng
         if budget <= 256 and rng.random() < 0.35:
             return self._facts_alone(budget)
@@ -99,7 +99,7 @@ class DocumentMaker:
         return pieces
 
     def _facts_alone(self, budget: int) -> list[DocumentPart]:
-        """Planted sentences one after the other: the most to find in the fewest tokens."""
+        """Make a document of planted sentences alone: many facts to find in few tokens."""
         pieces: list[DocumentPart] = []
         size = 0
         while size < budget:
@@ -111,7 +111,7 @@ class DocumentMaker:
         return pieces
 
     def _noise(self, characters: int) -> str:
-        """Filler as needle tests use it: one paragraph again and again, or words in no order."""
+        """Make the filler of needle tests: a repeated paragraph, or words in random order."""
         rng = self.rng
         words = self.corpus.prose(rng, 4000).split()
         if rng.random() < 0.5:
@@ -129,7 +129,7 @@ class DocumentMaker:
         return made
 
     def of_people(self, budget: int) -> list[DocumentPart]:
-        """Passages with human questions, prose of a book or other passages around them."""
+        """Make passages with human questions, surrounded by prose of a book or other passages."""
         rng = self.rng
         pieces: list[DocumentPart] = []
         size = 0
@@ -149,7 +149,7 @@ class DocumentMaker:
         return pieces
 
     def _passage(self, passage: HumanContext) -> DocumentPart:
-        """A passage with some of its questions, and perhaps some that it does not answer."""
+        """Return a passage with some of its questions, sometimes also unanswerable ones."""
         rng = self.rng
         asked = [
             qa
@@ -162,8 +162,8 @@ class DocumentMaker:
         rules = [qa for s in split_sentences(text) for qa in questions.from_sentence(s, rng)]
         asked += rng.sample(rules, min(len(rules), rng.choice([0, 0, 1, 2])))
         if rng.random() < 10 * self.refusals:
-            # Questions about the same article are too similar to answerable ones; questions from
-            # the same file are asked in the same way.
+            # Questions about the same article are often too similar to answerable ones. Questions
+            # from the same file have the same style.
             near = rng.random() < 0.3
             like = self.corpus.by_document[passage.doc_id] if near else []
             foreign = rng.choice(like or self.corpus.by_source[passage.source])
@@ -175,10 +175,11 @@ class DocumentMaker:
     def _without_an_answer(
         self, text: str, asked: list[QuestionAnswer]
     ) -> tuple[str, list[QuestionAnswer]]:
-        """The passage less the sentences that have one answer; what they answered is refused.
+        """Remove the sentences that hold one answer. Questions with this answer become refusals.
 
-        The same question stands elsewhere with its answer: such pairs teach to look, where a
-        question that nothing answers teaches which questions sound as if nothing did.
+        The same question occurs elsewhere with its answer. Such pairs teach the model to look in
+        the text. Questions that are never answered teach it only which questions sound
+        unanswerable.
         """
         answers = [a for _, a in asked if a != REFUSAL]
         if not answers:
@@ -194,7 +195,7 @@ class DocumentMaker:
         return kept, [qa for qa in left if qa not in lost] + lost[:2]
 
     def unanswerable(self, pieces: list[DocumentPart]) -> QuestionAnswer:
-        """A question that the document does not answer, sometimes about a name that it has."""
+        """Return a question that the document does not answer, sometimes about one of its names."""
         rng = self.rng
         draw = rng.random()
         if draw < 0.03:

@@ -1,7 +1,7 @@
-"""Quick scores on held-out books and documents, the whole context held: is a run going well?
+"""Quick scores on held-out books and documents, with the whole context held, to monitor a run.
 
-Benchmarks with bounds, methods and confidence intervals are ``kvstream bench``; this is the gauge
-beside the training.  ``new-facts`` uses sentences and questions that ``templates.txt`` lacks.
+Benchmarks with budgets, methods and confidence intervals are in ``kvstream bench``. ``new-facts``
+uses sentences and questions that are not in ``templates.txt``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kvstream.training.rows import RowMaker
 
 Trial = tuple[str, str, list[str]]  # document, question, accepted answers (none: refuse)
 
-# Statement, question, answer.  Not in templates.txt, so that wording is unseen too.
+# Statement, question, answer. None is in templates.txt, so that the wording is unseen too.
 _NEW_FACTS = (
     ("{P} rented a narrow house on the edge of {L}.", "Where did {P} rent a house?", "{L}"),
     ("At {L} station {P} waited for the last train.", "Who waited for the last train?", "{P}"),
@@ -67,25 +67,25 @@ class Trials:
         return "".join([*prose[:where], lead + sentence, *prose[where:]]).lstrip()
 
     def passkey(self, length: int) -> Trial:
-        """The usual wording of needle tests."""
+        """Plant a passkey in the usual wording of needle tests."""
         code = str(self.rng.randrange(10_000, 100_000))
         text = f"The pass key is {code}. Remember it. {code} is the pass key."
         return self._plant(length, text), "What is the pass key?", [code]
 
     def keys(self, length: int) -> Trial:
-        """A key in any of the trained wordings."""
+        """Plant a key in any of the trained wordings."""
         planted = keys.passkey(self.rng)
         question, answer = self.rng.choice(planted.questions)
         return self._plant(length, planted.text), question, [answer]
 
     def facts(self, length: int) -> Trial:
-        """A fact in a trained wording about unseen names."""
+        """Plant a fact in a trained wording about unseen names."""
         planted = training_facts.fact(self.rng)
         question, answer = self.rng.choice(planted.questions)
         return self._plant(length, planted.text), question, [answer]
 
     def new_facts(self, length: int) -> Trial:
-        """A fact in an unseen wording."""
+        """Plant a fact in an unseen wording."""
         forms = self.rng.choice(_NEW_FACTS)
         names = sorted(set(re.findall(r"\{(\w+)\}", " ".join(forms))))
         values = {name: training_facts.slot(self.rng, name) for name in names}
@@ -94,14 +94,14 @@ class Trials:
         return self._plant(length, statement), question, [answer]
 
     def two_steps(self, length: int) -> Trial:
-        """Two facts about one person in different places."""
+        """Plant two facts about one person in different places."""
         first, second = training_facts.two_steps(self.rng)
         question, answer = self.rng.choice(second.questions)
         half = self._plant(length // 2, first.text)
         return half + "\n\n" + self._plant(length // 2, second.text), question, [answer]
 
     def rules(self, length: int) -> Trial:
-        """A question made by rule from one of the text's own sentences."""
+        """Ask a question that rules made from one of the text's own sentences."""
         while True:
             prose = self._prose(length)
             asked = [
@@ -131,19 +131,19 @@ class Trials:
         return cache[name]
 
     def squadshifts(self, length: int) -> Trial:
-        """New Wikipedia articles."""
+        """Ask a human question about a new Wikipedia article."""
         return self._human("squadshifts_newwiki", length, False)
 
     def fairytale(self, length: int) -> Trial:
-        """Tales, answers that stand in the text."""
+        """Ask a human question about a tale; the answer occurs in the text."""
         return self._human("fairytaleqa_train", length, False)
 
     def refusal_human(self, length: int) -> Trial:
-        """Human questions that the passage does not answer."""
+        """Ask a human question that the passage does not answer."""
         return self._human("squad2_unanswerable", length, True)
 
     def refusal_facts(self, length: int) -> Trial:
-        """A question about a fact that is not there, another fact being there."""
+        """Ask about a fact that the document lacks; another fact is planted."""
         planted, other = training_facts.fact(self.rng), training_facts.fact(self.rng)
         return self._plant(length, planted.text), self.rng.choice(other.questions)[0], []
 
@@ -172,9 +172,9 @@ def evaluate(
     tasks: tuple[str, ...] = (),
     show: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of scores in percent, one a task and length.
+    """Yield rows of scores in percent, one per task and length.
 
-    ``exact`` and ``f1`` as in SQuAD, ``refused`` the share of answers that say the text lacks it.
+    ``exact`` and ``f1`` are as in SQuAD. ``refused`` is the share of answers that are refusals.
     """
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     for task in tasks or tuple(TASKS):

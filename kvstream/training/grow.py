@@ -1,11 +1,11 @@
-"""Idle heads of a trained model made into heads that can copy.
+"""Turn idle heads of a trained model into heads that can copy.
 
-Measured after 5.8 million tokens: of the first tokens of names in answers 16% were right, of the
-tokens after them 99%; and only the circuit's heads in layer 1 had values and outputs that raise
-the logit of the attended token (73%; every head of the later layers 0%).  What a later layer had
-found it could not say.  Meanwhile some KV heads of the later layers could be left out without a
-loss.  These get values that read, and outputs that write, one half of the directions in which the
-embeddings differ most; where they look is drawn anew and left to training.
+After 5.8 million tokens, 16% of the first tokens of names in answers were right, and 99% of the
+tokens after them. Only the induction circuit's heads in layer 1 had values and outputs that raise
+the logit of the attended token (73%; 0% for every head of the later layers). So a later layer could
+not output what it had found. But some KV heads of the later layers could be removed without a loss.
+This module gives them values that read, and outputs that write, one half of the directions in which
+the embeddings differ most. It draws their queries and keys at random and leaves them to training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvstream.training.initial import initial_model, pocket_config
 from kvstream.training.rows import ANSWER
 
 HEAD = 64
-QUERIES = 2  # query heads a KV head
+QUERIES = 2  # query heads per KV head
 
 
 @torch.no_grad()
@@ -31,18 +31,18 @@ def make_copying(
     strength: float = 0.15,
     seed: int = 0,
 ) -> dict[str, tuple[int, slice]]:
-    """Overwrite KV heads in place with copying ones that look nearly everywhere.
+    """Overwrite KV heads in place with copying heads whose attention is nearly uniform.
 
     Args:
         weights: float32 weights by name.
         heads: (layer, KV head) pairs.
-        scales: length of the residual stream before each layer over that of a normalized one; the
-            outputs are made in proportion.
-        strength: of the outputs.
-        seed: of where they look at first.
+        scales: norm of the residual stream before each layer, relative to a normalized one; the
+            outputs are proportional to it.
+        strength: scale of the outputs.
+        seed: seed of the initial queries and keys.
 
     Returns:
-        What was overwritten: name to (dimension, slice).
+        The overwritten parts: name to (dimension, slice).
     """
     generator = torch.Generator().manual_seed(seed)
     embedding = weights["model.embed_tokens.weight"]
@@ -71,9 +71,9 @@ def make_copying(
 
 
 def refit(state: dict[str, Any], heads: list[tuple[int, int]], scales: list[float]) -> None:
-    """Make heads of a saved training state copying ones, in place; their momentum begins anew.
+    """Turn heads of a saved training state into copying heads, in place, and reset their momentum.
 
-    The state counts as a finished run, so the next one goes on from it with its own schedule.
+    The state counts as a finished run, so the next run continues from it with its own schedule.
     """
     optimizer = state["optimiser"]
     for name, (dimension, part) in make_copying(optimizer["masters"], heads, scales).items():
@@ -83,7 +83,7 @@ def refit(state: dict[str, Any], heads: list[tuple[int, int]], scales: list[floa
 
 
 def parse_heads(text: str) -> list[tuple[int, int]]:
-    """``"2:0,5:1"`` to (layer, KV head) pairs."""
+    """Parse ``"2:0,5:1"`` into (layer, KV head) pairs."""
     pairs = [part.split(":") for part in text.split(",")]
     return [(int(layer), int(head)) for layer, head in pairs]
 
@@ -92,16 +92,16 @@ def parse_heads(text: str) -> list[tuple[int, int]]:
 def idle_heads(
     state: dict[str, Any], ids: np.ndarray, codes: np.ndarray
 ) -> tuple[list[float], dict[str, float]]:
-    """Which KV heads could be left out.
+    """Measure the loss without each KV head, to find heads that can be removed.
 
     Args:
         state: a saved training state.
         ids: rows of tokens, [rows, length].
-        codes: what they are, as in :mod:`kvstream.training.rows`.
+        codes: the codes of the tokens, as in :mod:`kvstream.training.rows`.
 
     Returns:
-        The length of the residual stream before each layer over that of a normalized one, and the
-        loss on answers, whole (``"all"``) and without each head (``"layer:head"``).
+        The norm of the residual stream before each layer, relative to a normalized one; and the
+        loss on answers, with all heads (``"all"``) and without each head (``"layer:head"``).
     """
     weights = state["optimiser"]["masters"]
     recipe = state["recipe"]

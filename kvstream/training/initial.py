@@ -1,18 +1,18 @@
 """Initial weights that can already copy: an induction circuit in a plain Llama.
 
-A small model trained for an hour spends most of it discovering "look for where this token came
-before, and say what followed".  The circuit is two heads (Olsson et al. 2022, "In-context Learning
-and Induction Heads"), so it is written into the weights before the first step:
+A small model that trains for an hour needs most of it to discover "find an earlier occurrence of
+this token, and predict the token after it". The circuit needs two heads (Olsson et al. 2022,
+"In-context Learning and Induction Heads"), so it is written into the weights before the first step:
 
 * dimension 0 of every embedding is the same constant: a bias that attention can read;
-* layer 0, first KV head: keys and one query head read that constant alone, on the fast rotary
-  pairs and one position apart, so the head looks at the token before; its value lands in the
-  subspace ``Q`` of the residual stream;
-* layer 1, every KV head: queries read the own token (``P``), keys the token before (``Q``), on the
-  slow rotary pairs, which hardly see distance; the value, the entry's own token (``P2``), is
-  written back where the tied embeddings read it as the next token.
+* layer 0, first KV head: keys and one query head read only that constant, on the fast rotary pairs
+  and one position apart, so the head attends to the token before; its value goes into the
+  subspace ``Q`` of the residual stream (``before`` in the code);
+* layer 1, every KV head: queries read the current token (``P``, ``own``), keys read the token
+  before (``Q``), on the slow rotary pairs, which depend little on distance; the value, the entry's
+  own token (``P2``, ``copy``), is written to where the tied embeddings read it as the next token.
 
-Everything else starts as usual and small.  Nothing of this is fixed: training changes it.
+All other weights start small, as usual. No weight is frozen: training changes all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROPE_THETA = 5e5
 def pocket_config(
     layers: int = 6, width: int = 256, heads: int = 4, inner: int = 768, vocabulary: int = 8192
 ) -> LlamaConfig:
-    """The shape of pocket: head dimension 64, two query heads a KV head, tied embeddings."""
+    """Return pocket's shape: head dimension 64, two query heads per KV head, tied embeddings."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=width,
@@ -50,7 +50,7 @@ def pocket_config(
 
 @torch.no_grad()
 def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
-    """A float32 model with the circuit in its weights."""
+    """Return a float32 model with the circuit in its weights."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).float()
     width, head = config.hidden_size, int(config.head_dim or 64)
@@ -67,13 +67,13 @@ def initial_model(config: LlamaConfig, seed: int = 0) -> LlamaForCausalLM:
         layer.self_attn.o_proj.weight.mul_(0.2)
         layer.mlp.down_proj.weight.mul_(0.2)
 
-    # Three orthonormal readings [head, width] that ignore the constant dimension.
+    # Three orthonormal projections [head, width] that ignore the constant dimension.
     basis = torch.zeros(3 * head, width)
     basis[:, 1:] = torch.linalg.qr(torch.randn(width - 1, 3 * head))[0].T
     own, before, copy = basis.split(head)
 
     pairs = torch.arange(FAST_PAIRS)
-    speed = ROPE_THETA ** (-2.0 * pairs / head)  # radians a position
+    speed = ROPE_THETA ** (-2.0 * pairs / head)  # radians per position
     strength = 1.5
     first = layers[0].self_attn
     first.k_proj.weight[:head] = 0.0

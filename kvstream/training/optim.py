@@ -1,8 +1,8 @@
 """Muon for the matrices, AdamW for the rest, both on float32 copies of the weights.
 
-Muon (Jordan et al. 2024) orthogonalises the momentum of each matrix by a few Newton-Schulz steps;
-its step is scaled by 0.2 sqrt(max(shape)) to match AdamW's size (Liu et al. 2025, "Muon is scalable
-for LLM training").  The model may be bfloat16: the copies keep what an update would lose there.
+Muon (Jordan et al. 2024) orthogonalizes the momentum of each matrix with a few Newton-Schulz steps.
+Its step is scaled by 0.2 sqrt(max(shape)) to match AdamW's size (Liu et al. 2025, "Muon is scalable
+for LLM training"). The model may be bfloat16: the float32 copies keep what its rounding would lose.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kvstream.model.precision import fast_bfloat16
 
 
 def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices of a stack [n, rows, columns], roughly.
+    """Return roughly the nearest semi-orthogonal matrices of a stack [n, rows, columns].
 
-    In bfloat16, which is precise enough, unless this takes a CPU longer than float32.
+    Compute in bfloat16, which is precise enough, unless a CPU is slower with it than with float32.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = update.bfloat16() if update.is_cuda or fast_bfloat16() else update.float()
@@ -33,12 +33,12 @@ def orthogonalise(update: Tensor, steps: int = 5) -> Tensor:
 
 
 class MuonAdam:
-    """The optimizer of a whole model; its state can be saved and loaded.
+    """The optimizer of a whole model. Its state can be saved and loaded.
 
     Args:
         model: its two-dimensional weights go to Muon, embeddings and norms to AdamW.
         decay: weight decay of the matrices.
-        ratio: rate of the AdamW part over that of the Muon part.
+        ratio: learning rate of the AdamW part, relative to the Muon part.
     """
 
     def __init__(self, model: nn.Module, decay: float = 0.02, ratio: float = 2.0) -> None:
@@ -61,7 +61,7 @@ class MuonAdam:
         return self._name[id(weight)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Masters, moments and the step count."""
+        """Return masters, moments and the step count."""
         return {
             "masters": self.masters,
             "momentum": self.momentum,
@@ -71,7 +71,7 @@ class MuonAdam:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved state and write its masters into the model."""
+        """Load a saved state and write its masters into the model."""
         self.count = state["count"]
         for mine, theirs in (
             (self.masters, state["masters"]),
@@ -85,7 +85,7 @@ class MuonAdam:
 
     @torch.no_grad()
     def step(self, rate: float, clip: float = 1.0) -> float:
-        """One update at learning rate ``rate``; gradients are cleared.  Returns their norm."""
+        """Update at learning rate ``rate``, clear the gradients and return their norm."""
         self.count += 1
         every = [*self.others, *(w for ws in self.shapes.values() for w in ws)]
         gradients = {self._of(w): w.grad.float() for w in every if w.grad is not None}

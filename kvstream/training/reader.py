@@ -1,9 +1,9 @@
-"""Training of ``reader``: a LoRA adapter for SmolLM2-135M-Instruct that answers from a memory.
+"""Training of ``reader``: a LoRA adapter for SmolLM2-135M-Instruct that answers from memory.
 
     python -m kvstream.training.reader --model FOLDER --data ../shared/data --out build/reader
 
-A run goes on from the checkpoint in ``--out`` if there is one. Its clock is wall time or tokens,
-whichever runs out first; the rate falls to zero over the last part of it.
+A run continues from the checkpoint in ``--out`` if there is one. It ends at its limit of wall time
+or of tokens, whichever comes first. The learning rate falls to zero over the last part of the run.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ from kvstream.training.reader_rows import ReaderRows, Row, visible
 
 @dataclass(frozen=True)
 class ReaderRecipe:
-    """Everything that a run depends on, besides model and data."""
+    """All settings of a run, except model and data."""
 
     minutes: float = 115.0
-    """Wall time of all runs together."""
+    """Total wall time of all runs."""
     tokens: int = 10**9
-    """Tokens of all runs together, if they are reached first."""
+    """Maximum number of tokens of all runs."""
     rank: int = 24
-    """Of the adapter; on all linear layers of SmolLM2-135M it has 7.3M parameters."""
+    """Rank of the adapter. On all linear layers of SmolLM2-135M, 24 makes 7.3M parameters."""
     rate: float = 5e-4
     """Peak learning rate of AdamW."""
     decay_share: float = 0.35
-    """Last part of the run, over which the rate falls to zero."""
+    """Share of the run, at its end, over which the learning rate falls to zero."""
     step_tokens: int = 1600
-    """Tokens an update."""
+    """Tokens per update."""
     lengths: str = "400:50,600:35,1000:12,1800:3"
-    """Row lengths with their shares of the rows."""
+    """Row lengths and their shares of the rows."""
     paragraphs: float = 0.0
-    """Share of rows that are whole passages with all that people asked about them."""
+    """Share of rows with whole passages and all human questions about them."""
     excerpts: float = 0.0
-    """Share of rows that are excerpts from several places, with similar keys among them."""
+    """Share of rows with excerpts from several places, including similar keys."""
     start: str = ""
-    """Folder of the packed adapter that a new run starts from; a fresh one without it."""
+    """Folder of the packed adapter that a new run starts from. If empty, the adapter is new."""
     seed: int = 0
     checkpoint_minutes: float = 5.0
     device: str = "cpu"
     compiled: bool = False
-    """Compile the layers, which takes a C++ compiler and 15 s for each of `SIZES`; on a CPU with
-    matrix tiles an update then takes less than half of the time."""
+    """Compile the layers, which needs a C++ compiler and 15 s for each of `SIZES`. On a CPU with
+    matrix tiles, an update then takes less than half of the time."""
 
 
 SIZES = (384, 512, 640, 1024, 2048)
-"""Tokens that a compiled model sees at once: rows are padded, so that it is compiled a few times.
+"""Row lengths of a compiled model. Rows are padded to them, so that few compilations are needed.
 Longer rows are padded to the next multiple of the last one."""
 
 
 def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
-    """The base model in bfloat16 with an adapter in float32: a fresh one, or that of the recipe."""
+    """Load the base model in bfloat16 with a float32 adapter: a new one, or that of the recipe."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    # With a mask of its own per row, attention written out is the faster one on a CPU (1.3 times).
+    # Each row has its own mask. With such a mask, eager attention is faster on a CPU (1.3 times).
     attention = "eager" if recipe.device == "cpu" else "sdpa"
     base = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.bfloat16, attn_implementation=attention
@@ -88,7 +88,7 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
     if recipe.start:
         _start_from(model, load_file(Path(recipe.start) / ADAPTER))
     if recipe.compiled:
-        # Without this the first layer's input needs no gradient: one more form to compile.
+        # Without this, the first layer's input needs no gradient, which needs one more compilation.
         model.enable_input_require_grads()
         torch._dynamo.config.recompile_limit = 4 * len(SIZES)
         adapted: Any = model
@@ -98,7 +98,10 @@ def load_adapted(folder: Path, recipe: ReaderRecipe) -> Any:
 
 
 def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
-    """Copy the weights of a packed adapter into the adapter of ``model``."""
+    """Copy the weights of a packed adapter into the adapter of ``model``.
+
+    Raise ValueError if the packed adapter has weights that the model lacks.
+    """
     weights = {n: p for n, p in model.named_parameters() if p.requires_grad}
     for name, weight in weights.items():
         layer, _, side = name.removeprefix("base_model.model.").partition(".lora_")
@@ -108,9 +111,9 @@ def _start_from(model: Any, packed: dict[str, Tensor]) -> None:
 
 
 def padded(tensors: Sequence[Tensor], size: int) -> tuple[Tensor, ...]:
-    """The tensors of a row with ids, positions and segments [size]; padding has its own segment.
+    """Pad ids, positions and segments of a row to [size]. Padding gets its own segment.
 
-    Nothing sees the padding. It sees the document, and no answer is in it.
+    No token of the row sees the padding. The padding sees the document, but has no targets.
     """
     ids, positions, segments, where, targets = tensors
     more, own = (0, size - len(ids)), int(segments.max()) + 1
@@ -119,12 +122,12 @@ def padded(tensors: Sequence[Tensor], size: int) -> tuple[Tensor, ...]:
 
 
 def compiled_size(length: int) -> int:
-    """The length to which a row of ``length`` tokens is padded for a compiled model."""
+    """Return the padded length of a row of ``length`` tokens for a compiled model."""
     return next((s for s in SIZES if s >= length), -(-length // SIZES[-1]) * SIZES[-1])
 
 
 def loss_of(model: Any, row: Row, device: str, compiled: bool = False) -> Tensor:
-    """Cross-entropy [n] in nats of the answers' tokens."""
+    """Return the cross-entropy [n] of the answer tokens, in nats."""
     tensors: tuple[Tensor, ...] = row.tensors()
     if compiled:
         tensors = padded(tensors, compiled_size(len(tensors[0])))
@@ -145,7 +148,7 @@ def loss_of(model: Any, row: Row, device: str, compiled: bool = False) -> Tensor
 
 
 class Training:
-    """The state of a run, kept in ``out/state.pt``."""
+    """The state of a run, saved in ``out/state.pt``."""
 
     def __init__(self, folder: Path, data: Path, out: Path, recipe: ReaderRecipe) -> None:
         torch.manual_seed(recipe.seed)
@@ -173,7 +176,7 @@ class Training:
         self.totals = state["totals"]
 
     def save(self) -> None:
-        """Write the checkpoint and the adapter, each under another name first."""
+        """Write the checkpoint, under a temporary name first, and the adapter."""
         state = {
             "weights": {n: p.detach().cpu() for n, p in self.weights.items()},
             "optimizer": self.optimizer.state_dict(),
@@ -189,13 +192,13 @@ class Training:
         return max(totals["minutes"] / recipe.minutes, totals["tokens"] / recipe.tokens)
 
     def rate(self) -> float:
-        """The learning rate now: a short rise, a plateau, a linear fall to zero."""
+        """Return the current learning rate: a short warmup, a plateau, a linear fall to zero."""
         recipe = self.recipe
         fall = min(1.0, max(0.0, 1 - self.progress) / recipe.decay_share)
         return recipe.rate * min(fall, (self.totals["steps"] + 1) / 40)
 
     def step(self) -> tuple[float, int]:
-        """One update; the sum of the losses and the number of answer tokens."""
+        """Make one update. Return the sum of the losses and the number of answer tokens."""
         rows: list[Row] = []
         size = 0
         while size < self.recipe.step_tokens:
@@ -246,7 +249,7 @@ class Training:
 
 
 def write_merged(folder: Path, adapter: Path, out: Path) -> None:
-    """The base model with the adapter in its linear layers, as a model folder in float32."""
+    """Write the base model with the adapter merged into it, as a model folder in float32."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -257,7 +260,7 @@ def write_merged(folder: Path, adapter: Path, out: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train; the exit status."""
+    """Train and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvstream.training.reader")
     parser.add_argument("--model", type=Path, required=True, help="folder of the base model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))

@@ -1,10 +1,11 @@
-"""The adapter of a training run as it is shipped: float16 weights, and a card with digests.
+"""Pack the adapter of a training run for shipping: float16 weights, and a card with digests.
 
     python -m kvstream.training.reader_pack build/reader --out kvstream/store/reader
 
 The run is the ``--out`` of `kvstream.training.reader`. ``kvstream ask ... -m FOLDER`` uses the
-packed adapter from any folder; ``-m reader`` that of the package. With ``--onto FOLDER`` the run's
-model had the adapter of FOLDER merged, and what is packed is the sum of both, at the run's rank.
+packed adapter of any folder; ``-m reader`` uses the one in the package. Give ``--onto FOLDER`` if
+the adapter of FOLDER was merged into the run's model. Then the sum of both adapters is packed, at
+the run's rank.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from kvstream.store.offered import OFFERS
 from kvstream.store.reader import ADAPTER, CARD
 
 LARGEST = 15 * 1024**2
-"""Bytes that the file may have in the repository."""
+"""Maximum size of the file in the repository, in bytes."""
 _PREFIX = "base_model.model."
 _SIDES = {"lora_A.weight": "A", "lora_B.weight": "B"}
 
 
 def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) -> dict[str, Any]:
-    """Write ``adapter.safetensors`` and ``card.json`` to `out`; returns the card.
+    """Write ``adapter.safetensors`` and ``card.json`` to `out`; return the card.
 
-    `onto` is the folder of the packed adapter that was merged into the model of the run. Raises
-    ModelError where the run was on another base, has no adapter, started from one without a card,
-    or the file is too large.
+    `onto` is the folder of the packed adapter that was merged into the model of the run. Raise
+    ModelError if the run used another base, has no adapter, or started from an adapter without a
+    card; if a weight is too large for float16; or if the file is too large.
     """
     offer = OFFERS[base]
     folder = run / "adapter"
@@ -90,9 +91,9 @@ def pack(run: Path, out: Path, base: str = "smollm2", onto: Path | None = None) 
 
 
 def summed(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The sum of two adapters of one scale, at the rank of `other`.
+    """Return the sum of two adapters of the same scale, at the rank of `other`.
 
-    Of each layer's sum it is the best approximation of that rank: the largest singular values.
+    For each layer this is the best approximation of that rank: the largest singular values.
     """
     out = {}
     for layer in sorted({name.rpartition(".")[0] for name in other}):
@@ -110,9 +111,9 @@ def summed(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Tensor
 
 
 def _runs(run: Path) -> list[Any]:
-    """The runs of the adapter that this one started from, and its own card.
+    """Return the runs of the adapter that this run started from, and this run's own card.
 
-    Of a run that goes on, the latest line of its log stands for the card.
+    For an unfinished run, return only the latest line of its log.
     """
     finished, log = run / "card.json", run / "log.jsonl"
     if not finished.is_file():
@@ -130,7 +131,7 @@ def _runs(run: Path) -> list[Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Pack; the exit status."""
+    """Pack and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvstream.training.reader_pack")
     parser.add_argument("run", type=Path, help="the --out of the training")
     parser.add_argument("--out", type=Path, required=True, help="such as kvstream/store/reader")

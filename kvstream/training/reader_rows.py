@@ -1,8 +1,8 @@
-"""Rows that teach a pretrained chat model to answer from a bounded memory.
+"""Rows that train a pretrained chat model to answer from a bounded memory.
 
-A row is one document and several questions about it.  Each question sees the document and itself,
-never another question, and starts at the position behind the document: so every question stands
-where it stands in use, and the document is computed once.
+A row is one document and several questions about it. Each question sees the document and itself,
+but no other question, and starts at the position after the document. So every question has the same
+position as in use, and the document is computed once.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ WORDINGS = (
         "If the text does not say, write: not in the text.",
     ),
 )
-"""What stands before the document, and behind it. The first is the one in use; the others keep the
-model from depending on one wording."""
+"""Text before and after the document. kvstream uses the first pair; the others keep the model from
+depending on one wording."""
 
 READER = Mixture(refusals=0.03, human=0.35, gaps=0.35, asked=0.6)
 
@@ -53,15 +53,15 @@ class Row:
     """One document with its questions, as token ids."""
 
     document: list[int]
-    """The head of the prompt and the document."""
+    """Ids of the head of the prompt and of the document."""
     asked: list[tuple[list[int], list[int]]]
-    """(question with the rest of the prompt, answer with the end of the turn), ids each."""
+    """Ids of each (question with the rest of the prompt, answer with the end of the turn)."""
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """ids [T], positions [T], segments [T], and of the answers where [n] and targets [n].
+        """Return ids [T], positions [T], segments [T], where [n] and targets [n].
 
-        Segment 0 is the document, i + 1 the i-th question; ``where`` are the indices of the
-        tokens that predict ``targets``.
+        Segment 0 is the document, segment i the i-th question, from 1. ``where`` are the indices of
+        the tokens that predict ``targets``, the tokens of the answers.
         """
         ids, positions = list(self.document), list(range(len(self.document)))
         segments = [0] * len(ids)
@@ -81,21 +81,21 @@ class Row:
 
 
 def visible(segments: Tensor) -> Tensor:
-    """Which tokens see which, bool [T, T]: causal, within the document and one's own question."""
+    """Return which tokens see which, bool [T, T]: causal, in the document and the own question."""
     order = torch.arange(len(segments))
     causal = order[:, None] >= order[None]
     return causal & ((segments[None] == 0) | (segments[:, None] == segments[None]))
 
 
 class ReaderRows(RowMaker):
-    """Makes rows for the tokenizer and the chat template of a model.
+    """A maker of rows for the tokenizer and the chat template of a model.
 
     Args:
         corpus: the texts.
-        seed: of every choice.
+        seed: seed of all random choices.
         tokenizer: of the model.
-        paragraphs: share of rows that are whole passages with all that people asked about them.
-        excerpts: share of rows that are excerpts from several places, as a second look shows them.
+        paragraphs: share of rows with whole passages and all human questions about them.
+        excerpts: share of rows with excerpts from several places, as in a second pass.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class ReaderRows(RowMaker):
         self._passages_left: list[HumanContext] = []
 
     def _next_passage(self) -> HumanContext:
-        """All passages in a random order, then all again.
+        """Return the next passage: all passages in random order, then all again in a new order.
 
-        A passage with an unanswerable question comes twice each time: these are few, and the
-        hardest to learn from.
+        A passage with an unanswerable question comes twice per round: there are few such passages,
+        and they are the hardest to learn from.
         """
         if not self._passages_left:
             passages = self.documents.corpus.passages
@@ -139,7 +139,7 @@ class ReaderRows(RowMaker):
         return question, [*self.encode(asked[1]), self.stop]
 
     def reading(self, length: int) -> Row:
-        """A row of about ``length`` tokens, documents and questions together."""
+        """Make a row of about ``length`` tokens, document and questions together."""
         while True:
             draw = self.rng.random()
             if draw < self.paragraphs:
@@ -152,16 +152,16 @@ class ReaderRows(RowMaker):
                 return made
 
     def _head(self) -> list[int]:
-        """The ids in front of a document; its questions then get the wording that belongs to it."""
+        """Return the ids before a document, and set the wording of the questions after it."""
         head, self._tail = self.wordings[self.rng.choices(range(len(WORDINGS)), (4, 1, 1))[0]]
         return head
 
     def _paragraphs(self, length: int) -> Row | None:
-        """Whole passages with all their questions: at most as many refusals as answers.
+        """Make a row of whole passages with their questions: at most as many refusals as answers.
 
-        The unanswerable questions are those that people wrote to mislead, so they decide what a
-        model learns about reading the passage.  Such rows have three to four times as many
-        questions per token as the others.
+        People wrote the unanswerable questions to mislead, so these decide what a model learns
+        about reading the passage. Such rows have three to four times as many questions per token as
+        others.
         """
         rng, head = self.rng, self._head()
         document: list[int] = []
@@ -184,10 +184,10 @@ class ReaderRows(RowMaker):
         return Row([*head, *document], [self._asked(qa) for qa in asked])
 
     def _excerpts(self) -> Row | None:
-        """Excerpts from several places: keys with similar names in prose, and parts of passages.
+        """Make a row of excerpts: keys with similar names in prose, and parts of passages.
 
-        The excerpts that a search finds have the words of the question in common, so the one with
-        the answer stands among others that look like it.
+        The excerpts that a search finds all share words with the question. So the excerpt with the
+        answer is among others that look like it.
         """
         rng, head = self.rng, self._head()
         count = rng.choice([3, 4, 4, 5])
@@ -217,7 +217,7 @@ class ReaderRows(RowMaker):
         return [p for p in self.documents.corpus.by_document[passage.doc_id] if p is not passage]
 
     def _around(self, sentence: str) -> str:
-        """The sentence in prose of the length of an excerpt."""
+        """Plant the sentence in prose of the length of an excerpt."""
         rng = self.rng
         prose = split_sentences(self.documents.corpus.prose(rng, EXCERPT).strip())
         where = rng.randrange(len(prose) + 1)
@@ -225,7 +225,7 @@ class ReaderRows(RowMaker):
         return gap.join(filter(None, ("".join(prose[:where]), sentence, "".join(prose[where:]))))
 
     def _excerpt_of(self, passage: HumanContext) -> tuple[str, list[QuestionAnswer]]:
-        """Sentences around an answer, and questions: answered by them, and not by the passage."""
+        """Take the sentences around an answer, with questions they answer and unanswerable ones."""
         rng = self.rng
         sentences = split_sentences(passage.text.strip())
         answer = rng.choice(passage.questions)[1]
@@ -268,7 +268,7 @@ class ReaderRows(RowMaker):
 
 
 def _rendered(tokenizer: Tokenizer, before: str, behind: str) -> tuple[list[int], str]:
-    """The ids in front of the document, and the text behind it with ``{question}`` in it."""
+    """Return the ids before the document, and the text after it with ``{question}`` in it."""
     mark = "kvstream0document0"
     turn = {"role": "user", "content": before + mark + behind}
     head, tail = tokenizer.render([turn], add_generation_prompt=True).split(mark)

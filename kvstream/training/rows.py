@@ -1,12 +1,12 @@
-"""Training rows: a document, questions about it, and which tokens are worth a loss.
+"""Training rows: a document, questions about it, and a code of each token for the loss.
 
-A row is ``[BOS] document (question answer [EOS])*`` cut to one length, so that one pass through
-the document trains many answers.  Each token carries a code: ``PAD`` (never a target), ``TEXT``
-(a target now and then) or ``ANSWER`` (nearly always).
+A row is ``[BOS] document (question answer [EOS])*`` cut to one length, so that one pass through the
+document trains many answers. The code of a token is ``PAD`` (never a target), ``TEXT`` (sometimes a
+target) or ``ANSWER`` (nearly always a target).
 
-Part of the documents arrive as a bounded cache would leave them, at contiguous positions: longer
-ones of which only spans of tokens are kept, cut anywhere, or those that are like the questions.
-Rows without questions are prose that is the sparser the older it is.
+Some documents look as a bounded cache would leave them, at contiguous positions: of a longer
+document, the row keeps random spans of tokens, or the tokens most like the questions. Rows without
+questions are repetitions, or prose that is sparser the older it is.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ PAD, TEXT, ANSWER = 0, 1, 2
 
 @dataclass(frozen=True)
 class Mixture:
-    """What rows are about; all are shares."""
+    """Contents of the rows, as shares."""
 
     refusals: float = 0.12
-    """Of questions that the text does not answer.  Few at first: before a model can find anything,
-    refusing is all it learns from them."""
+    """Share of questions that the text does not answer. It is small at first: a model that cannot
+    find anything yet learns only to refuse from them."""
     human: float = 0.2
-    """Of planted sentences that come with human questions."""
+    """Share of planted sentences that come with human questions."""
     gaps: float = 0.4
-    """Of rows whose document has gaps, as a bounded cache leaves them."""
+    """Share of rows whose document has gaps, as a bounded cache leaves them."""
     asked: float = 0.6
-    """Of the documents with gaps: what is left is like the questions, not random spans."""
+    """Share of gapped documents that keep the tokens most like the questions, not random spans."""
     thinned: float = 0.0
-    """Of rows of more than 256 tokens: prose whose past is thinned out as by a cascade, of which
-    the dense end is the target.  Answers that have lost tokens would teach to guess digits."""
+    """Share of rows of more than 256 tokens with prose that is sparser the older it is, as after
+    `cascade`. Its dense end is the target. Answers with missing tokens would teach to guess
+    digits."""
     copying: float = 0.0
-    """Of rows of up to 512 tokens that only repeat what they said."""
+    """Share of rows of up to 512 tokens that only repeat their own text."""
 
 
 USUAL = Mixture()
 
 
 class RowMaker:
-    """Makes rows of token ids with codes, from one corpus and one seed.
+    """A maker of rows of token ids with codes, from one corpus and one seed.
 
     Args:
         corpus: the texts.
-        seed: of every choice.
-        mixture: what they are about.
+        seed: seed of all random choices.
+        mixture: contents of the rows.
     """
 
     def __init__(self, corpus: Corpus, seed: int, mixture: Mixture = USUAL) -> None:
@@ -66,11 +67,11 @@ class RowMaker:
         self.eos = self.encoding.encode_single_token(pocket.EOS)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ``text``, special tokens in it taken as plain text."""
+        """Return the ids of ``text``. Special tokens in it are plain text."""
         return self.encoding.encode_ordinary(text)
 
     def question(self, asked: QuestionAnswer) -> tuple[list[int], list[int]]:
-        """Ids and codes of a question with its answer and EOS."""
+        """Return ids and codes of a question with its answer and EOS."""
         prompt = self.encode(f"\nQuestion: {asked[0]}\nAnswer:")
         answer = [*self.encode(f" {asked[1]}"), self.eos]
         return prompt + answer, [TEXT] * len(prompt) + [ANSWER] * len(answer)
@@ -78,7 +79,10 @@ class RowMaker:
     def choose(
         self, pieces: list[DocumentPart], budget: int
     ) -> tuple[list[QuestionAnswer], set[int]]:
-        """Questions to fill about ``budget`` tokens, and the pieces they need."""
+        """Choose questions that fill about ``budget`` tokens, and return them.
+
+        Also return the indices of the parts that they need.
+        """
         rng = self.rng
         refuse = self.mixture.refusals * (0.7 if rng.random() < 0.85 else 2.7)
         pool: list[tuple[int, QuestionAnswer]] = []
@@ -88,7 +92,8 @@ class RowMaker:
             most = 8 if len(piece.questions) < 9 and piece.planted else 2
             if piece.planted and len(piece.questions) > 8:
                 most = rng.choice([1, 1, 2, 3])
-            # Questions with the same answer teach little twice: different answers first.
+            # Several questions with the same answer teach little more than one, so different
+            # answers come first.
             order = rng.sample(piece.questions, len(piece.questions))
             firsts = {answer: question for question, answer in reversed(order)}
             order = [qa for qa in order if firsts[qa[1]] == qa[0]] + [
@@ -112,7 +117,7 @@ class RowMaker:
         return chosen, needed
 
     def _evict(self, parts: list[tuple[list[int], bool]], size: int) -> list[int]:
-        """Keep ``size`` tokens: those needed, the first and last ones, and random spans."""
+        """Keep ``size`` tokens: the needed ones, the first and the last, and random spans."""
         rng = self.rng
         ids = [i for part, _ in parts for i in part]
         keep = np.zeros(len(ids), dtype=bool)
@@ -136,11 +141,11 @@ class RowMaker:
     def _as_asked(
         self, parts: list[tuple[list[int], bool]], asked: set[int], size: int
     ) -> list[int]:
-        """Keep ``size`` tokens: those needed, the first and last, and what is like the questions.
+        """Keep ``size`` tokens: the needed ones, the first, the last, and those like the questions.
 
-        A method that knows the question keeps the stretches of text that have most to do with it,
-        so what is left around the answer is what may be mistaken for it.  Here these are where rare
-        tokens of the questions (ids ``asked``) stand close together.
+        A method that knows the question keeps the parts of the text that have most in common with
+        it. So the tokens left around the answer are easily mistaken for it. Here these are the
+        places where rare tokens of the questions (ids ``asked``) are close together.
         """
         rng = np.random.default_rng(self.rng.randrange(2**32))
         ids = np.array([i for part, _ in parts for i in part])
@@ -157,10 +162,10 @@ class RowMaker:
         return kept
 
     def _thinned(self, length: int) -> tuple[list[int], list[int]] | None:
-        """Prose, each older stretch twice as long and half as dense; its newest one is the target.
+        """Make prose in stretches: each older one is twice as long and half as dense.
 
-        This is what the method `cascade` with runs of one token leaves of it in two to four
-        sub-caches, the first tokens included, as attention sinks.
+        The newest stretch is the target. The method `cascade` with runs of one token leaves this in
+        two to four sub-caches, together with the first tokens as attention sinks.
         """
         rng = self.rng
         caches, sinks = rng.choice([2, 2, 3, 4]), rng.choice([4, 64])
@@ -179,7 +184,7 @@ class RowMaker:
         return [self.bos, *kept], codes
 
     def row(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """One row: ids [length] uint16 and codes [length] uint8."""
+        """Make one row: ids [length] uint16 and codes [length] uint8."""
         rng = self.rng
         copying = self.mixture.copying if length <= 512 else 0.0
         thinned = self.mixture.thinned if length > 256 else 0.0
@@ -227,7 +232,7 @@ class RowMaker:
         return ids, codes
 
     def _trim(self, parts: list[tuple[list[int], bool]], size: int) -> list[int]:
-        """Drop parts that no question needs, from either end, until ``size`` tokens are left."""
+        """Drop tokens of unneeded parts, from either end, until ``size`` tokens are left."""
         total = sum(len(ids) for ids, _ in parts)
         kept = dict(enumerate(parts))
         free = [i for i, (_, needed) in enumerate(parts) if not needed]
@@ -240,7 +245,7 @@ class RowMaker:
         return [i for index in sorted(kept) for i in kept[index][0]]
 
     def _copying(self, length: int) -> tuple[list[int], list[int]]:
-        """Prose or random tokens that come again: practice for the copying heads."""
+        """Make prose or random tokens that repeat, to train the copying heads."""
         rng = self.rng
         ids, codes = [self.bos], [PAD]
         while len(ids) < length:

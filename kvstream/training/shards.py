@@ -1,6 +1,6 @@
-"""Rows in files, made ahead of the training: text is slower to make than it looks.
+"""Training rows in files, made ahead of the training.
 
-The model must never wait for it.
+Making rows is slow. The training must never wait for them.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def write_shards(
 def make_shards(
     data: Path, folder: Path, seed: int, lengths: tuple[int, ...], mixture: Mixture
 ) -> None:
-    """`write_shards` from a data folder, in a form that a new process can be given."""
+    """Call `write_shards` for a data folder; a new process can get these arguments."""
     write_shards(Corpus(data), folder, seed, lengths, mixture)
 
 
 def read_shards(folder: Path, length: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows of one length, oldest shard first; a shard is deleted when it has been read.
+    """Yield rows of one length, oldest shard first, and delete each shard when it is loaded.
 
-    When the makers fall behind, the last shard is read again rather than the training waiting.
+    If no new shard is ready, read the last one again instead of waiting.
     """
     last: tuple[np.ndarray, np.ndarray] | None = None
     order = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What stands beside the weights of a finished run: the tokenizer's files and a model card."""
+"""The files beside the weights of a finished run: the tokenizer's files and a model card."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from kvstream.training.train import Recipe
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "pocket.tiktoken")
 CURVE_ROWS = 16
-"""Lines of the log that the card shows, evenly spread."""
+"""Number of log lines that the card shows, evenly spaced."""
 
 
 def add_tokenizer(folder: Path) -> None:
-    """Copy the tokenizer that the rows were made with, so that ``folder`` loads by itself."""
+    """Copy the tokenizer of the training rows to ``folder``, so that it can be loaded alone."""
     for name in TOKENIZER_FILES:
         shutil.copyfile(pocket.path() / name, folder / name)
 
 
 def hardware(device: str) -> str:
-    """The processor or the GPU that trained, and how many threads."""
+    """Return the name of the GPU that trained, or of the processor with its number of threads."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     name = platform.processor() or platform.machine()
@@ -48,16 +48,16 @@ def card(
     log: Sequence[Mapping[str, Any]],
     scores: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The model card of a run, in Markdown.
+    """Return the model card of a run, in Markdown.
 
     Args:
-        recipe: what was run.
-        mixture: on which rows.
+        recipe: settings of the run.
+        mixture: contents of its rows.
         totals: ``tokens``, ``minutes``, ``steps`` and ``runs``, as `train` returns them.
-        start: what it began from.
+        start: what the run started from.
         hashes: SHA-256 of the data's files, by name.
         log: the lines of ``log.jsonl``.
-        scores: rows of `evaluate`; none: the card says that none were taken.
+        scores: rows of `evaluate`; if empty, the card says that no scores were taken.
     """
     lines = ["# pocket, a training run", "", "| | |", "|---|---|"]
     lines += [

@@ -1,9 +1,9 @@
-"""The tokenizer of pocket: byte-level BPE, one token a digit, 8,192 entries.
+"""The tokenizer of pocket: byte-level BPE, one token per digit, 8,192 entries.
 
-Two files hold it, ``pocket.tiktoken`` (ranks) and ``tokenizer.json`` (Hugging Face), and they
-agree token for token.  tiktoken merges any neighbors whose union has a rank, Hugging Face only
-listed pairs: so the list of merges is made again from the ranks, with every pair that makes a
-token and not only the one met in training.
+It is stored in two files that agree token for token: ``pocket.tiktoken`` (ranks) and
+``tokenizer.json`` (Hugging Face). tiktoken merges any neighbors whose union has a rank, Hugging
+Face only listed pairs. So the list of merges is built from the ranks, with every pair that makes a
+token, not only the pair found in training.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kvstream.evaluation.synthetic.splits import is_heldout
 
 VOCABULARY = 8192
 BOS, EOS = "<|bos|>", "<|eos|>"
-# Words take the space before them, digits stand alone without it: " 4" and "4" are then the same
-# token, so a number is copied digit by digit wherever it stood.
+# Words include the space before them, digits do not: the digit in " 4" and in "4" is then the same
+# token, so a number is copied digit by digit wherever it occurs.
 PATTERN = r"'(?:ll|ve|re|[sdmt])(?!\p{L})| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*\n+|\s+(?!\S)|\s+"
-# System text, if any, on a line of its own; the document comes in the user's message, and the
-# question is its last line.
+# System text, if any, has its own line. The document is in the user's message, and the question is
+# its last line.
 CHAT_TEMPLATE = (
     "{{- bos_token -}}"
     "{%- for message in messages -%}"
@@ -41,7 +41,7 @@ CHAT_TEMPLATE = (
 
 
 def byte_alphabet() -> dict[int, str]:
-    """The printable stand-in of every byte in ``tokenizer.json`` (GPT-2's convention)."""
+    """Return the printable character for every byte in ``tokenizer.json`` (GPT-2's convention)."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {byte: chr(byte) for byte in kept}
     for byte in range(256):
@@ -51,7 +51,10 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def training_texts(data: Path, seed: int = 0, characters: int = 110_000) -> list[str]:
-    """A stretch of every training book, every passage and question: what the tokens come from."""
+    """Return the texts to learn tokens from.
+
+    They are a stretch of every book, all passages and all questions, without the held-out ones.
+    """
     rng = random.Random(seed)
     texts: list[str] = []
     for file in sorted((data / "books").glob("*.txt.gz")):
@@ -85,7 +88,7 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def train_ranks(texts: Iterable[str], vocabulary: int = VOCABULARY) -> dict[bytes, int]:
-    """Learn the tokens from ``texts``: bytes to rank, the special tokens not among them."""
+    """Learn the tokens from ``texts``. Return bytes to rank, without the special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = _pre_tokenizer()
     trainer = trainers.BpeTrainer(
@@ -100,7 +103,7 @@ def train_ranks(texts: Iterable[str], vocabulary: int = VOCABULARY) -> dict[byte
 
 
 def hub_tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
-    """The Hugging Face tokenizer that encodes exactly as tiktoken does with ``ranks``."""
+    """Return the Hugging Face tokenizer that encodes exactly as tiktoken does with ``ranks``."""
     alphabet = byte_alphabet()
 
     def visible(token: bytes) -> str:

@@ -1,7 +1,7 @@
-"""The training loop: shards in, checkpoints and a loadable folder out.
+"""The training loop: read shards, write checkpoints and a loadable model folder.
 
-Progress is measured in minutes or tokens, whichever runs out first, so the same recipe fits an
-hour of one CPU core and ten minutes of a GPU.
+Progress is measured in minutes or tokens, whichever reaches its limit first. So the same recipe
+works for an hour of one CPU core and for ten minutes of a GPU.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from kvstream.training.shards import read_shards
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a run depends on, besides its data."""
+    """All settings of a run, except its data."""
 
     minutes: float = 100.0
-    """Wall time of this run; the rate has decayed to zero at its end."""
+    """Wall time of this run. At its end the learning rate is zero."""
     tokens: int = 10**12
-    """Tokens of this run, if they are reached first."""
+    """Maximum number of tokens of this run."""
     rate: float = 2e-3
     """Peak learning rate of the matrices."""
     decay_share: float = 0.4
-    """Last part of the run, over which the rate falls to zero."""
+    """Share of the run, at its end, over which the learning rate falls to zero."""
     step_tokens: int = 8192
-    """Tokens an update; one row at least."""
+    """Tokens per update; at least one row."""
     loss_share: float = 0.28
-    """Part of the positions that get a loss."""
+    """Share of the positions that get a loss."""
     answer_share: float = 0.6
-    """Most of the loss positions that may be answers."""
+    """Maximum share of the loss positions that are answers."""
     text_weight: float = 0.6
-    """Weight of the other positions against an answer's 1."""
+    """Weight of the other positions; answers have weight 1."""
     z_loss: float = 1e-4
     """Weight of the squared log-normalizer."""
     lengths: str = "256:45,512:30,1024:20,2048:5"
-    """Row lengths with their share of the tokens, at the start of a run."""
+    """Row lengths and their shares of the batches, before the learning rate falls."""
     late_lengths: str = "256:25,512:25,1024:25,2048:15,4096:10"
-    """The same for the part of the run in which the rate decays."""
+    """The same for the part of the run in which the learning rate falls."""
     layers: int = 6
     width: int = 256
     heads: int = 4
@@ -65,16 +65,16 @@ class Recipe:
 
 
 def parse_lengths(text: str) -> dict[int, float]:
-    """``"256:75,512:25"`` to shares that sum to one."""
+    """Parse ``"256:75,512:25"`` into shares that sum to one."""
     pairs = [part.split(":") for part in text.split(",")]
     total = sum(float(share) for _, share in pairs)
     return {int(length): float(share) / total for length, share in pairs}
 
 
 def choose_positions(codes: np.ndarray, recipe: Recipe, rng: np.random.Generator) -> np.ndarray:
-    """Flat positions [n] whose next token gets a loss, from codes [rows, length].
+    """Choose flat positions [n] whose next token gets a loss, from codes [rows, length].
 
-    Answers first, up to their share; the rest is a random choice of text.
+    Take answers first, up to their share, then a random choice of text.
     """
     targets = codes[:, 1:]
     rows, columns = np.nonzero(targets == ANSWER)
@@ -86,14 +86,14 @@ def choose_positions(codes: np.ndarray, recipe: Recipe, rng: np.random.Generator
     if len(answers) > most:
         answers = rng.choice(answers, most, replace=False)
     rest = total - len(answers)
-    chosen = rng.choice(text, rest, replace=len(text) < rest)  # one size: one compiled graph
+    chosen = rng.choice(text, rest, replace=len(text) < rest)  # a constant size: one compiled graph
     return np.sort(np.concatenate([answers, chosen]))
 
 
 def batches(
     folder: Path, lengths: dict[int, float], recipe: Recipe, seed: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Ids [rows, length], positions [n], targets [n] and weights [n], endlessly."""
+    """Yield ids [rows, length], positions [n], targets [n] and weights [n] without end."""
     rng = np.random.default_rng(seed)
     chooser = random.Random(seed)
     readers = {length: read_shards(folder, length, seed) for length in lengths}
@@ -116,7 +116,7 @@ def batches(
 def loss_of(
     model: LlamaForCausalLM, ids: Tensor, positions: Tensor, targets: Tensor, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross entropy [n] at the chosen positions, and the mean z-loss."""
+    """Return the cross-entropy [n] at the chosen positions, and the mean z-loss."""
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
     logits = F.linear(hidden[positions], model.model.embed_tokens.weight).float()
     normalizer = logits.logsumexp(-1)
@@ -125,13 +125,13 @@ def loss_of(
 
 
 def export(model: LlamaForCausalLM, optimizer: MuonAdam, folder: Path) -> None:
-    """Write config and bfloat16 weights as the hub expects them."""
+    """Write config and bfloat16 weights in the hub's format."""
     folder.mkdir(parents=True, exist_ok=True)
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(dict(optimizer.masters), strict=False)
     copy.tie_weights()
     copy.bfloat16().save_pretrained(folder)
-    # Older readers of Llama configurations look for the base beside the new field.
+    # Older loaders of Llama configurations read the rotary base from this field.
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= {"rope_theta": 5e5, "max_position_embeddings": model.config.max_position_embeddings}
@@ -154,18 +154,18 @@ def train(
     resume: Path | None = None,
     start: Path | None = None,
 ) -> dict[str, float]:
-    """Run ``recipe``; ``out`` gets ``state.pt``, ``log.jsonl`` and the exported ``model/``.
+    """Run ``recipe``; write ``state.pt``, ``log.jsonl`` and the exported ``model/`` to ``out``.
 
-    With ``resume`` (a ``state.pt``) the weights, moments and totals go on from there.  When that
-    run was stopped before its end, so do its clock and its rate; after a finished run a new one
-    begins, with a rate that rises and decays again.  With ``start`` (an exported model) a new run
-    begins from its weights, and counts its own tokens alone.
+    With ``resume`` (a ``state.pt``), weights, moments and totals continue from there. If that run
+    was stopped before its end and had the same recipe, its time and its learning rate continue too.
+    Otherwise a new run begins, with its own warmup and decay. With ``start`` (an exported model), a
+    new run begins from its weights and counts only its own tokens.
     """
     return Training(recipe, shards, out, resume, start).run()
 
 
 class Training:
-    """The state of a run, kept in ``state.pt``; `train` explains the arguments."""
+    """The state of a run, saved in ``state.pt``; `train` explains the arguments."""
 
     def __init__(
         self, recipe: Recipe, shards: Path, out: Path, resume: Path | None, start: Path | None
@@ -183,14 +183,14 @@ class Training:
             self.model.to(self.device)  # type: ignore[arg-type]
         self.totals = {"tokens": 0.0, "minutes": 0.0, "steps": 0.0, "runs": 1.0}
         self.tokens = self.earlier_minutes = 0.0
-        """Tokens of this run, also before it was taken up again, and its minutes before that."""
+        """Tokens of this run, with those before it was resumed, and its minutes before that."""
         if resume is not None:
             self._take_up(resume)
         if self.device.type == "cuda":
             for store in (self.optimizer.masters, self.optimizer.momentum, self.optimizer.second):
                 for name in store:
                     store[name] = store[name].to(self.device)
-        self._loss_of = torch.compile(loss_of, dynamic=False)  # one graph a row length
+        self._loss_of = torch.compile(loss_of, dynamic=False)  # one graph per row length
         _dynamo.config.recompile_limit = 64
         seed = recipe.seed + int(self.totals["steps"]) * 7919
         self._early = batches(shards, parse_lengths(recipe.lengths), recipe, seed)
@@ -214,14 +214,14 @@ class Training:
         return self.earlier_minutes + (time.monotonic() - self._begun) / 60
 
     def rate(self, progress: float) -> float:
-        """The learning rate: a rise over steps and tokens, a plateau, a linear fall to zero."""
+        """Return the learning rate: a rise over steps and tokens, a plateau, a linear fall to 0."""
         recipe = self.recipe
         fall = min(1.0, max(0.0, 1 - progress) / max(recipe.decay_share, 1e-9))
         rise = min(1.0, (self.optimizer.count + 1) / 50, 0.1 + self.tokens / 200_000)
         return recipe.rate * fall * rise
 
     def run(self) -> dict[str, float]:
-        """Train to the end of the recipe; returns the totals."""
+        """Train to the end of the recipe; return the totals."""
         recipe, progress = self.recipe, 0.0
         while progress < 1.0:
             progress = max(self.minutes / recipe.minutes, self.tokens / recipe.tokens)
@@ -236,7 +236,7 @@ class Training:
         return self.totals
 
     def _step(self, rate: float, *, decaying: bool) -> float:
-        """One update; returns the norm of the gradient."""
+        """Make one update; return the norm of the gradient."""
         ids, positions, targets, weights = (
             t.to(self.device, non_blocking=True)
             for t in next(self._late if decaying else self._early)
@@ -272,7 +272,7 @@ class Training:
         self._last_logged = now
 
     def save(self, progress: float) -> None:
-        """Write the checkpoint, under another name first, and export the model."""
+        """Write the checkpoint, under a temporary name first, and export the model."""
         now = time.monotonic()
         self.totals["minutes"] += (now - self._last_saved) / 60
         self._last_saved = now
@@ -290,7 +290,7 @@ class Training:
 
 
 def _model(recipe: Recipe, start: Path | None, *, copying: bool) -> LlamaForCausalLM:
-    """The model that a run begins with; a resumed run puts its own weights in."""
+    """Return the model that a run begins with; a resumed run replaces its weights."""
     config = pocket_config(recipe.layers, recipe.width, recipe.heads, recipe.inner)
     model = initial_model(config, recipe.seed)
     if recipe.copying_heads and copying:
