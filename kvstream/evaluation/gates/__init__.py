@@ -1,1 +1,1 @@
-"""Training and measuring the gates of `edgeinfinite`."""
+"""Training and evaluation of the gates of `edgeinfinite`."""

@@ -1,11 +1,11 @@
-"""What a learned gate learns from: attention to entries that left, on texts with questions.
+"""Training data of a learned gate: attention to evicted entries, on texts with questions.
 
-A text with planted facts is read, its questions being known, as it would be in use. What would go
-into memory is kept as it is. Then the questions and their answers are run, and of every query the
-attention is noted that it pays to what is still there, as one, and to each of those entries. That
-is what the gate is to say from memory: layer by layer, the model itself knows no gradients. Some
-texts have no questions, and the tokens that follow are run instead. Unlike in use, the text itself
-is read without what has left.
+The model reads a text with planted facts, with the questions known, as in use. The entries that
+would go into compressive memory are stored unchanged. Then the model runs the questions with their
+answers. For every query, a lesson records the shares of attention of the remaining entries, as one
+sum, and of each stored entry. The gate must reproduce these shares from compressive memory, layer
+by layer, so no gradients pass through the model. Some texts have no questions; then the model runs
+the tokens that follow. Unlike in use, the model reads the text without the evicted entries.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 
 PLANTED = (1, 1, 2, 3, 5)
-"""Facts in a text; few of them, so that not all that is asked for is unlike the rest."""
+"""Numbers of facts in a text. They are small, so that some questions are about the text itself."""
 PASSKEYS = 0.15
-"""Share of single keys among them."""
+"""Share of passkeys among the facts."""
 FOLLOWING = 200
-"""Tokens that are run behind a text without questions."""
+"""Tokens to run after a text without questions."""
 ANSWER = 16
-"""Entries reserved for an answer, which is run apart."""
+"""Entries reserved for an answer, which is run separately."""
 ROWS = 256
-"""Most queries of a head whose attention is noted."""
+"""Maximum number of queries per head whose attention is recorded."""
 
 
 Entries = tuple[Tensor, Tensor, Tensor]
-"""Keys [K, m, D], values [K, m, E] and the logarithms of what each counts [K, m]."""
+"""Keys [K, m, D], values [K, m, E] and the logarithms of the entries' weights [K, m]."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A text, and what is run behind it."""
+    """A text, and the tokens to run after it."""
 
     ids: list[int]
     questions: list[list[int]]
-    """What is known while it is read, as it will be asked; may be none."""
+    """Questions that are known while the text is read, as they will be asked. May be empty."""
     words: list[int]
-    """The questions with their answers, or how the text goes on."""
+    """The questions with their answers, or the continuation of the text."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What the queries of a layer paid attention to; K heads, n queries, m entries that left.
+    """The attention of a layer's queries; K heads, n queries, m evicted entries.
 
-    On the host, float32: for the layers of a text together some MiB.
+    The tensors are float32 in RAM; all layers of a text together take some MiB.
     """
 
     queries: Tensor
@@ -76,27 +76,28 @@ class Noted:
     keys: Tensor
     """[K, m, D]."""
     counts: Tensor
-    """[K, m], logarithms of how much each counts."""
+    """[K, m], logarithms of the entries' weights."""
     lse: Tensor
-    """[K, n], log-sum-exp of the attention to what is there."""
+    """[K, n], log-sum-exp of the attention to the remaining entries."""
     wanted: Tensor
-    """[K, n, 1 + m], logarithms of the shares of what is there, as one, and of each entry."""
+    """[K, n, 1 + m], logarithms of the shares of the remaining entries, as one sum, and of each
+    evicted entry."""
 
 
 class LessonFiles:
-    """What was noted of each lesson, one file each: large models would fill the RAM with it.
+    """Files with the recorded attention, one per lesson: for large models it would fill RAM.
 
     Args:
-        folder: of the files; made when it is needed.
-        of: what lessons depend on. Files that were written for something else are not read, and go
-            when one is written.
+        folder: folder of the files, made when needed.
+        of: everything that lessons depend on. Files written for another value are not read, and
+            are removed at the next write.
     """
 
     def __init__(self, folder: Path, of: str) -> None:
         self.folder, self.of = folder, of
 
     def read(self, number: int) -> dict[int, Noted] | None:
-        """Empty where nothing left the cache. None if there is no such file."""
+        """Return a lesson's attention by layer, empty if nothing was evicted; None if no file."""
         if number not in self:
             return None
         stored = torch.load(self._path(number), weights_only=True)
@@ -118,7 +119,7 @@ class LessonFiles:
 
     @property
     def _label(self) -> Path:
-        """What the files of the folder depend on."""
+        """The file that says what the files of the folder depend on."""
         return self.folder / "of.json"
 
     @property
@@ -133,16 +134,16 @@ class LessonFiles:
 
 
 def of_prose(ids: Sequence[int]) -> Lesson:
-    """A text whose end is to be foretold."""
+    """Make a lesson of a text whose end is to be predicted."""
     return Lesson(list(ids[:-FOLLOWING]), [], list(ids[-FOLLOWING:]))
 
 
 def with_questions(
     ids: Sequence[int], tokenizer: Tokenizer, room: int, draw: random.Random
 ) -> Lesson | None:
-    """Facts planted into a text, and one to three of them, or of its sentences, asked for.
+    """Plant facts in a text and ask one to three questions about them or about its own sentences.
 
-    Together the questions take at most `room` tokens. None if there is nothing to ask.
+    Together the questions take at most `room` tokens. Return None if there is nothing to ask.
     """
     pieces: list[tuple[str, list[QuestionAnswer]]] = [
         (sentence, questions.from_sentence(sentence, draw))
@@ -174,7 +175,7 @@ def with_questions(
 
 
 class Keeping:
-    """A `CompressiveMemory` that keeps what would go into memory, and leaves attention alone."""
+    """A `CompressiveMemory` that stores the entries to be folded, and does not change attention."""
 
     def __init__(self, method: EdgeInfinite) -> None:
         self.method = method
@@ -192,7 +193,7 @@ class Keeping:
         return out
 
     def entries(self) -> dict[int, Entries]:
-        """Of each layer."""
+        """Return the stored entries of each layer."""
         joined = {}
         for layer, parts in self._parts.items():
             keys, values, counts = (torch.cat(part, 1) for part in zip(*parts, strict=True))
@@ -208,9 +209,9 @@ def noted(
     lesson: Lesson,
     draw: random.Random,
 ) -> dict[int, Noted] | None:
-    """What is noted of each layer; None where nothing left the cache.
+    """Read a lesson and return the recorded attention of each layer; None if nothing was evicted.
 
-    `head` is what the model is given in front of a text.
+    `head` are the ids of the prompt before a text.
     """
     keeping = Keeping(method)
     asked = lesson.questions
@@ -250,10 +251,10 @@ def noted(
 def attended(
     query: Tensor, out: Tensor, lse: Tensor, entries: Entries, shape: Shape
 ) -> tuple[Tensor, Tensor]:
-    """Attention to what is there, which gave `out` and `lse`, and to entries that left.
+    """Combine attention to the remaining entries, which gave `out` and `lse`, with evicted entries.
 
-    Logarithms of the shares [K, n, 1 + m] of what is there, as one, and of each entry; and what
-    comes of it [H, T, E].
+    Return the logarithms of the shares [K, n, 1 + m] of the remaining entries, as one sum, and of
+    each evicted entry; and the combined output [H, T, E].
     """
     keys, values, counts = entries
     scores = grouped(query.float(), len(keys)) @ keys.transpose(1, 2) * shape.scale
@@ -269,7 +270,10 @@ def attended(
 def with_compressive_memory(
     method: EdgeInfinite, make: Callable[[EdgeInfinite, bool], CompressiveMemory]
 ) -> EdgeInfinite:
-    """The method with a compressive memory made of it and of whether questions are known."""
+    """Return the method with the compressive memory that `make` returns.
+
+    `make` gets the method and whether questions are known.
+    """
 
     class Through(EdgeInfinite):
         def compressive_memory(self, model: ModelFacts, *, asked: bool) -> CompressiveMemory | None:
@@ -279,9 +283,10 @@ def with_compressive_memory(
 
 
 def divergence(gates: Mapping[int, LearnedGate], met: Mapping[int, Noted]) -> Tensor:
-    """Nats by which what the gates say differs from what was noted, summed over the layers.
+    """Return the divergence of the gates from the recorded attention, in nats, summed over layers.
 
-    The mean over heads and queries of the Kullback-Leibler divergence from the wanted shares.
+    Per layer it is the Kullback-Leibler divergence from the wanted shares, averaged over heads and
+    queries.
     """
     total = []
     for layer, one in met.items():

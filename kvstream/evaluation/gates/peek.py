@@ -1,4 +1,4 @@
-"""A pass behind what a bounded cache holds, which leaves it as it is: to train gates on."""
+"""A forward pass after the entries of a bounded cache that does not change it, to train gates."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kvstream.model.recurrent import StateStore
 
 NAME = "kvstream_peek"
 POSITIONS = 1024
-"""Most tokens of a chunk whose loss is taken; more only costs memory."""
+"""Maximum number of tokens of a chunk whose loss is computed. More would only need more memory."""
 
 Mix = Callable[[int, Tensor, Tensor, Tensor, Mapping[str, Tensor], Shape], Tensor]
-"""As `CompressiveMemory.mix`, told also what the layer's attention has beside queries and keys."""
+"""Like `CompressiveMemory.mix`, with the `Shape` of the layer's attention as last argument."""
 
 
 class _Passing(StateStore):
-    """States of a recurrent layer, read and left alone."""
+    """States of a recurrent layer that are read, but not changed."""
 
     def __init__(self, store: StateStore) -> None:
         super().__init__(store.carries)
-        # Copies: the engine's own tensors know no gradients.
+        # Copies, because the engine's own tensors have no gradients.
         self.resume({name: tensor.clone() for name, tensor in store.carried().items()})
 
     def update_conv_state(
@@ -46,7 +46,7 @@ class _Passing(StateStore):
 
 
 class _Peek(Cache):
-    """Stands in for the cache: what it holds is read, and nothing is added."""
+    """A replacement for the cache: it reads the held entries and adds nothing."""
 
     def __init__(self, cache: BoundedCache, mix: Mix) -> None:
         self.cache, self.mix = cache, mix
@@ -85,11 +85,11 @@ def _attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """As `hook.bounded_attention`, with gradients, and the new keys not in the cache."""
+    """Compute attention like `hook.bounded_attention`, with gradients, without caching new keys."""
     peek = _peeking[-1]
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     store = peek.cache.store(layer)
-    with torch.inference_mode():  # as in use, where the cache may have to turn its keys
+    with torch.inference_mode():  # as in use: the cache may have to rotate its keys
         held = peek.cache.attended(store)
     keys, values = (torch.cat(parts, dim=1) for parts in zip(held, (key[0], value[0]), strict=True))
     shape = hook.shape_of(query, store.spec.sight, scaling, sliding_window, softcap, s_aux)
@@ -100,7 +100,7 @@ def _attention(
             query, keys[None], values[None], attn_mask=mask, scale=shape.scale,
             enable_gqa=query.shape[1] != keys.shape[0],
         )[0]  # fmt: skip
-        with torch.no_grad():  # gradients through it are small, and their memory is not
+        with torch.no_grad():  # gradients through lse are small, but would take much memory
             lse = reference(query[0], keys, values, shape)[1]
     else:
         out, lse = reference(query[0], keys, values, shape)
@@ -126,9 +126,9 @@ def _peeking_at(model: BoundedModel, peek: _Peek) -> Iterator[None]:
 def peek(
     model: BoundedModel, cache: BoundedCache, ids: Sequence[int], mix: Mix, rows: Tensor
 ) -> Tensor:
-    """Logits [n, V] of the n `rows` of `ids` behind what the cache holds; nothing is added to it.
+    """Return logits [n, V] of the n `rows` of `ids`, run after the entries of the cache.
 
-    `mix` is asked in each layer whose memory is compressed.
+    Add nothing to the cache. Call `mix` in each layer with compressive memory.
     """
     start = cache.next_position
     inputs = torch.tensor([list(ids)], device=model.device)
@@ -144,7 +144,7 @@ def peek(
 
 
 def through(gates: Mapping[int, Gate]) -> Mix:
-    """What heads remember, read through `gates` as in use, where no question is known."""
+    """Return a `Mix` that reads compressive memory through `gates`, as in use without question."""
 
     def mix(
         layer: int,
@@ -165,7 +165,7 @@ def through(gates: Mapping[int, Gate]) -> Mix:
 def chunk_loss(
     model: BoundedModel, cache: BoundedCache, ids: Sequence[int], gates: Mapping[int, Gate]
 ) -> Tensor:
-    """Mean loss of the tokens after the first, with gradients for the gates."""
+    """Return the mean loss of the tokens after the first, with gradients for the gates."""
     rows = torch.arange(len(ids) - 1, device=model.device)
     if len(rows) > POSITIONS:
         rows = rows[:: -(-len(rows) // POSITIONS)]

@@ -1,4 +1,4 @@
-"""Texts that a gate learns from: files of a folder, and excerpts from random places in them."""
+"""Texts to train a gate on: files of a folder, and excerpts from random places in them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kvstream.input.sources import open_sources
 from kvstream.tokenization.loading import Tokenizer
 
 BYTES_A_TOKEN = 6
-"""Plenty for nearly any text."""
+"""Characters to read per token. Nearly all texts need fewer."""
 
 
 def texts_in(folder: Path) -> tuple[list[str], list[str]]:
-    """Files to learn from, and those held out (a tenth, by name). Raises SourceError."""
+    """Return the files to train on, and the held-out ones (a tenth, by name). Raise SourceError."""
     names = sorted(open_sources([str(folder)]).names)
     learned = [n for n in names if not is_heldout(_stem(n))]
     held = [n for n in names if is_heldout(_stem(n))]
-    if not learned:  # of a few files all may have such names
+    if not learned:  # in a small folder, all names may be held-out ones
         learned, held = held, []
     if not learned:
         raise SourceError(f"{folder} has no text to learn from; name a folder with text files.")
@@ -32,11 +32,11 @@ def _stem(name: str) -> str:
 
 
 def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) -> list[int]:
-    """`count` tokens from a random place of a file; fewer where it has no more."""
+    """Return `count` tokens from a random place of a file; fewer if the file is shorter."""
     place, room = draw.random(), count * BYTES_A_TOKEN
     size = open_sources([name]).size_hint() or 0
     text, length = _stretch(name, int(place * max(0, size - room)), room)
-    if length < size:  # a packed file's size is a guess, and the place may have been behind its end
+    if length < size:  # the size of a packed file is an estimate, so the place may be past its end
         text, _ = _stretch(name, int(place * max(0, length - room)), room)
     return tokenizer.encode(text)[:count]
 
@@ -44,14 +44,14 @@ def excerpt(name: str, tokenizer: Tokenizer, count: int, draw: random.Random) ->
 def excerpts(
     names: Sequence[str], tokenizer: Tokenizer, tokens: int, count: int, seed: int
 ) -> list[list[int]]:
-    """Excerpts of `count` of these texts, or of all if they are fewer."""
+    """Return excerpts of `count` of these texts, or of all if there are fewer."""
     draw = random.Random(seed)
     chosen = draw.sample(names, min(count, len(names)))
     return [excerpt(name, tokenizer, tokens, draw) for name in chosen]
 
 
 def _stretch(name: str, start: int, count: int) -> tuple[str, int]:
-    """At most `count` characters of a file from `start`, and how many were read in all."""
+    """Return at most `count` characters of a file from `start`, and how many were read in total."""
     text, length = "", 0
     for block in open_sources([name]):
         text += block.text[max(0, start - length) :]

@@ -1,9 +1,10 @@
-"""Trains the gate of ``edgeinfinite`` for a model: the model stays as it is, the gate learns.
+"""Train the gate of ``edgeinfinite`` for a model. The model's weights do not change.
 
-The engine itself reads the texts. The features of a learned gate come first: they learn attention
-to what left, layer by layer (`gate_lessons`). Then the MLP and the gating vectors of either form
-learn from the loss of the next token, with memory as it will be in use: each chunk that meets one
-is first run once more with gradients. These do not pass from one chunk to the next.
+The engine itself reads the texts. The features of a learned gate are trained first: they learn the
+attention to evicted entries, layer by layer (`gates.lessons`). Then the MLP and the gating vectors
+of either form learn from the loss of the next token, with compressive memory as in use: each chunk
+that meets such a memory is first run once more with gradients. Gradients do not pass from one chunk
+to the next.
 """
 
 from __future__ import annotations
@@ -48,60 +49,60 @@ from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 
 ROOM = 16
-"""Entries reserved for a question and for an answer, which training has none of."""
+"""Entries reserved for a question and for an answer, although training has neither."""
 WARM_UP = 0.05
 VECTOR_RATE = 20.0
-"""The gating vectors learn so many times faster than the MLP."""
+"""Learning rate of the gating vectors, relative to the MLP."""
 PROSE = 0.1
 """Share of lessons without questions."""
 FEATURE_RATE = 0.01
-"""Learning rate of features at its highest."""
+"""Peak learning rate of the features."""
 BLOCK = 100
-"""Steps between checkpoints while features learn."""
+"""Steps between checkpoints while features are trained."""
 
 
 @dataclass(frozen=True)
 class GateRecipe:
-    """How a gate is trained."""
+    """Settings of the training of a gate."""
 
     form: str = "learned"
-    """As the method's setting."""
+    """Like the method's setting `form`."""
     budget: int = 1024
-    """Entries a head; the sizes of the method follow it, and in use they may be others."""
+    """Entries per head. The sizes of the method follow from it; in use they may differ."""
     tokens: int = 6144
-    """Tokens of each text: a run of them, from a random place."""
+    """Tokens of each text, taken from a random place."""
     features: int = EdgeInfinite.features
-    """Of the form ``learned``."""
+    """Number of features of the form ``learned``."""
     lessons: int = 400
-    """Texts from which features learn."""
+    """Number of texts from which the features learn."""
     steps: int = 6000
-    """Times that they learn from one of these."""
+    """Number of training steps of the features; each uses one of these texts."""
     texts: int | None = None
-    """Most texts in an epoch of the rest; None is all."""
+    """Maximum number of texts per epoch for MLP and vectors; None is all."""
     epochs: int = 2
     lr: float = 0.005
     hidden: int | None = None
-    """Width of the MLP; None is the dimension of a head, or a quarter of it beside features."""
+    """Width of the MLP. None is the dimension of a head, or a quarter of it with features."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the training is."""
+    """Progress of the training."""
 
     what: str
-    """``lesson`` that was read, ``step`` of features, ``text`` of the rest."""
+    """``lesson`` that was read, ``step`` of the features, ``text`` for MLP and vectors."""
     done: int
     of: int
     loss: float
-    """Since the last time, the mean: of a step nats over all layers, of a text nats a token in the
-    chunks that met a memory; nan where there were none."""
+    """Mean loss since the last report. For steps: nats over all layers. For a text: nats per token
+    in the chunks that met compressive memory; nan if there were none."""
     tokens: int
     seconds: float
 
 
 def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
-    """Untrained gates for every layer whose memory is compressed."""
+    """Return untrained gates for every layer with compressive memory."""
     torch.manual_seed(recipe.seed)
     beside = 4 if recipe.form == "learned" else 1
     return {
@@ -113,7 +114,7 @@ def new_gates(facts: ModelFacts, recipe: GateRecipe) -> dict[int, Gate]:
 
 
 def with_gates(method: EdgeInfinite, gates: Mapping[int, Gate]) -> EdgeInfinite:
-    """The method with gates that are in memory, not in a file."""
+    """Return the method with gates from RAM instead of from a file."""
 
     return with_compressive_memory(method, lambda sized, asked: Gated(sized, gates, asked))
 
@@ -126,14 +127,14 @@ def open_reader(
     tokens: int,
     run: RunSettings | None = None,
 ) -> Reader:
-    """A reader of a text of so many tokens, with nothing in front but what begins every text."""
+    """Return a reader for a text of `tokens` tokens. Its prompt is at most the BOS token."""
     head = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     sizes = BudgetSplit(budget, len(head), 0, ROOM, ROOM)
     return Reader(model, method, run or RunSettings(), sizes, head, (), tokens)
 
 
 class Trainer:
-    """Trains gates; can stop after a block of steps or a text, and go on from its checkpoint."""
+    """A trainer of gates. It can stop after a block of steps or a text, and resume from there."""
 
     def __init__(
         self, model: BoundedModel, tokenizer: Tokenizer, recipe: GateRecipe, data: Path, out: Path
@@ -155,7 +156,7 @@ class Trainer:
         vectors = [p for name, p in named if name in ("g", "offset")]
         mlps = [p for name, p in named if name in ("w1", "b1", "w2", "b2")]
         features = [p for name, p in named if name.endswith(("query", "key"))]
-        # The sigmoid of the gating vectors starts nearly closed, where its slope is small.
+        # The sigmoid of the gating vectors starts near 0, where its slope is small.
         groups = [
             {"params": mlps, "times": 1.0},
             {"params": vectors, "times": VECTOR_RATE},
@@ -177,17 +178,20 @@ class Trainer:
 
     @property
     def _shortest(self) -> int:
-        """Tokens that a text has to pass; a lesson without questions is run to its end apart."""
+        """Length that a text must exceed, in tokens.
+
+        The end of a lesson without questions runs separately.
+        """
         budget = self.recipe.budget
         return max(budget * 3 // 2, budget + FOLLOWING) if self.recipe.form == "learned" else budget
 
     def heldout(self, count: int) -> list[list[int]]:
-        """Excerpts of so many texts that were held out."""
+        """Return excerpts of `count` held-out texts."""
         recipe = self.recipe
         return excerpts(self.held, self.tokenizer, recipe.tokens, count, recipe.seed)
 
     def train(self) -> Iterator[Progress]:
-        """What remains of the training; a checkpoint after each block of steps and each text."""
+        """Run the rest of the training. Save a checkpoint after each block of steps or text."""
         if self.of_features is not None and self.stepped < self.recipe.steps:
             lessons: list[int] = []
             yield from self._read_lessons(lessons)
@@ -221,9 +225,9 @@ class Trainer:
         return LessonFiles(self.out.with_name(self.out.name + ".lessons"), json.dumps(of))
 
     def _read_lessons(self, lessons: list[int]) -> Iterator[Progress]:
-        """Fills `lessons` with the numbers of those from which features can learn.
+        """Add to `lessons` the numbers of those from which features can learn.
 
-        They are the same in every run, whatever was learned from them before.
+        They are the same in every run and do not depend on the training.
         """
         recipe, files = self.recipe, self.lesson_files
         if not self.resuming:
@@ -246,7 +250,7 @@ class Trainer:
             raise self._nothing_left()
 
     def _lesson(self, number: int) -> tuple[Lesson, random.Random]:
-        """A lesson, and what draws on behind it."""
+        """Return a lesson, and the random generator that goes on after it."""
         recipe = self.recipe
         draw = random.Random(f"{recipe.seed}:lesson:{number}")
         size = draw.randrange(self._shortest, recipe.tokens)
@@ -286,7 +290,7 @@ class Trainer:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-        for weight in self.parameters:  # those that another optimizer changes got gradients, too
+        for weight in self.parameters:  # weights of the other optimizer got gradients too
             weight.grad = None
 
     # MLP and vectors
@@ -320,9 +324,9 @@ class Trainer:
         return self.out.with_name(self.out.name + ".checkpoint")
 
     def resume(self) -> bool:
-        """Go on from a checkpoint, or from the lessons that were read before it.
+        """Continue from a checkpoint, or from the lessons that were read before the first one.
 
-        False if there is neither. Raises UsageError if the checkpoint is of another run.
+        Return False if there is neither. Raise UsageError if the checkpoint is of another run.
         """
         self.resuming = True
         if not self.checkpoint.is_file():
@@ -343,7 +347,7 @@ class Trainer:
         return True
 
     def save(self) -> None:
-        """Write the gates; the checkpoint and the lessons go."""
+        """Write the gates, and remove the checkpoint and the lessons."""
         save_gates(self.gates, self.out, {"model": self.model.name, **self._recipe()})
         self.checkpoint.unlink(missing_ok=True)
         self.lesson_files.remove()
@@ -366,8 +370,10 @@ class Trainer:
 
     @property
     def _weights(self) -> tuple[str, str, str]:
-        """What a gate is trained for: other weights, or the same in another number type, are other
-        keys and queries."""
+        """The weights that a gate is trained for.
+
+        Other weights, or the same ones in another dtype, give other keys and queries.
+        """
         model = self.model
         return model.name, model.fingerprint, model.weights_dtype
 
@@ -386,13 +392,13 @@ class Trainer:
 
 
 def rising_then_falling(progress: float) -> float:
-    """Share of the highest learning rate, after this share of the training."""
+    """Return the share of the peak learning rate at this share of the training."""
     rise = min(1.0, progress / WARM_UP)
     return rise * (0.5 + 0.5 * math.cos(math.pi * min(1.0, progress)))
 
 
 def save_gates(gates: Mapping[int, Gate], path: Path, about: dict[str, str]) -> None:
-    """A safetensors file that the method loads; written whole or not at all."""
+    """Write a safetensors file that the method loads. It is replaced as a whole."""
     from safetensors.torch import save_file
 
     tensors = {

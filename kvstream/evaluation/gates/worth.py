@@ -1,7 +1,7 @@
-"""What a gate is worth: loss on held-out texts with the memory, without it, and with a wrong one.
+"""The value of a gate: loss on held-out texts with its memory, without, and with a wrong one.
 
-A gate is also a small adapter: it may lower the loss by what its MLP says whatever memory holds.
-The control is the memory of another text, read through the same gate.
+A gate is also a small adapter: its MLP may lower the loss whatever compressive memory holds. The
+control is the memory of another text, read through the same gate.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without sinks": {"sinks": 0},
     "without both": {"window": 0, "sinks": 0},
 }
-"""Settings that are compared: sinks and window alone, the control, and the paper's ablation."""
+"""Settings to compare: sinks and window alone, the control, and the paper's ablation."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Loss over the tokens that were read behind a memory."""
+    """Loss over the tokens that were read after an eviction."""
 
     loss: float
-    """Mean, in nats a token."""
+    """Mean, in nats per token."""
     tokens: int
 
     @property
@@ -55,11 +55,11 @@ def measure(
     budget: int,
     others: Sequence[Sequence[int]] = (),
 ) -> list[Measured]:
-    """Loss on each text, over the chunks after the first one that left something behind.
+    """Return the loss on each text, over the chunks after the first eviction.
 
-    All chunks are a segment of the unchanged method, so that with fewer sinks or a smaller window
-    no token has more before it in its own chunk. With `others`, each text finds in memory what the
-    other one in its place left there.
+    All chunks have the segment size of the unchanged method, so that with fewer sinks or a smaller
+    window no token has more tokens before it in its own chunk. With `others`, each text reads the
+    compressive memory of the text at its index in `others`.
     """
     run = RunSettings(
         growth="fixed", chunk="fixed", chunk_size=EdgeInfinite().sized(budget).segment
@@ -90,7 +90,7 @@ def measure(
 
 
 def _memories(reader: Reader, ids: Sequence[int]) -> Iterator[list[dict[str, Tensor]]]:
-    """What the heads of each layer remember after every chunk; the last one again and again."""
+    """Yield the compressive memory of each layer after every chunk, the last one without end."""
     at = 0
     while True:
         if at < len(ids):
@@ -107,7 +107,7 @@ def _borrow(reader: Reader, memory: Sequence[Mapping[str, Tensor]]) -> None:
 
 
 def method_of(gates: Mapping[int, Gate]) -> EdgeInfinite:
-    """The method that such gates are made for."""
+    """Return the method that these gates were made for."""
     first = next(iter(gates.values()))
     if isinstance(first, LearnedGate):
         return EdgeInfinite(form="learned", features=first.b_key.shape[-1])
@@ -122,7 +122,7 @@ def compare(
     budget: int,
     variants: Sequence[str] = tuple(VARIANTS),
 ) -> dict[str, list[Measured]]:
-    """Loss of the variants, text by text; the control borrows from the next text."""
+    """Return the loss of each variant, text by text. The control uses the next text's memory."""
     found = {}
     for name in variants:
         others = [*texts[1:], *texts[:1]] if name == CONTROL else ()
@@ -132,6 +132,6 @@ def compare(
 
 
 def overall(found: Sequence[Measured]) -> Measured:
-    """All texts as one, each token with the same weight."""
+    """Return the result for all texts together; each token has the same weight."""
     tokens = sum(m.tokens for m in found)
     return Measured(sum(m.loss * m.tokens for m in found) / max(1, tokens), tokens)
