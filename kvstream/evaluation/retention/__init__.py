@@ -1,1 +1,1 @@
-"""What memory holds at every step of a reading, and what a cache that holds the text looks at."""
+"""The tokens in memory at every step of a reading, compared with attention to a full KV cache."""

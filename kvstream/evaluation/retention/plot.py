@@ -1,4 +1,4 @@
-"""What methods keep, as a picture: by step, by layer, by place in the text."""
+"""Plots of what methods keep: by step, by layer, by place in the text."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _by_part(row: Record) -> Points:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture; all that it shows are shares."""
+    """One plot. All its values are shares."""
 
     title: str
     axis: str
     points: Callable[[Record], Points]
     chance: bool = False
-    """Whether heads that choose at random have a share, too."""
+    """Whether to draw the share that heads with a random choice would have."""
 
 
 PANELS = (
@@ -55,7 +55,7 @@ COLUMNS = 3
 
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
-    """Write the picture; a panel of which nothing was measured is left out."""
+    """Write the figure. Leave out panels without any measured value."""
     plt = pyplot()
     from matplotlib.ticker import PercentFormatter
 
@@ -69,7 +69,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
     for axis in axes.flat[len(drawn) :]:
         axis.axis("off")
     for axis, panel in zip(axes.flat, drawn, strict=False):
-        if panel.chance:  # of the first case; memory of the others has about its size
+        if panel.chance:  # of the first case; memory of the others has about the same size
             _draw_line(axis, "by chance", _by_step("chance")(rows[0]), "#999999", "", ":")
         for number, row in enumerate(rows):
             mark = MARKS[(number + number // len(COLORS)) % len(MARKS)]

@@ -1,4 +1,4 @@
-"""Numbers about what heads hold: what they hit, what they have in common, how old it is."""
+"""Numbers about the tokens that heads hold: hit rate, overlap between heads, age."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import torch
 from torch import Tensor
 
 PARTS = 8
-"""Parts of the text that was read so far, for the age of what is held."""
+"""Number of parts of the text read so far, for the places of the held tokens."""
 BLOCK = 4096
-"""Distinct tokens at once, so that little memory is needed however many there are."""
+"""Number of distinct tokens to process at once, which limits scratch memory."""
 
 
 def hit_rate(attention: Tensor, origin: Tensor) -> float | None:
-    """Share of the tokens with the most attention that a layer holds, averaged over its heads.
+    """Return the share of the most attended tokens that a layer holds, averaged over its heads.
 
     Args:
-        attention: [K, n], what each token of the text so far gets where all of it is held.
+        attention: [K, n], attention to each token of the text so far, from a full KV cache.
         origin: [K, m], ordinals of the tokens that each head holds.
 
-    As many tokens count as a head holds (InfiniPot, section 3.4). None where it holds them all.
+    The most attended tokens are m, as many as a head holds (InfiniPot, section 3.4). Return None if
+    a head holds all n tokens.
     """
     held = origin.shape[1]
     if held >= attention.shape[-1]:
@@ -34,16 +35,17 @@ def hit_rate(attention: Tensor, origin: Tensor) -> float | None:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What heads hold in common."""
+    """The overlap of the tokens that heads hold."""
 
     jaccard: float | None
-    """Mean over all pairs of heads of the tokens of both, as a share of those of either."""
+    """Mean over all pairs of heads: tokens that both hold, divided by tokens that either holds."""
     shared: float | None
-    """Tokens that all heads hold, as a share of what one holds. None, both, of a single head."""
+    """Tokens that all heads hold, divided by the mean number that a head holds. Both values are
+    None for a single head, or if a head holds nothing."""
 
 
 def overlaps(origins: Sequence[Tensor]) -> tuple[Overlap, list[Overlap]]:
-    """The overlap of all heads of all layers, and that of the heads of each layer.
+    """Return the overlap of all heads of all layers, and that of the heads of each layer.
 
     `origins` are the ordinals [K, m] that the heads of each layer hold; m may differ.
     """
@@ -73,7 +75,7 @@ def overlaps(origins: Sequence[Tensor]) -> tuple[Overlap, list[Overlap]]:
 
 
 def _members(places: Tensor, first: int) -> Tensor:
-    """[K, BLOCK] float32: 1 where a head holds a token from `first` on."""
+    """Return [K, BLOCK] float32: 1 if a head holds the token; the first column is token `first`."""
     inside = (places >= first) & (places < first + BLOCK)
     held = torch.zeros(len(places), BLOCK + 1)
     held.scatter_(1, torch.where(inside, places - first, BLOCK), 1.0)
@@ -90,7 +92,7 @@ def _overlap(both: Tensor, sizes: Tensor, common: int) -> Overlap:
 
 
 def parts(origin: Tensor, seen: int) -> Tensor:
-    """[K, PARTS]: the share of what each head holds that is from each part of the text so far."""
+    """Return [K, PARTS]: the shares of each head's tokens from each part of the text so far."""
     part = origin.long() * PARTS // seen
     counts = torch.zeros(len(origin), PARTS)
     counts.scatter_add_(1, part, torch.ones(part.shape))
@@ -98,12 +100,14 @@ def parts(origin: Tensor, seen: int) -> Tensor:
 
 
 def age(origin: Tensor, seen: int) -> float:
-    """How far back the tokens that are held stand, as a share of the text so far: 0 is its end,
-    1 its beginning, 0.5 an even choice."""
+    """Return the mean distance of the held tokens from the end, as a share of the text so far.
+
+    0 is the end of the text, 1 its beginning, 0.5 an even distribution.
+    """
     return float((seen - 1 - origin.double()).mean() / max(1, seen - 1))
 
 
 def spread(shares: Tensor) -> float:
-    """How evenly heads hold all parts of the text: the entropy of `parts`, 1 being even."""
+    """Return the entropy of `parts`, averaged over heads: 1 is an even spread over the text."""
     entropy = -(shares * shares.clamp_min(1e-9).log()).sum(-1)
     return float((entropy / math.log(PARTS)).mean())

@@ -1,9 +1,8 @@
-"""What methods keep of texts, step by step: a trial for each text and case, a row for each case.
+"""Measure what methods keep of texts, step by step: a trial per text and case, a row per case.
 
-The questions of four papers: which of the tokens that are really attended to memory holds
+The measures are those of four papers: the share of the most attended tokens that memory holds
 (InfiniPot, figures 2 and 3), how much attention memory gets and how much of it stays (IMDC, figures
-1, 6 and 7), how old it is and how spread (BumbleBee, figures 6 and 7; Cascading KV Cache, figure
-10).
+1, 6 and 7), its age and spread (BumbleBee, figures 6 and 7; Cascading KV Cache, figure 10).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SUMMARIZED = (*MEASURES, "chance")
 
 
 def check(cases: Sequence[Case]) -> None:
-    """Raises UsageError for a method that evicts nothing."""
+    """Raise UsageError for a method that evicts nothing."""
     methods = available()
     for name in dict.fromkeys(case.run.method for case in cases):
         if not methods[name].evicts:
@@ -44,7 +43,7 @@ def trials(
     limit: int | None,
     question: str | None,
 ) -> Iterator[Trial]:
-    """One trial for each text and case."""
+    """Yield one trial for each text and case."""
     run = partial(_run, session, question)
     return text_trials("retention", session, paths, cases, limit, run, question=question)
 
@@ -63,7 +62,7 @@ def _run(session: Session, question: str | None, text: Text, case: Case) -> Reco
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each case: means over the texts, in all, by step and by layer."""
+    """Return a row for each case: means over the texts, in total, by step and by layer."""
     return [_row(group) for group in grouped(records)]
 
 
@@ -87,16 +86,16 @@ def _row(group: list[Record]) -> Record:
 
 
 def _means(group: list[Record]) -> Record:
-    """The mean of each measure over the steps of a text, then over texts, with its interval.
+    """Return the mean of each measure over the steps of a text, then over texts, with its interval.
 
-    Steps before the first eviction do not count: there all heads hold the same, which is all.
+    Skip steps before the first eviction: there all heads hold all tokens.
     """
     found: Record = {}
     steps = [[s for s in r["steps"] if s["chance"] < 1] for r in group]
     for name in SUMMARIZED:
         each = [v for of_text in steps if (v := mean(s[name] for s in of_text)) is not None]
         found[name] = mean(each)
-        if len(set(each)) > 1:  # one text says nothing of others, and rules do not vary
+        if len(set(each)) > 1:  # no interval for one text, or if the measure does not vary
             _, low, high = mean_interval(each)
             found[f"{name}_interval"] = [round(low, 5), round(high, 5)]
     return found
@@ -111,7 +110,7 @@ def _tokens(steps: Sequence[Record]) -> int:
 
 
 def _layer(records: Sequence[Record]) -> Record:
-    """One layer, averaged over texts."""
+    """Return the numbers of one layer, averaged over texts."""
     numbers = [{k: v for k, v in r.items() if k not in ("layer", "parts")} for r in records]
     parts = _columns([r["parts"] for r in records])
     return {"layer": records[0]["layer"], **_mean_of(numbers), "parts": parts}
@@ -122,7 +121,7 @@ def _columns(lists: Sequence[Sequence[float]]) -> list[float | None]:
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs."""
+    """Return a line about the newest record, to show during the run."""
     last = records[-1]
     hits = mean(s["hit_chunk"] for s in last["steps"])
     told = "" if hits is None else f" {hits:.0%} of what is attended to"

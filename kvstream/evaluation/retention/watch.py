@@ -1,4 +1,4 @@
-"""Watches a reader: numbers about its memory after each step, and none of what they are made of."""
+"""Watch a reader and compute numbers about its memory after each step, without storing tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MEASURES = (
     "hit_question", "hit_chunk", "jaccard", "shared", "attention", "attention_sinks", "retention",
     "age", "spread",
 )  # fmt: skip
-"""What is measured of each layer at every step; None where it cannot be told."""
+"""Measures of each layer at every step; None if a measure cannot be computed."""
 
 
 class Watch(IdFeed):
-    """The feed of a reader that is watched: it sees each chunk before the reader does.
+    """A feed for the watched reader. It sees each chunk before the reader does.
 
-    `whole` reads along. `question` are the ids of a question that is asked after every step; none:
-    there is no question.
+    `whole` reads the same text. `question` are the ids of a question that is asked after every
+    step; if empty, there is no question.
     """
 
     def __init__(self, ids: Sequence[int], reader: Reader, whole: Whole, question: Sequence[int]):
@@ -35,7 +35,7 @@ class Watch(IdFeed):
         self.steps: list[Record] = []
         """Numbers of each step so far, over all layers."""
         self.compared = 0
-        """Tokens of the text up to which `whole` could hold it."""
+        """Number of tokens of the text up to which `whole` could hold it."""
         self._sums: list[dict[str, list[float]]] = [
             {name: [] for name in MEASURES} for _ in reader.compressible
         ]
@@ -44,7 +44,7 @@ class Watch(IdFeed):
         self._before = 0
 
     def read(self, count: int) -> Chunk:
-        """The next chunk; what it attends to is measured first."""
+        """Return the next chunk, after measuring its attention."""
         chunk = super().read(count)
         if not len(chunk.ids):
             return chunk
@@ -90,8 +90,11 @@ class Watch(IdFeed):
         self._before = reader.seen
 
     def record(self) -> Record:
-        """All numbers: of the steps, of the layers over the steps from the first eviction on, and
-        where memory is from at the end. Call it once, after the last step."""
+        """Return all numbers. Call it once, after the last step.
+
+        They are those of the steps, of the layers (over the steps from the first eviction on), and
+        of the parts of the text that memory holds at the end.
+        """
         self._close()
         layers = [
             {
@@ -113,16 +116,16 @@ class Watch(IdFeed):
         }
 
     def _held(self) -> list[Tensor]:
-        """Ordinals [K, m] of the source tokens that each layer holds."""
+        """Return ordinals [K, m] of the source tokens that each layer holds."""
         prompt = self.reader.evictor.prompt
         return [s.origin[:, prompt : s.used].cpu() for s in self.reader.compressible]
 
     def _retention(self, origin: Tensor) -> float | None:
-        """Share of a layer's memory that was there one step before (IMDC, eq. 2)."""
+        """Return the share of a layer's memory that was there one step before (IMDC, eq. 2)."""
         return float((origin < self._before).float().mean()) if self._before else None
 
     def _next_chunk(self, ids: Sequence[int], attended: list[Tensor] | None) -> None:
-        """What the chunk behind memory attends to: of all text before it, and of memory."""
+        """Measure the attention of the chunk after memory: to all text before it, and to memory."""
         reader = self.reader
         if attended is not None:
             for layer, scores, origin in zip(self._layers, attended, self._held(), strict=True):
@@ -130,7 +133,7 @@ class Watch(IdFeed):
         first, ends = reader.first_candidate, [s.used for s in reader.compressible]
         request = AttentionRequest(accumulated_attention=True, queries=len(ids))
         with reader.cache.passing():
-            # Apart from the step: a method may weigh queries by age, or take a group's maximum.
+            # A separate pass, because a method may weigh queries by age, or take a group's maximum.
             reader.model.forward(ids, reader.cache, request)
             for layer, store, end in zip(self._layers, reader.compressible, ends, strict=True):
                 sums = store.accumulated_attention
@@ -140,7 +143,7 @@ class Watch(IdFeed):
                 layer["attention_sinks"] = float(mass[:first].sum())
 
     def _close(self) -> None:
-        """Nothing more comes of the newest step: means over its layers, and sums by layer."""
+        """Finish the newest step: compute means over its layers, and add to the sums by layer."""
         step = self.steps[-1]
         for name in MEASURES:
             values = [layer.get(name) for layer in self._layers]
@@ -152,7 +155,7 @@ class Watch(IdFeed):
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are there."""
+    """Return the mean of the values that are not None; None if there are none."""
     known = [v for v in values if v is not None]
     return _number(statistics.fmean(known)) if known else None
 

@@ -1,4 +1,4 @@
-"""The text in a cache that holds all of it: which tokens are really looked at."""
+"""The text in a full KV cache, to measure which tokens get attention."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kvstream.model.bounded import BoundedModel
 
 
 class Whole:
-    """Reads what a bounded reader reads, and evicts nothing.
+    """A full KV cache that reads what a bounded reader reads, without eviction.
 
-    `head` are the protected ids in front of the text; `tokens` is how many follow it at the most,
-    the question's among them. Once the positions that the model was trained for are used up,
+    `head` are the protected ids before the text. `tokens` is the maximum number of tokens after it,
+    including the question's. The cache holds at most the model's trained length. Once it is full,
     nothing more is measured.
     """
 
@@ -29,10 +29,10 @@ class Whole:
         self._due = list(head)
 
     def read(self, ids: Sequence[int]) -> list[Tensor] | None:
-        """Attention of a chunk to each token before it, [K, n] for each layer.
+        """Return the attention of a chunk to each token before it, [K, n] for each layer.
 
-        Summed over the chunk's queries, averaged over the query heads of a KV head. None where the
-        chunk is the first or does not fit.
+        It is summed over the chunk's queries and averaged over the query heads of a KV head. Return
+        None if the chunk is the first or does not fit.
         """
         if not self._fits(len(self._due) + len(ids)):
             return None
@@ -45,8 +45,9 @@ class Whole:
         return self._measured("accumulated_attention", before) if before else None
 
     def asked(self, question: Sequence[int]) -> list[Tensor] | None:
-        """Attention of a question's last token, which decides the first one of the answer, to each
-        token of the text, [K, n] for each layer. None where the question does not fit.
+        """Return the attention of a question's last token to the text, [K, n] for each layer.
+
+        This token decides the first token of the answer. Return None if the question does not fit.
         """
         if not self._fits(len(question)):
             return None
