@@ -1,1 +1,1 @@
-"""What bounded reading costs in time and memory, beside what people use instead."""
+"""Time and memory of bounded reading, compared with its alternatives."""

@@ -1,4 +1,4 @@
-"""Seconds at lengths that could not be measured, from those that could; always said to be so."""
+"""Extrapolate seconds to lengths that could not be measured. The rows always say so."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kvstream.evaluation.records import Record
 from kvstream.evaluation.speed.systems import FITTED
 
 LEAST = 2
-"""Lengths that have to be measured."""
+"""Minimum number of measured lengths."""
 
 
 def extrapolate(rows: Sequence[Record]) -> None:
-    """Give rows of plain caches without a measurement ``prefill_s``, and ``fitted``: true.
+    """Add ``prefill_s`` and ``fitted``: true to rows of plain caches without a measurement.
 
-    Fits ``a n + b n²`` (both at least 0, relative errors weighed alike) to the lengths measured:
-    what the model does for each token, and attention to all that stand before it.
+    Fit ``a n + b n²`` (both at least 0, relative errors with equal weight) to the measured lengths.
+    The terms are the model's work for each token, and attention to all tokens before it.
     """
     for row in rows:
         if row["runs"] or row["system"] not in FITTED:
@@ -33,7 +33,7 @@ def extrapolate(rows: Sequence[Record]) -> None:
 
 
 def coefficients(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """(a, b) of ``a n + b n²``, least squares of relative errors, neither below 0."""
+    """Return (a, b) of ``a n + b n²``: least squares of relative errors, neither below 0."""
     # With u = n/t and v = n²/t the relative error is a u + b v - 1.
     us = [n / t for n, t in points]
     vs = [n * n / t for n, t in points]

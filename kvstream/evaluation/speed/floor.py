@@ -1,8 +1,8 @@
-"""The floor that bounded reading is measured against.
+"""The floor that bounded reading is compared with.
 
-The floor runs the same chunks behind memories of the same sizes with the same fast attention, and
-does nothing else: of what is there it keeps the first entries, where they lie and as they are
-rotated. What a method costs beyond that is selection, evidence, catalysts and moving entries.
+The floor runs the same chunks after memories of the same sizes with the same fast attention, and
+does nothing else: it keeps the first entries where they are, with their rotation. A method's
+additional cost is that of selection, evidence, catalysts and moving entries.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _plain_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The fast attention that kvstream uses, over what the cache hands out."""
+    """Compute the fast attention of kvstream over all entries that the cache returns."""
     shape = Shape(scale=query.shape[-1] ** -0.5 if scaling is None else scaling)
     return attend(query[0], key[0], value[0], shape)[0].transpose(0, 1)[None], None
 
@@ -48,7 +48,7 @@ AttentionInterface.register(FLOOR, _plain_attention)
 
 
 class _Layer(CacheLayerMixin):
-    """A buffer that is written in place; `used` says how much of it counts."""
+    """A buffer that is written in place; `used` is its number of valid entries."""
 
     is_sliding = False
 
@@ -60,10 +60,10 @@ class _Layer(CacheLayerMixin):
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the first update allocates."""
+        """Do nothing: the first update allocates."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
-        """Write [1, K, n, D] behind what is there; hands out all of it."""
+        """Write [1, K, n, D] after the valid entries; return all of them."""
         if self.k is None or self.v is None:
             self.k = key_states.new_empty(*_shape(key_states, self.capacity))
             self.v = value_states.new_empty(*_shape(value_states, self.capacity))
@@ -88,9 +88,9 @@ def _shape(states: Tensor, capacity: int) -> tuple[int, ...]:
 
 
 def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
-    """The layers of a cache where they are in the model, and between them those with a state.
+    """Return the layers of a cache in the model's order, together with those that carry a state.
 
-    Raises UnsupportedModelError where one does both.
+    Raise UnsupportedModelError if a layer attends and carries a state.
     """
     every = {spec.index: layer for spec, layer in zip(model.layers, layers, strict=True)}
     states = {spec.index: StateStore(spec) for spec in model.states}
@@ -104,7 +104,7 @@ def beside_states(model: BoundedModel, layers: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def attention(model: BoundedModel, name: str) -> Iterator[None]:
-    """The model computes attention by `name` inside, and kvstream's way again afterwards."""
+    """Let the model compute attention with `name`, and with kvstream's own afterwards."""
     model.model.set_attn_implementation(name)
     try:
         yield
@@ -113,7 +113,7 @@ def attention(model: BoundedModel, name: str) -> Iterator[None]:
 
 
 def most_held(steps: Sequence[tuple[int, int]]) -> int:
-    """Entries of memory and chunk together, at the most; `steps` as in `read_floor`."""
+    """Return the maximum number of entries of memory and chunk; `steps` as in `read_floor`."""
     held, most = 0, 0
     for chunk, memory in steps:
         most, held = max(most, held + chunk), min(memory, held + chunk)
@@ -131,14 +131,14 @@ def read_floor(
 ) -> Record:
     """Read `ids` in chunks and write `tokens` tokens after the question.
 
-    `steps` are (chunk, entries of memory afterwards); `name` is FLOOR or SDPA.
+    `steps` are (chunk, entries of memory after it); `name` is FLOOR or SDPA.
     """
     most = most_held(steps)
     layers = [_Layer(max(most, steps[-1][1] + len(question) + tokens)) for _ in model.layers]
     cache = Cache(layers=beside_states(model, layers))
 
     def forward(part: Tensor) -> Tensor:
-        """Hidden states, or logits where the output layer is not plain, [n, d]."""
+        """Return hidden states [n, d], or logits if the output layer is not plain."""
         first = layers[0].used
         positions = torch.arange(first, first + part.shape[1], device=model.device)[None]
         run = model.model.base_model if model.head_is_plain else model.model
@@ -166,6 +166,6 @@ def read_floor(
 
 
 def held_bytes(model: BoundedModel, entries: int) -> int:
-    """Bytes of so many entries in every layer, and of the states beside them."""
+    """Return the bytes of `entries` entries in every layer, plus those of the recurrent states."""
     each = sum(spec.entry_bytes for spec in model.layers)
     return entries * each + sum(spec.bytes for spec in model.states)

@@ -1,8 +1,8 @@
-"""Runs kvpress's SnapKV in its own Python, controlled by lines of JSON; see `outside`.
+"""Run kvpress's SnapKV in its own Python, controlled by lines of JSON; see `outside`.
 
-This file knows nothing of kvstream, since that is not installed there. It answers every line of
-standard input with one line on standard output: first ``{"model": ...}`` with what is loaded,
-then ``{"read": ...}`` with what it cost.
+This file does not import kvstream, which is not installed there. It answers every line of standard
+input with one line on standard output: first ``{"model": ...}`` with information about the loaded
+model, then ``{"read": ...}`` with the cost.
 """
 # mypy: ignore-errors
 
@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 
-sys.path.pop(0)  # this folder, whose files are none of this program's
+sys.path.pop(0)  # this folder, whose files this program must not import
 
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not get between the answers
+    os.dup2(2, 1)  # the output of libraries must not mix with the answers
     for line in sys.stdin:
         asked = json.loads(line)
         try:
@@ -34,7 +34,7 @@ def main():
 
 
 class Worker:
-    """A model of transformers that SnapKV's hooks are put on."""
+    """A model of transformers with SnapKV's hooks."""
 
     def __init__(self, folder, random, dtype, device, threads, revision):
         started = time.perf_counter()
@@ -62,7 +62,7 @@ class Worker:
         }
 
     def read(self, ids, question, tokens, budget):
-        """Read all ids, keep `budget` of each head, write `tokens` tokens after the question."""
+        """Read all ids, keep `budget` entries per head, write `tokens` tokens after a question."""
         import kvpress
 
         torch, model = self.torch, self.model
@@ -134,7 +134,7 @@ class Worker:
 
 
 class Watch:
-    """The most memory of this process, looked at from a thread; of a GPU its allocator's."""
+    """Peak memory of this process, sampled in a thread; on a GPU also the allocator's peak."""
 
     def __init__(self, torch, cuda):
         self.torch, self.cuda, self.rss, self.device = torch, cuda, 0, None

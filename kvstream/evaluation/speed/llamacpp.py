@@ -1,7 +1,8 @@
-"""llama.cpp with the same GGUF file, at its best: the fastest of its types and settings.
+"""llama.cpp with the same GGUF file, with the fastest of its types and settings.
 
-A short text decides: every type with flash attention on and off, then the fastest with other sizes
-of its batches. The process that reads is a fresh one, so that its memory is that of one setting.
+They are compared on a short text: every type with flash attention on and off, then the fastest of
+them with other batch sizes. A new process does the reading, so that its memory is that of one
+setting.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ LLAMACPP = Program(
     "--llamacpp-python",
 )
 FULL, SLIDING = "full", "sliding"
-"""Everything stays, or the newest entries of a window that slides by half of it."""
+"""Keep everything, or keep a window of the newest entries that slides by half of its size."""
 OTHER_TYPES = ("Q8_0", "F16")
 FIRST_UBATCH, OTHER_UBATCHES = 512, (128, 2048)
 TUNE = 512
-"""Tokens of the text that settings are compared on."""
+"""Tokens of the text on which settings are compared."""
 TRAINED = 1 << 20
-"""Positions that the copies claim: llama.cpp's server refuses longer prompts than a file claims."""
+"""Trained length that the copies claim: llama.cpp's server refuses prompts longer than that."""
 SPARE = 64
-"""Entries beside text, question and answer."""
+"""Additional entries besides text, question and answer."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How llama.cpp runs."""
+    """Settings of llama.cpp."""
 
     path: str
     kind: str
-    """Type of its matrices, or ``as given``."""
+    """Type of the matrices, or ``as given``."""
     ubatch: int = FIRST_UBATCH
     flash: bool = True
 
@@ -56,7 +57,7 @@ class Setting:
 
 
 def gguf_of(model: BoundedModel) -> Path:
-    """The GGUF file that a model was converted from. Raises UsageError."""
+    """Return the GGUF file that a model was converted from. Raise UsageError if there is none."""
     try:
         origin = json.loads(Path(model.model.name_or_path, "origin.json").read_text("utf-8"))
         path = Path(origin["files"][0])
@@ -74,7 +75,7 @@ def gguf_of(model: BoundedModel) -> Path:
 
 
 class Llamacpp:
-    """A process with llama.cpp in it, in the setting that was fastest; used as a context."""
+    """A process with llama.cpp in its fastest setting; a context manager."""
 
     def __init__(self, python: str, model: BoundedModel, advance: Callable[[str], None]) -> None:
         self._python, self._model, self._advance = python, model, advance
@@ -84,7 +85,7 @@ class Llamacpp:
         self._context = 0
         self.best: Setting | None = None
         self.tried: dict[str, float] = {}
-        """Tokens a second of processor time by setting."""
+        """Tokens per second of processor time, by setting."""
         self.loaded: Record = {}
 
     def __enter__(self) -> Llamacpp:
@@ -95,7 +96,7 @@ class Llamacpp:
         self._stack.close()
 
     def tune(self, ids: Sequence[int]) -> None:
-        """Find the fastest setting. Raises KvstreamError with what the process said."""
+        """Find the fastest setting. Raise KvstreamError with the message of the process."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         source = str(folder / "as-given.gguf")
         settings = [Setting(source, "as given")]
@@ -145,7 +146,7 @@ class Llamacpp:
         question: Sequence[int],
         tokens: int,
     ) -> Record:
-        """What reading `ids` costs, all of them kept or in a window of `budget` entries."""
+        """Return the cost of reading `ids`, with all entries or a window of `budget` entries."""
         if self.best is None:
             self.tune(ids)
         assert self.best is not None

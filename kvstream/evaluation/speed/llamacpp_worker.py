@@ -1,9 +1,9 @@
-"""Runs llama.cpp in its own Python (package xllamacpp), controlled by lines of JSON.
+"""Run llama.cpp in its own Python (package xllamacpp), controlled by lines of JSON.
 
-This file knows nothing of kvstream, since that is not installed there. It answers every line of
-standard input with one line on standard output: ``{"copy": ...}`` copies a GGUF file,
-``{"write": ...}`` makes one of another type, ``{"model": ...}`` loads one, and ``{"read": ...}``
-reads ids and reports the cost.
+This file does not import kvstream, which is not installed there. It answers every line of standard
+input with one line on standard output: ``{"copy": ...}`` copies a GGUF file, ``{"write": ...}``
+makes one of another type, ``{"model": ...}`` loads one, and ``{"read": ...}`` reads ids and reports
+the cost.
 """
 # mypy: ignore-errors
 
@@ -18,9 +18,9 @@ ALL, SLIDING = "full", "sliding"
 
 
 def main():
-    sys.path.pop(0)  # this folder, whose files are none of this program's
+    sys.path.pop(0)  # this folder, whose files this program must not import
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what llama.cpp prints must not get between the answers
+    os.dup2(2, 1)  # the output of llama.cpp must not mix with the answers
     worker = None
     for line in sys.stdin:
         asked = json.loads(line)
@@ -32,7 +32,7 @@ def main():
                 write(**asked["write"])
                 reply = {}
             elif "model" in asked:
-                worker = None  # its memory goes before the next one is loaded
+                worker = None  # free its memory before loading the next one
                 worker = Worker(**asked["model"])
                 reply = worker.loaded
             else:
@@ -44,9 +44,9 @@ def main():
 
 
 def copy(source, target, trained):
-    """The GGUF file `source`, said to be trained for `trained` positions.
+    """Copy the GGUF file `source` and set its trained length to `trained` positions.
 
-    The server reads no prompt that is longer than what the file says.
+    The server refuses prompts that are longer than the file's trained length.
     """
     import gguf
 
@@ -59,7 +59,7 @@ def copy(source, target, trained):
 
 
 def write(source, target, kind):
-    """The GGUF file `source` with its matrices as `kind` (``Q8_0`` or ``F16``)."""
+    """Write the GGUF file `source` with its matrices as `kind` (``Q8_0`` or ``F16``)."""
     import gguf
 
     reader = gguf.GGUFReader(source)
@@ -97,7 +97,7 @@ class Worker:
         params.n_ctx, params.n_batch, params.n_ubatch = context, max(2048, ubatch), ubatch
         params.n_parallel, params.n_gpu_layers, params.warmup = 1, 0, False
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-        # Entries that stay are moved where a prompt goes on from a part of the one before.
+        # Move the entries of a part that the next prompt repeats, instead of reading it again.
         params.n_cache_reuse, params.cache_ram_mib, params.n_ctx_checkpoints = 32, 0, 0
         params.flash_attn_type = (
             types.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else types.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -140,7 +140,7 @@ class Worker:
         }  # fmt: skip
 
     def slide(self, ids, budget, beside):
-        """Half of the window leaves whenever it is full; what stays is moved, not read again."""
+        """Drop the oldest half of the window whenever it is full. The rest is moved, not reread."""
         window, room = [], budget - beside
         step = room // 2
         for at in range(0, len(ids), step):
@@ -149,7 +149,7 @@ class Worker:
         return window
 
     def complete(self, ids, count):
-        """Put `ids` behind what the cache has of them, and write `count` tokens; the first id."""
+        """Complete the prompt `ids`, partly cached, with `count` tokens. Return the first one."""
         reply = self.server.handle_completions(
             {
                 "prompt": ids, "n_predict": count, "temperature": 0, "cache_prompt": True,
@@ -164,7 +164,7 @@ class Worker:
 
 
 class Watch:
-    """The most memory of this process, looked at from a thread."""
+    """Peak memory of this process, sampled in a thread."""
 
     def __enter__(self):
         import psutil

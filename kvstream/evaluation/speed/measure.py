@@ -1,8 +1,8 @@
-"""Rounds in which every system takes its turn, and the rows that come of them.
+"""Rounds in which every system takes its turn, and the rows of their results.
 
-All get the same token ids, in turns, round after round, so that a machine which is busy for a
-while slows all of them. A ratio is the median of the ratios within a round; beside it stands that
-of the processor times, which what else runs on the machine disturbs less.
+All systems get the same token ids and take turns in every round, so that a machine that is busy for
+a while slows down all of them. A ratio is the median of the ratios within a round. A second ratio
+uses processor times, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kvstream.evaluation.speed.timing import memory_watched
 from kvstream.session.session import Session
 
 WARM = 4096
-"""Tokens of the first round, which is not counted: it warms up libraries and caches."""
+"""Tokens of the first round, which only warms up libraries and caches and is not counted."""
 WARM_FEWER = {"streamingllm": 256, "llamacpp": 512}
-"""Where that would take long."""
+"""The same for systems where that would take long."""
 MEDIANS = (
     "prefill_s", "first_token_s", "total_s", "decode_tokens_per_s", "decode_cpu_tokens_per_s",
     "cpu_s", "select_s",
@@ -34,22 +34,23 @@ FACTS = (
     "load_s", "versions", "chunks", "mean_chunk", "mean_memory", "measured_tokens", "text_bytes",
     "system_info", "setting", "tried",
 )  # fmt: skip
-"""The same in every round."""
+"""Values that are the same in every round."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop waiting."""
+    """Time limits."""
 
     repeat_s: float
-    """What takes longer is run once a length; token by token it is extrapolated."""
+    """A slower system runs only once per length; a token-by-token reading is extrapolated."""
     give_up_s: float
-    """What is expected to take longer, by the length before, is not run at all."""
+    """A system that is expected to be slower, from the length before, does not run at all."""
 
 
 @dataclass
 class Bench:
-    """Measures length after length; what failed or became too slow is not tried at longer ones."""
+    """Measurements of one length after another. A system that failed or became too slow does not
+    run at longer lengths."""
 
     session: Session
     every: Sequence[System]
@@ -58,12 +59,12 @@ class Bench:
     peak_flops: float
     advance: Callable[[str], None]
     out: dict[System, str] = field(default_factory=dict)
-    """Systems that are out of the race, and why."""
+    """Systems that no longer run, and why."""
     last: dict[System, tuple[int, float]] = field(default_factory=dict)
     """Tokens and seconds of the length before."""
 
     def measure(self, task: Task) -> list[Record]:
-        """A row for each system at the length of ``task.ids``."""
+        """Return a row for each system at the length of ``task.ids``."""
         tokens = len(task.ids)
         for system, (before, seconds) in self.last.items():
             expected = seconds * (tokens / before) ** system.growth
@@ -120,7 +121,7 @@ class Bench:
         return f"{system.label}: {result['prefill_s']:.2f} s"
 
     def _select_exactly(self, task: Task, taken: dict[System, list[Record]]) -> None:
-        """On a GPU, the share of selection from one more reading, which waits around it."""
+        """On a GPU, measure the share of selection in one more reading, with exact times."""
         if self.session.model.device.type != "cuda":
             return
         for system, found in taken.items():
@@ -178,7 +179,7 @@ class Bench:
         return row
 
     def _ratios(self, rows: list[Record], taken: dict[System, list[Record]]) -> None:
-        """To each row of kvstream its seconds as a multiple of the others', round by round."""
+        """Add to each row of kvstream its seconds as a multiple of the others', round by round."""
         for index, system in enumerate(self.every):
             for rival in self.every:
                 if system.name != "kvstream" or not system.beside(rival):
@@ -210,7 +211,7 @@ def _median(results: Sequence[Record], key: str) -> Any:
 
 
 def _leader(system: System, every: Sequence[System]) -> System:
-    """The reading of kvstream whose sizes a floor repeats; for others, itself."""
+    """Return the kvstream system whose sizes a floor repeats; for any other system, itself."""
     for other in every:
         if other.name == "kvstream" and system.case is not None and other.case is system.case:
             return other
@@ -224,7 +225,7 @@ def _of_memory(error: BaseException) -> bool:
 
 
 def _faster_plain(rows: list[Record]) -> list[Record]:
-    """Of the two ways of a plain cache the faster one counts; the other is named in its row."""
+    """Keep the faster of the two modes of a plain cache; its row names the other one."""
     plain = [r for r in rows if r["system"] == "transformers"]
     plain.sort(key=lambda r: r["prefill_s"] if r["runs"] else float("inf"))
     for slower in plain[1:]:

@@ -1,7 +1,7 @@
-"""Other programs in a Python of their own: kvpress wants an older transformers than kvstream does.
+"""Other programs in their own Python: kvpress needs an older transformers than kvstream.
 
-The process stays between the rounds, so that its turns alternate with the others', and does
-nothing meanwhile.
+The process stays alive between rounds, so that it can take turns with the other systems. It is idle
+meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OutsideMemoryError(MemoryError):
 
 @dataclass(frozen=True)
 class Program:
-    """What has a Python of its own, and how to set that up."""
+    """A program that needs its own Python, and how to set that up."""
 
     package: str
     worker: Path
@@ -38,7 +38,7 @@ class Program:
     option: str
 
     def check(self, python: str | None) -> str:
-        """The path of a Python that has the package. Raises UsageError with the remedy."""
+        """Return the path of a Python that has the package. Raise UsageError with the remedy."""
         if not python:
             name = self.option.removeprefix("--").removesuffix("-python")
             raise UsageError(
@@ -81,13 +81,13 @@ class Process:
         )
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.communicate()
         self._said.close()
 
     def ask(self, **what: Any) -> Record:
-        """What it answers. Raises KvstreamError, OutsideMemoryError."""
+        """Send a request and return the answer. Raise KvstreamError or OutsideMemoryError."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -118,7 +118,7 @@ class Process:
 
 
 class Kvpress:
-    """A process with the same model in it; used as a context."""
+    """A process with the same model; a context manager."""
 
     def __init__(self, python: str, model: BoundedModel, *, random: bool, revision: str | None):
         self._python, self._model = python, model
@@ -126,10 +126,10 @@ class Kvpress:
         self._stack = ExitStack()
         self._process: Process | None = None
         self.loaded: Record = {}
-        """``load_s`` and ``versions``, once it is loaded."""
+        """``load_s`` and ``versions``, after loading."""
 
     def __enter__(self) -> Kvpress:
-        """Load the model there. Raises KvstreamError with what the process said."""
+        """Load the model in the process. Raise KvstreamError with the message of the process."""
         self._process = Process(KVPRESS, self._python)
         where = self._model.model.name_or_path
         if self._random:
@@ -158,7 +158,7 @@ class Kvpress:
         self._stack.close()
 
     def read(self, ids: Sequence[int], budget: int, question: Sequence[int], tokens: int) -> Record:
-        """What reading `ids` in one pass costs, and keeping `budget` entries of each head."""
+        """Return the cost of reading `ids` in one pass and keeping `budget` entries per head."""
         assert self._process is not None
         return self._process.ask(
             read={"ids": list(ids), "question": list(question), "tokens": tokens, "budget": budget}

@@ -1,4 +1,4 @@
-"""How much of what the machine can multiply a reading makes use of."""
+"""The share of the machine's multiplication speed that a reading uses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kvstream.evaluation.speed.timing import wait
 from kvstream.model.bounded import BoundedModel
 
 SECONDS = 0.3
-"""Measured for at least that long, after one product that does not count."""
+"""Minimum seconds of a measurement, after one product that does not count."""
 
 
 def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations a second in products of large square matrices."""
+    """Return floating-point operations per second in products of large square matrices."""
     n = 8192 if device.type == "cuda" else 1024
     a = torch.randn(n, n, device=device, dtype=torch.float32).to(dtype)
     a @ a
@@ -30,11 +30,11 @@ def measured_flops(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def reading_flops(model: BoundedModel, steps: Sequence[tuple[int, int]]) -> float:
-    """Operations that the model itself needs for these (chunk, memory) steps.
+    """Return the operations that the model itself needs for these (chunk, memory) steps.
 
-    Twice the weights of its layers for every token, and attention to what a token sees. Not
-    counted: the output layer, whatever a method measures or moves. Of a mixture of experts all
-    weights count, so there it is too much.
+    That is twice the weights of its layers for every token, and attention to all tokens that a
+    token sees. The output layer, and whatever a method measures or moves, do not count. For a
+    mixture of experts all weights count, which is too much.
     """
     heads = model.model.config.get_text_config().num_attention_heads
     layers = model.model.base_model

@@ -1,4 +1,4 @@
-"""What people use instead: transformers' growing cache, and StreamingLLM token by token."""
+"""Common alternatives: transformers' growing cache, and StreamingLLM token by token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kvstream.model.bounded import BoundedModel, holding
 from kvstream.model.cache import LayerSpec
 
 SINKS = 4
-"""First tokens that StreamingLLM never drops."""
+"""Number of first tokens that StreamingLLM never drops."""
 SAME_SPEED = 256
-"""Tokens behind a full memory after which the rest may be extrapolated: all cost the same."""
+"""Tokens after memory is full until the rest may be extrapolated: they all cost the same."""
 
 
 @torch.inference_mode()
@@ -30,7 +30,7 @@ def read_plain(
     question: Sequence[int],
     tokens: int,
 ) -> Record:
-    """A cache that holds everything; `chunk`: tokens a forward pass, None is all at once."""
+    """Read with a cache that holds everything. `chunk`: tokens per forward pass; None is all."""
     cache = DynamicCache(config=model.model.config)
 
     def logits(part: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ def read_plain(
 class _Window(CacheLayerMixin):
     """The first tokens and the newest ones, as in the StreamingLLM paper's own code.
 
-    Keys are kept unrotated and all of them are rotated to their places in the cache at every
-    token; before a token that does not fit, the oldest one behind the sinks is cut out.
+    Keys are stored unrotated, and at every token all of them are rotated to their places in the
+    cache. Before a token that does not fit, the oldest one after the sinks is removed.
     """
 
     is_sliding = False
@@ -74,16 +74,16 @@ class _Window(CacheLayerMixin):
         self.v = torch.empty(*shape, spec.value_dim, dtype=spec.dtype, device=spec.device)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def make_room(self) -> None:
-        """Drop the oldest token behind the sinks if the cache is full."""
+        """Drop the oldest token after the sinks if the cache is full."""
         if self.k.shape[1] == self.capacity:
             self.k = torch.cat((self.k[:, :SINKS], self.k[:, SINKS + 1 :]), 1)
             self.v = torch.cat((self.v[:, :SINKS], self.v[:, SINKS + 1 :]), 1)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
-        """Take in one token [1, K, 1, D], rotated to the next place; hands out all of them."""
+        """Add one token [1, K, 1, D], rotated to the next place; return all tokens."""
         raw, rotary = key_states[0], self.spec.rotary
         if rotary is not None:
             raw = rotary.unrotate(raw, self.k.shape[1]).to(raw.dtype)
@@ -111,10 +111,10 @@ def read_token_by_token(
     tokens: int,
     limit_s: float,
 ) -> Record:
-    """StreamingLLM with a memory of `capacity` entries, one forward pass a token.
+    """Read as StreamingLLM with a memory of `capacity` entries, one forward pass per token.
 
-    After `limit_s` seconds the rest is extrapolated, if memory is full; ``measured_tokens`` in the
-    record says so. Attention is the floor's.
+    After `limit_s` seconds the rest is extrapolated, if memory is full; then the record has
+    ``measured_tokens``. Attention is the floor's.
     """
     layers = [_Window(spec, capacity) for spec in model.layers]
     cache = Cache(layers=beside_states(model, layers))

@@ -1,4 +1,4 @@
-"""Seconds and memory against length, both axes logarithmic, a line for each system."""
+"""Seconds and memory against length, both axes logarithmic, with a line for each system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.evaluation.heatmap import lined, pyplot, write
 from kvstream.evaluation.records import Record
 from kvstream.evaluation.report import case_label, count
 
-# Okabe and Ito's colors, which color-blind people can tell apart.
+# Okabe and Ito's colors, which color-blind people can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 OTHERS = {
     "full": ("#663333", "s"),
@@ -24,7 +24,7 @@ OTHERS = {
     "reading": ("#aaaaaa", "."),
 }
 FLOORS = {"floor": ("x", ":"), "floor-sdpa": ("+", "-.")}
-"""In the color of the method that they are the floor of."""
+"""Mark and line style of floors. Their color is that of the method."""
 MARKS = "osD^vP"
 PANELS = (
     ("time to read", "prefill_s", 1.0, "s"),
@@ -32,12 +32,12 @@ PANELS = (
     ("whole process, at most", "peak_rss_bytes", 1024**2, "MiB"),
 )
 LEGEND_WIDTH = 150
-"""Characters that fit side by side."""
+"""Characters that fit in one row of the legend."""
 DEVICE_PANEL = ("GPU memory, at most", "peak_device_bytes", 1024**2, "MiB")
 
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
-    """Write the picture. What was not measured but fitted is hollow, on a dashed line."""
+    """Write the figure. Fitted values have hollow marks and a dashed line."""
     plt = pyplot()
     on_gpu = any(r["peak_device_bytes"] for r in rows)
     panels = (*PANELS[:2], DEVICE_PANEL if on_gpu else PANELS[2])
@@ -68,7 +68,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
 
 @dataclass
 class _Line:
-    """How a system is drawn, and its rows."""
+    """Style and rows of a system's line."""
 
     color: str
     mark: str
@@ -78,7 +78,7 @@ class _Line:
 
 
 def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
-    """The lines by their labels, in order of appearance."""
+    """Return the lines by label, in order of appearance."""
     ours = [r for r in rows if r["system"] == "kvstream"]
     names = list(dict.fromkeys(case_label(r, ours) for r in ours))
     found: dict[str, _Line] = {}
@@ -92,7 +92,7 @@ def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
             if system in FLOORS:
                 mark, style = FLOORS[system]
                 found[label] = _Line(color, mark, style=style)
-            else:  # when colors come again, it is with other marks
+            else:  # repeated colors get other marks
                 mark = MARKS[(number + number // len(COLORS)) % len(MARKS)]
                 found[label] = _Line(color, mark, 2.0)
         found[label].rows.append(row)
@@ -100,7 +100,7 @@ def _lines(rows: Sequence[Record]) -> dict[str, _Line]:
 
 
 def line_label(row: Record, ours: Sequence[Record]) -> str:
-    """The name of a row; `ours` are kvstream's rows, which decide what the name must contain."""
+    """Return the label of a row; `ours` are kvstream's rows, which decide what it must contain."""
     if row["system"] == "kvstream":
         return case_label(row, ours)
     several = len({r["budget"] for r in ours}) > 1
@@ -134,7 +134,7 @@ def _draw_line(axis: Any, label: str, line: _Line, key: str, unit: float) -> Non
 
 
 def _ticks(axis: Any, values: Sequence[float]) -> None:
-    """Steps of 1, 2, 5 around the values, which may be close together or decades apart."""
+    """Set ticks of 1, 2, 5 around the values, which may be close together or decades apart."""
     if not values:
         return
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

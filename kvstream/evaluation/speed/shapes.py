@@ -1,4 +1,4 @@
-"""Known models with random weights: speed depends on shapes, not on what was learned."""
+"""Known models with random weights: speed depends on shapes, not on the values of weights."""
 
 from __future__ import annotations
 
@@ -43,13 +43,16 @@ _SHAPES: dict[str, tuple[str, int, int, int, int, int, int, int, dict[str, Any],
         {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}, False,
     ),
 }  # fmt: skip
-"""From the configurations that the models come with; `mistral-7b` is v0.3, `llama-2-7b-32k` the
-one whose positions were stretched by 8. `tiny` is for trying commands out."""
+"""From the configurations of the published models. `mistral-7b` is v0.3. `llama-2-7b-32k` is the
+one with positions stretched by 8. `tiny` is for trying commands."""
 SHAPES = tuple(_SHAPES)
 
 
 def config(name: str, layers: int | None = None) -> Any:
-    """transformers' configuration of a shape, of `layers` layers if given. Raises UsageError."""
+    """Return a shape's transformers configuration, with `layers` layers if given.
+
+    Raise UsageError for an unknown shape.
+    """
     from transformers import AutoConfig
 
     if name not in _SHAPES:
@@ -74,9 +77,9 @@ def config(name: str, layers: int | None = None) -> Any:
 
 
 def open_shape(name: str, layers: int | None, settings: ModelSettings) -> Session:
-    """A session over random weights, drawn on the device; pocket's tokenizer makes the ids.
+    """Open a session with random weights, drawn on the device, and pocket's tokenizer.
 
-    ``auto`` is bfloat16 on a GPU and float32 elsewhere. Raises ModelError for what is too large.
+    ``auto`` is bfloat16 on a GPU and float32 elsewhere. Raise ModelError if the model is too large.
     """
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""Everything that reads: kvstream's methods, their floors, and what people use instead."""
+"""All systems that read: kvstream's methods, their floors, and the alternatives."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ NAMES = (
     "floor", "floor-sdpa", "full", "transformers", "kvpress", "llamacpp", "streamingllm", "reading",
 )  # fmt: skip
 FITTED = ("full", "transformers", "kvpress", "llamacpp")
-"""Attention to everything: for long texts their time grows with the square of the length."""
+"""Attention to everything: for long texts, time grows with the square of the length."""
 FLOORS = {"floor": FLOOR, "floor-sdpa": SDPA}
 QUESTION = "What is the passkey?"
 READ_AT_ONCE = 1024
 FULL_CHUNK = 8192
 PLAIN_CHUNK = 2048
-"""Tokens a forward pass of the plain cache that is read in chunks."""
+"""Tokens per forward pass of the plain cache that is read in chunks."""
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """Something that reads; each is only equal to itself."""
+    """A system that reads. Each is equal only to itself."""
 
     name: str
     """``kvstream``, or one of NAMES."""
     case: Case | None = None
-    """What kvstream does, and whose sizes the floor takes."""
+    """kvstream's settings; a floor takes its sizes from them."""
     mode: str | None = None
-    """How transformers reads, ``one shot`` or ``chunked``, and llama.cpp: ``full`` or
+    """The mode of transformers, ``one shot`` or ``chunked``, or of llama.cpp, ``full`` or
     ``sliding``."""
     budget: int | None = None
-    """Entries a head that it may keep; None: all."""
+    """Maximum entries per head; None is no limit."""
 
     @property
     def method(self) -> str | None:
-        """kvstream's method, or what the other system calls its own."""
+        """kvstream's method, or kvpress's; None for other systems."""
         if self.case is not None:
             return self.case.name
         return "snapkv" if self.name == "kvpress" else None
@@ -62,11 +62,11 @@ class System:
 
     @property
     def growth(self) -> int:
-        """The power of the length that its time grows with, for long texts."""
+        """The exponent of the length in its reading time, for long texts."""
         return 2 if self.name in FITTED and self.mode != SLIDING else 1
 
     def beside(self, other: System) -> bool:
-        """Whether this one of kvstream's is compared with the other."""
+        """Return whether this system of kvstream is compared with the other."""
         if other.name == "kvstream":
             return False
         same_case = other.case is None or other.case is self.case
@@ -74,14 +74,14 @@ class System:
 
 
 def check(against: Sequence[str]) -> None:
-    """Raises UsageError for a name that is none of NAMES."""
+    """Raise UsageError for a name that is not in NAMES."""
     for name in against:
         if name not in NAMES:
             raise UsageError(f"Unknown system {name!r}; choose among {', '.join(NAMES)}.")
 
 
 def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> list[System]:
-    """Every case with its floors behind it, then the others, once for each budget."""
+    """Return every case followed by its floors, then the other systems, once for each budget."""
     out: list[System] = []
     for case in cases:
         budget = session.settle(Request((QUESTION,), case.run)).sizes.budget
@@ -105,14 +105,14 @@ def systems(session: Session, cases: Sequence[Case], against: Sequence[str]) -> 
 
 @dataclass
 class Task:
-    """What all of them are given."""
+    """The input of all systems."""
 
     session: Session
     ids: Sequence[int]
     question: Sequence[int]
-    """Ids put behind the text before the answer."""
+    """Ids after the text and before the answer."""
     tokens: int
-    """Tokens of the answer, whatever they are."""
+    """Number of tokens of the answer, whatever they are."""
     limit_s: float
     """Seconds after which a system that reads token by token is extrapolated."""
     steps: Sequence[tuple[int, int]] = ()
@@ -120,16 +120,16 @@ class Task:
     kvpress: Kvpress | None = None
     llamacpp: Llamacpp | None = None
     exact_times: bool = False
-    """Wait for the GPU around selection: the whole takes longer, and the part is right."""
+    """Wait for the GPU around selection: the reading takes longer, but the share is exact."""
 
 
 def run(system: System, task: Task) -> Record:
-    """One reading and answer: times, and the most that the cache held."""
+    """Run one reading and answer; return times, and the peak of the cache."""
     return _RUNS[system.name](system, task)
 
 
 def _kvstream(system: System, task: Task) -> Record:
-    """By the engine, without the text's way to ids, which the others do not have either."""
+    """Read with the engine, without tokenization, which the other systems do not do either."""
     assert system.case is not None
     model = task.session.model
     reader, _ = open_reader(task.session, [QUESTION], system.case.run, len(task.ids))
@@ -164,7 +164,7 @@ def _floor(system: System, task: Task) -> Record:
 
 
 def _full(_: System, task: Task) -> Record:
-    """The floor's loop and its fast attention, with nothing dropped."""
+    """Run the floor's loop with its fast attention, and drop nothing."""
     tokens = len(task.ids)
     steps = [(min(FULL_CHUNK, tokens - at), tokens) for at in range(0, tokens, FULL_CHUNK)]
     return read_floor(task.session.model, task.ids, steps, task.question, task.tokens)
@@ -196,7 +196,7 @@ def _streamingllm(system: System, task: Task) -> Record:
 
 
 def _reading(_: System, task: Task) -> Record:
-    """From a file to ids, without a model; the bytes of the text are in ``text_bytes``."""
+    """Read from a file to ids, without a model; ``text_bytes`` are the bytes of the text."""
     with document(task.session.tokenizer.decode(task.ids)) as path:
         watch = Stopwatch(torch.device("cpu"))
         stream = TokenStream(task.session.tokenizer, open_sources([path], text=True))

@@ -1,4 +1,4 @@
-"""Seconds of one reading and its answer, and the most memory seen meanwhile."""
+"""Seconds of one reading and its answer, and the peak memory during them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds on the wall, and of this process on all processors."""
+    """Seconds of wall time, and of this process's time on all processors."""
 
     wall: float
     cpu: float
@@ -39,7 +39,7 @@ def wait(device: torch.device) -> None:
 
 
 class Stopwatch:
-    """Started when reading starts; told when it ends and at every token of the answer."""
+    """A clock that starts with the reading, and records its end and every token of the answer."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -50,21 +50,24 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Wall time so far; for a GPU, of submitted work, finished or not."""
+        """Wall time so far. On a GPU, submitted work may be unfinished."""
         return Clock.now().wall - self._started.wall
 
     def has_read(self) -> None:
-        """All tokens went through the model."""
+        """Record that all tokens went through the model."""
         wait(self._device)
         self._read = Clock.now() - self._started
 
     def token(self) -> None:
-        """A token of the answer is known; reading its number has waited for the device."""
+        """Record a token of the answer. Getting its id has already waited for the device."""
         self._tokens.append(Clock.now() - self._started)
 
     def record(self) -> Record:
-        """``prefill_s``, ``cpu_s``, ``first_token_s``, ``total_s``, ``decode_tokens_per_s``,
-        ``decode_cpu_tokens_per_s``."""
+        """Return the measured times and speeds.
+
+        They are ``prefill_s``, ``cpu_s``, ``first_token_s``, ``total_s``, ``decode_tokens_per_s``
+        and ``decode_cpu_tokens_per_s``.
+        """
         assert self._read is not None
         found: Record = {"prefill_s": self._read.wall, "cpu_s": self._read.cpu}
         if self._tokens:
@@ -83,7 +86,7 @@ def answer(
     count: int,
     watch: Stopwatch,
 ) -> None:
-    """`count` tokens, each the likeliest; ``forward(ids)`` gives the logits [V] after the last."""
+    """Generate `count` tokens greedily; ``forward(ids)`` returns logits [V] after the last id."""
     ids = list(question)
     for _ in range(count):
         ids = [int(forward(ids).argmax())]
@@ -92,7 +95,7 @@ def answer(
 
 @dataclass
 class Peak:
-    """The most memory in bytes; of the device None where there is none of its own."""
+    """Peak memory in bytes; `device` is None if the device has no memory of its own."""
 
     rss: int = 0
     device: int | None = None
@@ -100,7 +103,7 @@ class Peak:
 
 @contextmanager
 def memory_watched(device: torch.device) -> Iterator[Peak]:
-    """Watches the process from a thread; on a GPU its allocator counts."""
+    """Watch the process's memory in a thread, and on a GPU the allocator's peak."""
     import psutil
 
     process, peak, stop = psutil.Process(os.getpid()), Peak(), threading.Event()
