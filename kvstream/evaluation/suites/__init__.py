@@ -1,4 +1,4 @@
-"""Suites of tasks with long texts: made anew from the descriptions in papers, or of public data."""
+"""Suites of tasks with long texts, built from the descriptions in papers or from public data."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SUITES: Mapping[str, tuple[Task, ...]] = {
 }
 """The tasks of each suite, by name."""
 Load = Callable[[str, Sequence[Task], int], list[Task]]
-"""``(path, tasks, seed)``: the tasks with the data of the path."""
+"""``(path, tasks, seed)``: return the tasks with the data of the path."""
 LOADERS: Mapping[str, Load] = {
     "babilong": babilong.load,
     "qmsum": qmsum.load,
     "squality": squality.load,
 }
-"""The suites whose tasks have no samples before a user's data are loaded."""
+"""Loaders of the suites whose tasks have no samples before the user's data are loaded."""

@@ -2,9 +2,10 @@
 
 Kuratov et al., "BABILong: Testing the Limits of LLMs with Long Context Reasoning-in-a-Haystack",
 section 3. The stories are the user's copy of Weston et al., "Towards AI-Complete Question
-Answering: A Set of Prerequisite Toy Tasks". What is scored is what the authors' ``metrics.py``
-scores (repository booydar/babilong), written anew. There is no instruction and no example in front
-of the text, so the scores compare methods and models with each other, not with published ones.
+Answering: A Set of Prerequisite Toy Tasks". The score is that of the authors' ``metrics.py``
+(repository booydar/babilong), in a new implementation. There is no instruction and no example
+before the text, so the scores compare methods and models with each other, not with published
+scores.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from kvstream.tokenization.loading import Tokenizer
 TASKS = tuple(Task(f"qa{number}", None, 32) for number in range(1, 6))
 _LINE = re.compile(r"(\d{1,9}) +(\S.*)")
 _SPLIT = re.compile(r" *[\t|] *")
-"""What is between a question and its answer: a tab, in some copies a vertical line."""
+"""Separator between a question and its answer: a tab, in some copies a vertical bar."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked somewhere in a story."""
+    """A question at some point of a story."""
 
     text: str
     answer: str
     facts: int
-    """Facts of the story that come before it."""
+    """Number of facts of the story before it."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """Facts in their order, and questions between them."""
+    """Facts in their order, and the questions between them."""
 
     name: str
     facts: tuple[str, ...]
@@ -49,7 +50,7 @@ class Story:
 
 
 def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
-    """The tasks with the stories of a folder. Raises SourceError for what is missing or damaged."""
+    """Return the tasks with a folder's stories. Raise SourceError for missing or damaged files."""
     return [_loaded(Path(path), task) for task in tasks]
 
 
@@ -77,7 +78,7 @@ def _loaded(folder: Path, task: Task) -> Task:
 
 
 def stories(path: str, task: str) -> tuple[Story, ...]:
-    """The stories of one of bAbI's files. Raises SourceError with the line that is wrong."""
+    """Read the stories of one of bAbI's files. Raise SourceError with the number of a bad line."""
     found: list[Story] = []
     last = 0
     for number, line in enumerate(lines(path), 1):
@@ -117,7 +118,7 @@ def make(
     tokens: int,
     rng: random.Random,
 ) -> Sample:
-    """Any question whose facts fit in the text. What comes after it in the story is left out."""
+    """Make a sample of any question whose facts fit in the text, without the rest of its story."""
     every = [(story, question) for story in read for question in story.questions]
     least = 0
     for story, question in rng.sample(every, len(every)):
@@ -135,7 +136,10 @@ def make(
 
 
 def _other(read: Sequence[Story], story: Story, asked: Question, rng: random.Random) -> str:
-    """Another question of the story, if possible one whose facts are in the text, too."""
+    """Return another question of the story, if possible one whose facts are in the text too.
+
+    If the story has no other question, take one of another story.
+    """
     own = [q for q in story.questions if q.text != asked.text]
     before = [q for q in own if q.facts <= asked.facts]
     others = [q for each in read for q in each.questions if q.text != asked.text]
@@ -146,7 +150,7 @@ def _other(read: Sequence[Story], story: Story, asked: Question, rng: random.Ran
 
 
 def right(answer: str, sample: Sample, candidates: frozenset[str]) -> dict[str, float]:
-    """1 if the first sentence of the answer names the right candidate and no other one.
+    """Return 1 if the first sentence of the answer names only the right candidate, otherwise 0.
 
     Candidates that the question names do not count: it never asks for them.
     """

@@ -1,4 +1,4 @@
-"""Data sets of whole documents with questions about each, as samples of tasks."""
+"""Data sets of whole documents, each with questions, as samples of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvstream.evaluation.suites.task import Sample, Score, Task
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, and answers by people."""
+    """A question and its human answers."""
 
     question: str
     answers: tuple[str, ...]
@@ -40,9 +40,9 @@ def load(
     needs: str,
     score: Score,
 ) -> list[Task]:
-    """The tasks with the questions of a file of JSON lines.
+    """Return the tasks with the questions of a file of JSON lines.
 
-    Raises SourceError for a line that is damaged, and where a task has no question.
+    Raise SourceError for a damaged line, or if a task has no question.
     """
     if Path(path).is_dir():
         raise SourceError(f"{path} is a folder; name a file of JSON lines with --data.")
@@ -58,7 +58,7 @@ def load(
 
 
 def samples(documents: Sequence[Document], task: str, rng: random.Random) -> tuple[Sample, ...]:
-    """A question of each document in random order, then another one of each, and so on."""
+    """Return a question of each document in random order, then a second one of each, and so on."""
     shuffled = rng.sample(documents, len(documents))
     of_each = [
         [(document, asked) for asked in rng.sample(questions, len(questions))]
@@ -78,7 +78,7 @@ def samples(documents: Sequence[Document], task: str, rng: random.Random) -> tup
 def _other(
     documents: Sequence[Document], document: Document, asked: str, rng: random.Random
 ) -> str:
-    """Another question about the document, or about another one."""
+    """Return another question about the document, or about another document."""
     for places in ([document], documents):
         others = [
             each.question

@@ -1,7 +1,7 @@
 """Needles that share no content word with their question.
 
 After Modarressi et al., "NoLiMa: Long-Context Evaluation Beyond Literal Matching", section 3: only
-what the model knows of the world connects the two. The sentences are our own.
+the model's world knowledge connects the two. The sentences are our own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TRADES = {
 
 
 def places(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-    """A landmark in the text, its city or country in the question."""
+    """Make a sample with a landmark in the text and its city or country in the question."""
     landmark, place = rng.choice(list(LANDMARKS.items()))
     needle = "{name} rented a small room right behind " + f"{landmark}."
     asked = {place: f"Who has been to {place}?" for place in LANDMARKS.values()}
@@ -44,7 +44,7 @@ def places(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random
 
 
 def trades(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-    """What someone did in the text, the trade in the question."""
+    """Make a sample with someone's work in the text and the trade in the question."""
     done, trade = rng.choice(list(TRADES.items()))
     needle = "That day {name} " + f"{done}, as every week."
     asked = {trade: f"Who works as {trade}?" for trade in TRADES.values()}
@@ -60,7 +60,10 @@ def _who(
     asked: Mapping[str, str],
     wanted: str,
 ) -> Sample:
-    """`asked` has the question about everything; the needle answers that about `wanted`."""
+    """Make a sample whose needle answers the question about `wanted`.
+
+    `asked` has a question for every place or trade.
+    """
     names = rng.sample(NAMES, len(NAMES))
     before = rng.getstate()
     text = hidden(tokenizer, filler, tokens, rng, [needle.format(name=names[0])])

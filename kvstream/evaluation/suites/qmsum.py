@@ -1,4 +1,4 @@
-"""Questions about meetings, from the transcript of each.
+"""Questions about meetings, with the transcript of each meeting.
 
 Zhong et al., "QMSum: A New Benchmark for Query-based Multi-domain Meeting Summarization". The
 transcripts are the user's copy. The score is that of LongBench's task ``qmsum``.
@@ -23,14 +23,14 @@ NEEDS = (
 
 
 def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
-    """The tasks with the meetings of a file. Raises SourceError for what is damaged."""
+    """Return the tasks with the meetings of a file. Raise SourceError for damaged data."""
     longbench.require(["qmsum"])
     metrics.require_rouge()
     return documents.load(path, tasks, seed, meeting, NEEDS, scores)
 
 
 def meeting(record: Any, name: str) -> Document:
-    """A line of the data: what was said, each turn a line that begins with the speaker."""
+    """Parse a line of the data. In the text, each turn is a line that begins with the speaker."""
     turns = [
         f"{datasets.text(turn['speaker'], 'speaker')}: {turn['content']}"
         for turn in record["meeting_transcripts"]
@@ -48,6 +48,6 @@ def meeting(record: Any, name: str) -> Document:
 
 
 def scores(answer: str, sample: Sample) -> dict[str, float]:
-    """LongBench's ROUGE-L, and ROUGE with stemming."""
+    """Return LongBench's ROUGE-L, and ROUGE with stemming."""
     score = longbench.score("qmsum", answer, sample.answers)
     return {"score": score, **metrics.rouge(answer, sample.answers)}

@@ -1,9 +1,9 @@
-"""Tasks as RULER describes them: needles of several kinds, variables, common and frequent words.
+"""Tasks as in RULER: needles of several kinds, variables, common and frequent words.
 
 Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context Language Models?", section 3
-and appendix B. Sentences, questions and word lists are our own, there is no example in front of
-the text, the filler is any text, and the numbers have seven digits as in the paper. So the scores
-compare methods and models with each other, not with published ones.
+and appendix B. Sentences, questions and word lists are our own, there is no example before the
+text, the filler is any text, and the needles' numbers have seven digits as in the paper. So the
+scores compare methods and models with each other, not with published scores.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from kvstream.evaluation.synthetic.words import words
 from kvstream.tokenization.loading import Tokenizer
 
 KEYS, VALUES, HOPS = 4, 4, 4
-"""Keys of several, values of one key, assignments behind the first one of a chain."""
+"""Number of keys if there are several, values of one key, and assignments after the first one of a
+chain."""
 COMMON, FREQUENT = 10, 3
-"""Common words and frequent words that are asked for."""
+"""Number of common words and of frequent words to find."""
 LONG = 4096
-"""From so many tokens on the common words come 30 times and the others 3 times; before, 6 and 1."""
+"""Minimum tokens for which common words occur 30 times and the others 3 times; below, 6 and 1."""
 ALPHA = 2.0
-"""The k-th most frequent word comes in proportion to ``k ** -ALPHA``."""
+"""The frequency of the k-th most frequent word is proportional to ``k ** -ALPHA``."""
 ADJECTIVES = words("amber brass copper dusty faded golden hollow ivory marble narrow purple velvet")
 NOUNS = words(
     "anchor basket candle drawer engine fountain hammer kettle lantern mirror saddle tunnel"
@@ -51,7 +52,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def _needles(keys: int, values: int, asked: int) -> Make:
-    """A maker of needles: so many keys with so many values each, and so many keys asked for."""
+    """Return a maker of needles: `keys` keys with `values` values each, and `asked` asked keys."""
 
     def make(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
         names = _keys(rng, keys)
@@ -60,7 +61,7 @@ def _needles(keys: int, values: int, asked: int) -> Make:
         answers = tuple(value for name, value in pairs if name in wanted)
         rng.shuffle(pairs)
         text = hidden(tokenizer, filler, tokens, rng, [_said(*pair) for pair in pairs])
-        # Drawn after the text, so that the text of a seed stays what earlier records have.
+        # Drawn after the text, so that the text of a seed is the same as in earlier records.
         others = names[asked:] or [n for n in _keys(rng, 2 * keys) if n not in names]
         count = len(answers)
         return Sample(text, _asking(wanted, count), answers, _asking(others[:asked], count))
@@ -76,7 +77,7 @@ def _asking(names: Sequence[str], count: int) -> str:
 
 
 def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-    """A variable gets a number, another one its value, and so on: which have that number?"""
+    """Make a chain of assignments that starts with a number, and ask which variables have it."""
     names: list[str] = []
     while len(names) < HOPS + 1:
         name = "".join(rng.choices(string.ascii_uppercase, k=5))
@@ -92,12 +93,12 @@ def tracking(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
 
 
 def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-    """A numbered list in which ten words come ten (or six) times as often as all others."""
+    """Make a numbered list in which ten words occur ten (or six) times as often as all others."""
     often, seldom = (30, 3) if tokens >= LONG else (6, 1)
     found = re.findall(r"\b[a-z]{4,10}\b", filler.cut(tokenizer, 4 * tokens, rng))
     known = list(dict.fromkeys(found))
     rng.shuffle(known)
-    if len(known) < 2 * COMMON:  # a filler with hardly any
+    if len(known) < 2 * COMMON:  # a filler with hardly any words
         known += ["".join(rng.choices(string.ascii_lowercase, k=6)) for _ in range(2 * COMMON)]
 
     def text(others: int) -> str:
@@ -112,7 +113,10 @@ def common(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random
 
 
 def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Random) -> Sample:
-    """Made-up words whose frequencies fall as a power of their rank; the first is dots, as noise"""
+    """Make a text of invented words with frequencies that fall as a power of the rank.
+
+    The most frequent word is dots, as noise.
+    """
     size = max(20, tokens // 50)
     coded = ["...."]
     while len(coded) < size:
@@ -137,7 +141,7 @@ def frequent(tokenizer: Tokenizer, filler: Filler, tokens: int, rng: random.Rand
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `limit` that fits, where smaller ones fit too."""
+    """Return the largest number up to `limit` that fits, if all smaller ones fit too."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

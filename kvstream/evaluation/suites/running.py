@@ -26,13 +26,13 @@ from kvstream.evaluation.sweep import BM25, WHOLE, Case
 from kvstream.session.session import Session
 
 MEAN = "mean"
-"""The row of all tasks together."""
+"""Name of the row of all tasks together."""
 KNOWN, LATER, OTHER = "known", "later", "other"
-"""What is known while a text is read: its question, none, or only another one."""
+"""The question that is known while a text is read: its own, none, or only another one."""
 
 
 def chosen(suite: str, tasks: Sequence[Task], names: Sequence[str] | None) -> list[Task]:
-    """The tasks of these names, or all. Raises UsageError for one that the suite lacks."""
+    """Return the tasks of these names, or all. Raise UsageError for an unknown name."""
     known = {task.name: task for task in tasks}
     for name in names or ():
         if name not in known:
@@ -52,16 +52,16 @@ def trials(
     seed: int,
     mode: str,
 ) -> Iterator[Trial]:
-    """`count` samples of each task; the cases take turns on each sample, and so do the tasks.
+    """Yield the trials of `count` samples of each task; the tasks and the cases take turns.
 
-    `mode` is KNOWN, LATER or OTHER. Texts of their own length have neither `tokens` nor `filler`.
+    `mode` is KNOWN, LATER or OTHER. `tokens` and `filler` do not apply to samples of a data set.
     """
     facts = ModelIdentity.of(session)
     for number in range(count):
         for task in tasks:
             if number >= task.count(count):
                 continue
-            made: list[Sample] = []  # made when the first case asks for it
+            made: list[Sample] = []  # made when the first case needs it
 
             def sample(
                 made: list[Sample] = made, task: Task = task, number: int = number
@@ -130,7 +130,7 @@ def _answer(session: Session, case: Case, sample: Sample, mode: str) -> str:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each case and task, and one for the mean of a case with more than one task."""
+    """Return a row for each case and task, and a mean row for a case with more than one task."""
     out = []
     for case in grouped([r for r in records if "error" not in r]):
         tasks = grouped(case, ("task",))
@@ -143,7 +143,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
 def _row(group: Sequence[Record], task: str) -> Record:
     documents = [r.get("document", number) for number, r in enumerate(group)]
     mean, low, high = mean_interval([r["score"] for r in group], documents)
-    if low == high:  # one document, or equal scores, which say nothing of how scores vary
+    if low == high:  # one document, or equal scores: they do not tell how scores vary
         count = len(set(documents))
         low, high = wilson(mean * count, count)
     first = group[0]
@@ -169,7 +169,7 @@ def _row(group: Sequence[Record], task: str) -> Record:
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs."""
+    """Return a line about the newest record, to show during the run."""
     last = records[-1]
     same = [
         r["score"] for r in records if r["method"] == last["method"] and r["task"] == last["task"]

@@ -1,8 +1,8 @@
 """Questions about short stories, each with the answers of several people.
 
 Wang et al., "SQuALITY: Building a Long-Document Summarization Dataset the Hard Way". The stories
-are the user's copy. The score is ROUGE-L with stemming against the answer that is most similar, as
-in the authors' ``multi_rouge.py`` (repository nyu-mll/SQuALITY).
+are the user's copy. The score is ROUGE-L with stemming against the most similar answer, as in the
+authors' ``multi_rouge.py`` (repository nyu-mll/SQuALITY).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ NEEDS = (
 
 
 def load(path: str, tasks: Sequence[Task], seed: int) -> list[Task]:
-    """The tasks with the stories of a file. Raises SourceError for what is damaged."""
+    """Return the tasks with the stories of a file. Raise SourceError for damaged data."""
     metrics.require_rouge()
     return documents.load(path, tasks, seed, story, NEEDS, scores)
 
 
 def story(record: Any, name: str) -> Document:
-    """A line of the data, in the authors' form or in that of ``bench summary``."""
+    """Parse a line of the data, in the authors' format or in that of ``bench summary``."""
     asked = [_asked(each) for each in record["questions"]]
     known = record.get("doc_id") or record.get("metadata", {}).get("passage_id")
     told = record["document"] if "document" in record else record["text"]
@@ -55,6 +55,6 @@ def _asked(record: Any) -> Asked:
 
 
 def scores(answer: str, sample: Sample) -> dict[str, float]:
-    """ROUGE, each the best over the answers; ROUGE-L counts."""
+    """Return ROUGE scores, each the best over the answers; ROUGE-L is the score."""
     found = metrics.rouge(answer, sample.answers)
     return {"score": found["rouge_l"], **found}

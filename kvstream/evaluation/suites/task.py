@@ -1,4 +1,4 @@
-"""A task of a suite: where a text and its question come from, and how an answer is scored."""
+"""A task of a suite: the source of its texts and questions, and the score of an answer."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class Sample:
     text: str
     question: str
     answers: tuple[str, ...]
-    """All of them belong in the answer, or each is one (as the task scores them)."""
+    """The answer must contain all of them, or one of them, as the task scores them."""
     other: str = ""
-    """Another question about the same text, or of the same form about nothing in it."""
+    """Another question about the same text, or one of the same form about something not in it."""
     document: str = ""
-    """What the text is made of: questions of one document are not independent."""
+    """The source document. Questions about one document are not independent."""
 
 
 Make = Callable[[Tokenizer, Filler, int, random.Random], Sample]
-"""``(tokenizer, filler, tokens, rng)``: a sample of about `tokens` tokens."""
+"""``(tokenizer, filler, tokens, rng)``: make a sample of about `tokens` tokens."""
 Score = Callable[[str, Sample], dict[str, float]]
-"""``(answer, sample)``: ``score``, which the tables show, and others for the record."""
+"""``(answer, sample)``: return ``score``, which the tables show, and other scores to record."""
 
 
 def score(answer: str, references: Sequence[str]) -> float:
-    """Share of the references that stand in the answer, whatever their case (RULER's score)."""
+    """Return the share of the references that occur in the answer in any case (RULER's score)."""
     said = answer.lower()
     return sum(reference.lower() in said for reference in references) / len(references)
 
 
 def share(answer: str, sample: Sample) -> dict[str, float]:
-    """RULER's score of a sample."""
+    """Return RULER's score of a sample."""
     return {"score": score(answer, sample.answers)}
 
 
@@ -47,17 +47,17 @@ class Task:
 
     name: str
     make: Make | None
-    """Makes as many samples as are wanted; None: they are `given`."""
+    """Maker of any number of samples; None if they are `given`."""
     max_tokens: int
-    """Tokens that an answer may have."""
+    """Maximum number of tokens of an answer."""
     score: Score = share
     given: tuple[Sample, ...] = ()
-    """Samples of a data set, in the order in which they are asked."""
+    """Samples of a data set, in the order in which they are used."""
     data: str = ""
-    """A digest of the data that the samples come from."""
+    """A digest of the data of the samples."""
 
     def count(self, wanted: int) -> int:
-        """How many samples there are, at most as many as are wanted."""
+        """Return the number of samples, at most `wanted`."""
         return wanted if self.make else min(wanted, len(self.given))
 
 
@@ -70,9 +70,9 @@ def hidden(
     *,
     even: bool = True,
 ) -> str:
-    """Filler with the needles in their order, each somewhere in its equal part of the text.
+    """Return filler with the needles in their order, each at a random place in its equal part.
 
-    Not `even`: each anywhere.
+    If not `even`, each is at a random place in the whole text.
     """
     taken = sum(len(tokenizer.encode(needle)) + 1 for needle in needles)
     text = filler.cut(tokenizer, tokens - taken, rng)
