@@ -1,8 +1,8 @@
-"""Made-up documents with known facts in them, and the made-up facts that training reads.
+"""Made-up documents with known facts, and made-up facts for training.
 
-`document` is the door: a document of any length, its facts and their questions. Behind it are
-`novel` (prose), `document_facts` (facts) and `planting` (facts into any text).
+`document` is the entry point: a document of any length, its facts and their questions. It uses
+`novel` (prose), `document_facts` (facts) and `planting` (planting facts in any text).
 
-For training: `training_facts` and `keys` (what is planted), `questions` (asked by rule of sentences
-that stand in a text) and `corpus` (books and data sets). `splits` says which texts are held out.
+For training: `training_facts` and `keys` (planted facts), `questions` (rule-based questions about
+sentences of a text) and `corpus` (books and data sets). `splits` decides which texts are held out.
 """

@@ -1,4 +1,4 @@
-"""Questions about a clause that starts with a subject and goes on with a known past form."""
+"""Questions about a clause that starts with a subject, followed by a known past form."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _YEAR = re.compile(r"[Ii]n .*(?:\b1\d\d\d\b|\b20\d\d\b)")
 
 
 def clause_questions(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
-    """What can be asked about each clause of a sentence."""
+    """Return the questions about each clause of a sentence, with their answers."""
     found: list[QuestionAnswer] = []
     for text in _clauses(sentence):
         clause = Clause.parse(text, rng)
@@ -63,7 +63,7 @@ def clause_questions(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
 
 
 def _clauses(sentence: str) -> list[str]:
-    """The clauses of a sentence of 3 to 30 words, without quotations and conjunctions."""
+    """Return the clauses of 3 to 30 words in a sentence, without quotations and conjunctions."""
     text = re.sub(r"[\"“”][^\"“”]*[\"“”]?", "|", sentence)
     text = re.sub(r"[_\n]", " ", text)
     found = []
@@ -79,23 +79,23 @@ def _clauses(sentence: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Clause:
-    """Subject, verb and what follows."""
+    """Subject, verb and rest of a clause."""
 
     subject: str
     named: bool
-    """Whether the subject is a name; else it is a noun phrase."""
+    """Whether the subject is a name; otherwise it is a noun phrase."""
     verb: str
     """A past form."""
     rest: str
-    """Everything behind the verb."""
+    """Everything after the verb."""
     cut: str
     """The rest up to the next clause, at most 11 words."""
     lead: str
-    """When it happens, if the clause opens with that."""
+    """The time of the event, if the clause begins with it."""
 
     @classmethod
     def parse(cls, text: str, rng: random.Random) -> Clause | None:
-        """The parts of a clause; None if no rule fits."""
+        """Split a clause into its parts; return None if no rule fits."""
         lead = ""
         opening = WHEN.match(text)
         if opening is not None and opening.end() < len(text) - 10:
@@ -105,7 +105,7 @@ class Clause:
         if _SUBJECT.match(text) is None:
             return None
         parts = text.split()
-        # The subject ends where the first known past form stands.
+        # The subject ends at the first known past form.
         place = next((i for i, w in enumerate(parts[:8]) if i and w in verbs()), None)
         if place is None:
             return None
@@ -124,8 +124,8 @@ class Clause:
         return cls(subject, named, parts[place], rest, cut, lead)
 
     def questions(self, rng: random.Random) -> list[QuestionAnswer]:
-        """Questions with their answers, which are as in the clause."""
-        # Random choices are made in the order of these lines.
+        """Return questions with their answers, in the words of the clause."""
+        # This order determines the random choices.
         return [
             *self._who(rng),
             *self._when(),
@@ -157,13 +157,13 @@ class Clause:
 
     @property
     def _participle(self) -> bool:
-        """Whether the verb is a pluperfect."""
+        """Whether the verb is in the past perfect."""
         first = self._words[0] if len(self._words) > 1 else ""
         return self.verb == "had" and (first in verbs() or first in _PARTICIPLES)
 
     @cached_property
     def _moment(self) -> str:
-        """When it happens, if that is said behind the verb."""
+        """The time of the event, if it comes after the verb."""
         found = WHEN.search(self.rest)
         return "" if found is None else found.group()
 
@@ -172,7 +172,7 @@ class Clause:
         return place_in(self.rest)
 
     def _asked(self, word: str, body: str) -> str:
-        """``word did SUBJECT VERB BODY?``, with the auxiliary that the verb takes."""
+        """Return ``word did SUBJECT VERB BODY?``, with the auxiliary that the verb needs."""
         body = re.sub(r"\s+", " ", body).strip(" ,")
         if self._be:
             start = f"{word} {self.verb} {self._inside}"
@@ -240,7 +240,7 @@ class Clause:
         return [*self._object(rng), *self._action()]
 
     def _state(self, rng: random.Random) -> list[QuestionAnswer]:
-        """About ``was`` and ``were``."""
+        """Ask about ``was`` and ``were``."""
         verb, subject = self.verb, self._inside
         agent = _PASSIVE.match(self.cut)
         if agent is not None:
@@ -256,7 +256,7 @@ class Clause:
         return []
 
     def _done_before(self, rng: random.Random) -> list[QuestionAnswer]:
-        """About ``had`` and a participle."""
+        """Ask about ``had`` and a participle."""
         thing = object_of(" ".join(self.rest.split()[1:]))
         if not thing:
             return []
@@ -298,7 +298,7 @@ class Clause:
 
 
 def _subject(parts: list[str]) -> str:
-    """The words before the verb without a conjunction in front and adverbs at the end."""
+    """Return the words before the verb without a leading conjunction and adverbs at the end."""
     subject = re.sub(r"^(?:And|But|Then|So|Now|Yet|For) ", "", " ".join(parts)).split()
     while subject and (subject[-1] in _ADVERBS or subject[-1].endswith("ly")):
         subject.pop()

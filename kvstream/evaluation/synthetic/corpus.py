@@ -1,4 +1,4 @@
-"""The texts that rows are made of: books, passages with human questions, single sentences."""
+"""Source texts of training rows: books, passages with human questions, single sentences."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ HUMAN_FILES = (
     "quac_subset",
 )
 SENTENCES = "qamr_sentences"
-"""The file of single sentences with many questions each."""
+"""Name of the file of single sentences with many questions each."""
 
 
 @dataclass
 class HumanContext:
-    """A passage and what people asked about it."""
+    """A passage and human questions about it."""
 
     text: str
     doc_id: str
-    source: str  # the file that it is from
-    questions: list[QuestionAnswer]  # unanswerable ones answer REFUSAL
+    source: str  # the file of the passage
+    questions: list[QuestionAnswer]  # unanswerable ones have the answer REFUSAL
 
 
 class Corpus:
-    """The texts of a data folder on one side of the split.
+    """The texts of a data folder, either those for training or the held-out ones.
 
     Args:
         folder: as described in its README (``books/``, ``qa/``).
-        heldout: take the held-out books and documents in place of those for training.
+        heldout: use the held-out books and documents instead of those for training.
 
-    Raises FileNotFoundError for what the folder lacks.
+    Raise FileNotFoundError if the folder lacks something.
     """
 
     def __init__(self, folder: Path, heldout: bool = False) -> None:
@@ -65,13 +65,13 @@ class Corpus:
             )
 
     def book_files(self) -> list[Path]:
-        """The books on this side of the split."""
+        """Return the books on this side of the split."""
         files = sorted((self.folder / "books").glob("*.txt.gz"))
         return [f for f in files if is_heldout(f.name.removesuffix(".txt.gz")) == self.heldout]
 
     @cached_property
     def books(self) -> list[str]:
-        """Their texts."""
+        """The texts of the books."""
         return [gzip.decompress(f.read_bytes()).decode("utf-8") for f in self.book_files()]
 
     @cached_property
@@ -79,7 +79,7 @@ class Corpus:
         return np.cumsum([len(book) for book in self.books])
 
     def prose(self, rng: random.Random, characters: int) -> str:
-        """A random passage of about ``characters`` characters, whole paragraphs at its start."""
+        """Return a random passage of about ``characters`` characters that starts at a paragraph."""
         where = rng.randrange(int(self._ends[-1]))
         index = int(np.searchsorted(self._ends, where, side="right"))
         book = self.books[index]
@@ -90,7 +90,7 @@ class Corpus:
         return book[start : start + characters]
 
     def human(self, name: str) -> list[HumanContext]:
-        """The passages of ``qa/<name>.jsonl.gz`` with all their usable questions."""
+        """Return the passages of ``qa/<name>.jsonl.gz`` with all their usable questions."""
         grouped: dict[tuple[str, str], list[QuestionAnswer]] = defaultdict(list)
         with gzip.open(self.folder / "qa" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
             for line in lines:
@@ -109,7 +109,7 @@ class Corpus:
 
     @cached_property
     def passages(self) -> list[HumanContext]:
-        """All passages with human questions, one list over the files."""
+        """All passages with human questions, from all files."""
         merged: dict[str, HumanContext] = {}
         for name in HUMAN_FILES:
             for context in self.human(name):
@@ -124,7 +124,7 @@ class Corpus:
 
     @cached_property
     def by_source(self) -> dict[str, list[HumanContext]]:
-        """The passages of each file: of one kind, with questions of one kind."""
+        """The passages of each file. They are of one kind and have questions of one kind."""
         return self._grouped("source")
 
     def _grouped(self, field: str) -> dict[str, list[HumanContext]]:
@@ -140,10 +140,10 @@ class Corpus:
 
     @cached_property
     def snippets(self) -> list[HumanContext]:
-        """The sentence that answers each human question, the one before it sometimes too.
+        """The sentence that answers each human question, sometimes with the one before it.
 
-        One to two sentences with human questions can be planted like a fact, in short rows as well:
-        far more questions in the same number of tokens than whole passages have.
+        One to two sentences with human questions can be planted like a fact, also in short rows.
+        They give many more questions per token than whole passages.
         """
         rng = random.Random(0)
         made: list[HumanContext] = []
@@ -166,7 +166,7 @@ class Corpus:
         return made
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 (first 16 digits) of the books together and of every question file."""
+        """Return SHA-256 (first 16 digits) of all books together and of every question file."""
         books = hashlib.sha256()
         for file in sorted((self.folder / "books").glob("*.txt.gz")):
             books.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
@@ -178,7 +178,7 @@ class Corpus:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences with the white space before each; their concatenation is ``text``."""
+    """Split a text into sentences, each with the white space before it. Joined, they are `text`."""
     guard = r"(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\b[A-Z]\.)"
     end = rf"[.!?][\"'”’)]*{guard}(?=\s+[\"'“‘(]*[A-Z])|(?=\n\n)"
     ends = [match.end() for match in re.finditer(end, text)]

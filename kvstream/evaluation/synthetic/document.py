@@ -1,8 +1,8 @@
-"""A long made-up document with known facts in it, and the questions that ask for them.
+"""A long made-up document with known facts, and the questions about them.
 
-This is the door of the package for everything but training. Facts about invented people and
-places, and passkeys, are planted into a made-up novel or into any other text. Everything is a
-generator: a document of any length is written in constant memory.
+This is the entry point of the package for everything but training. It plants facts about invented
+people and places, and passkeys, in a made-up novel or in any other text. Everything is a generator:
+it writes a document of any length in constant memory.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = [
 ]
 
 CHARS_PER_TOKEN = 4.0
-"""Characters a token of the novel, with the embedded model's vocabulary of 8,192."""
+"""Characters per token of the novel, with the embedded model's vocabulary of 8,192."""
 
 
 def default_facts(tokens: int) -> int:
-    """How many facts a text of this many tokens gets unless asked: one in 2,000, 6 to 600."""
+    """Return the default number of facts of a text: one per 2,000 tokens, from 6 to 600."""
     return max(6, min(600, tokens // 2000))
 
 
 def questions(*, facts: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """The questions to what `generate` or `plant` with the same facts and seed have planted.
+    """Yield the questions about the facts of `generate` or `plant` with the same facts and seed.
 
     Each is a record for one line of JSON: question, answers, kind, depth, sentence.
     """
@@ -48,7 +48,7 @@ def questions(*, facts: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _first(blocks: Iterator[str], size: int) -> Iterator[str]:
-    """Blocks up to about ``size`` characters, a whole number of them."""
+    """Yield whole blocks until they have at least ``size`` characters."""
     written = 0
     for block in blocks:
         if written >= size:
@@ -58,11 +58,11 @@ def _first(blocks: Iterator[str], size: int) -> Iterator[str]:
 
 
 def generate(*, tokens: int, seed: int = 0, facts: int | None = None) -> Iterator[str]:
-    """A made-up document of about ``tokens`` tokens with facts planted in it, piece by piece.
+    """Yield a made-up document of about ``tokens`` tokens with planted facts, piece by piece.
 
-    Tokens are estimated by CHARS_PER_TOKEN; other tokenizers differ by a fifth or so. ``facts``:
-    how many, `default_facts` unless set. The same arguments make the same text, and
-    `questions` with the same seed and number of facts asks for what was planted.
+    Tokens are estimated with CHARS_PER_TOKEN; other tokenizers differ by about a fifth. ``facts``
+    is the number of facts, by default `default_facts`. The same arguments make the same text, and
+    `questions` with the same seed and number of facts asks about its facts.
     """
     count = default_facts(tokens) if facts is None else facts
     planted = sum(len(fact.sentence) + 2 for fact in make_facts(count, seed))

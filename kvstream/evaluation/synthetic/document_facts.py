@@ -1,7 +1,7 @@
-"""Facts that ``kvstream sample`` and the benchmarks plant into documents, with their questions.
+"""Facts that ``kvstream sample`` and the benchmarks plant in documents, with their questions.
 
 They are about invented people and places, and passkeys. Training plants other facts, those of
-`training_facts.py`. `document.py` hands these out.
+`training_facts.py`. `document.py` exports the public names of this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kvstream.errors import UsageError
 
 MOST_FACTS = 10_000
-"""Beyond this, invented things would repeat."""
+"""Maximum number of facts. With more, invented things would repeat."""
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class Fact:
 
     question: str
     answers: tuple[str, ...]
-    """Each is found once, as it stands, in the sentence."""
+    """Each occurs exactly once, verbatim, in the sentence."""
     kind: str
     """One of KINDS."""
     depth: float
-    """Where it is planted, from 0 (the beginning) to 1; a boundary in the text nearby is used."""
+    """Place in the text, from 0 (the beginning) to 1. The sentence goes to a boundary near it."""
     sentence: str
 
 
 _TEMPLATES: dict[str, tuple[tuple[str, str], ...]] = {
-    # kind: (sentence, question) pairs; the slot named in _ANSWER is what is asked for.
+    # kind: (sentence, question) pairs; the slot named in _ANSWER is the answer.
     "passkey": (
         ("The passkey for {lock} is {key}.", "What is the passkey for {lock}?"),
         ("Remember that the passkey for {lock} is {key}.", "What is the passkey for {lock}?"),
@@ -161,7 +161,7 @@ _MISHAPS = _split(
 
 
 class _Inventor:
-    """Combinations of one word from each list; none comes twice before all have been given."""
+    """Random combinations of one word from each list. None repeats before all were returned."""
 
     def __init__(self, rng: random.Random, *parts: Sequence[str]) -> None:
         self._rng, self._parts = rng, parts
@@ -181,7 +181,7 @@ class _Inventor:
 
 
 def invented(rng: random.Random) -> dict[str, Callable[[], str]]:
-    """What makes up a new person, town, lock, key, thing, date or reason at every call."""
+    """Return functions that make a new person, town, lock, key, thing, date or reason per call."""
     surnames = _Inventor(rng, _ONSETS, _MIDDLES, _SURNAME_ENDS)
     towns = _Inventor(rng, _ONSETS, _MIDDLES, _TOWN_ENDS)
     locks = _Inventor(rng, _LOCK_PLACES, _LOCKS)
@@ -191,7 +191,7 @@ def invented(rng: random.Random) -> dict[str, Callable[[], str]]:
     reasons = _Inventor(rng, _CULPRITS, _BELONGINGS, _MISHAPS)
 
     def lock() -> str:
-        # When all the plain ones are used up, further ones are in some town.
+        # When all plain names are used, add a town to the name.
         name = "the " + " ".join(locks.next())
         return name if locks.rounds == 0 else f"{name} of {''.join(towns.next())}"
 
@@ -207,9 +207,9 @@ def invented(rng: random.Random) -> dict[str, Callable[[], str]]:
 
 
 def make_facts(count: int, seed: int = 0) -> list[Fact]:
-    """``count`` different facts, spread evenly at random over the depth, shallowest first.
+    """Return ``count`` different facts, spread evenly at random over the depth, shallowest first.
 
-    The kinds take turns: 6 facts have one of each. Raises UsageError past MOST_FACTS.
+    The kinds take turns: 6 facts have one of each kind. Raise UsageError for more than MOST_FACTS.
     """
     if not 0 <= count <= MOST_FACTS:
         raise UsageError(f"{count} facts: choose a number from 0 to {MOST_FACTS}.")

@@ -1,4 +1,4 @@
-"""Keys and values: numbers to remember, alone, in rings of similar ones, and in lists."""
+"""Keys and values: numbers to remember, alone, in groups with similar names, and in lists."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _KEY_WORDS = phrases(
 
 
 def passkey(rng: random.Random, plain: bool | None = None, name: str = "") -> Planted:
-    """A number to remember: five digits mostly, as every needle test has it.
+    """Make a number to remember, mostly with five digits, as in needle tests.
 
     Args:
-        rng: of every choice.
-        plain: whether the key is just "the passkey"; a choice when None.
-        name: what the key is called ("the passkey for the old gate"); made up when empty.
+        rng: random generator of all choices.
+        plain: whether the key is just "the passkey"; random if None.
+        name: name of the key ("the passkey for the old gate"); made up if empty.
     """
     length = rng.choice([5, 5, 5, 5, 5, 5, 4, 6, 7])
-    # Digits that come again are the hard ones to copy: which of them was it?
+    # Repeated digits are hard to copy: the model must know which of them it copies.
     digits = "0123456789" if rng.random() < 0.5 else rng.sample("0123456789", rng.choice([2, 3]))
     code = "".join(rng.choice(digits) for _ in range(length))
     code = (code[0] if code[0] != "0" else "7") + code[1:]
@@ -113,7 +113,7 @@ _MORE_HOLDERS = words(
 
 
 def keyring(rng: random.Random, count: int) -> list[Planted]:
-    """Keys whose names differ in one word: only the whole name tells which is asked for."""
+    """Make keys whose names differ in one word, so that only the full name identifies a key."""
     word = rng.choice(_KEY_WORDS[:12])
     kinds = rng.sample(_KINDS_OF_HOLDERS, count)
     holders = rng.sample(_MORE_HOLDERS, count)
@@ -160,7 +160,7 @@ _RING_ASKED = [
 
 
 def key_values(rng: random.Random, pairs: int) -> Planted:
-    """A list of keys and values in one of several notations; every key may be asked."""
+    """Make a list of keys and values in one of several notations, with questions about all keys."""
 
     def token() -> str:
         draw = rng.randrange(5)

@@ -1,4 +1,4 @@
-"""What methods learn to look for: a mixture of keys and facts, hidden in prose."""
+"""Planted facts that methods are trained on: a mixture of keys and facts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from kvstream.evaluation.synthetic.training_facts import Planted
 def planted(
     draw: random.Random, count: int, passkeys: float, other: Callable[[float], Planted]
 ) -> list[Planted]:
-    """At least `count` of them: a share of `passkeys`, a tenth key rings, a tenth facts in two
-    steps. The rest is what `other` makes of the random number that fell beyond these shares.
+    """Make at least `count` planted facts.
+
+    A share of `passkeys` are passkeys, a tenth are key rings, a tenth two-step facts. `other` makes
+    the rest from the random number, which is beyond these shares.
     """
     made: list[Planted] = []
     while len(made) < count:

@@ -1,7 +1,7 @@
-"""A dull novel without end, made by a small grammar: what facts are planted in.
+"""An endless dull novel from a small grammar, in which facts are planted.
 
-It has no digits, no invented names and none of the things that planted facts are about, so it
-can neither answer a question nor contradict an answer.
+It has no digits, no invented names and none of the things of planted facts. So it can neither
+answer a question nor contradict an answer.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ _FAMILIES = _split(
     "Gray|Hart|Knight|Moss|Nash|Page|Rowe|Sharp|Turner|Vale|Ward|Young|Frost"
 )
 
-# Slots in braces are word lists above; {name} {he} {his} {him} and {other} are of the paragraph.
+# Slots in braces are word lists above; {name} {he} {his} {him} and {other} belong to the paragraph.
 _SENTENCES: dict[str, tuple[str, ...]] = {
     "weather": (
         "The {weather} {did} the {land}.",
@@ -202,7 +202,7 @@ _SENTENCES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# A paragraph begins with one of these, which says whom it is about.
+# A paragraph begins with one of these, which introduces its person.
 _FIRST_SENTENCES = (
     "{name} was {mood} that day.",
     "{when} {name} felt {mood}.",
@@ -220,7 +220,7 @@ _WORDS = {name: _split(words) for name, words in _WORD_LISTS.items()}
 
 
 def _compiled(template: str) -> tuple[str, tuple[str, ...]]:
-    """A template as a %-format and the names of its slots: several times faster to fill."""
+    """Compile a template to a %-format and the names of its slots, for several times the speed."""
     return _SLOT.sub("%s", template), tuple(_SLOT.findall(template))
 
 
@@ -229,7 +229,7 @@ _SCENES = [tuple(map(_compiled, sentences)) for sentences in _SENTENCES.values()
 
 
 def novel(seed: int = 0) -> Iterator[str]:
-    """Paragraphs of a dull novel without end, chapter headings among them; no digits."""
+    """Yield paragraphs and chapter headings of a dull novel without end; no digits."""
     rng = random.Random(f"novel {seed}")
     draw, choice = rng.random, rng.choice
     words: dict[str, list[str]] = dict(_WORDS)
@@ -237,7 +237,7 @@ def novel(seed: int = 0) -> Iterator[str]:
         book, part = divmod(chapter, 40)
         number = f"Book {_numeral(book + 1)}, chapter {_numeral(part + 1)}"
         yield f"{number}: {choice(words['topic'])}\n\n"
-        # A few people a chapter, so that it reads like one story.
+        # Few people per chapter, so that it reads like one story.
         people = [
             (f"{first} {choice(_FAMILIES)}", *pronouns)
             for names, pronouns in ((_MEN, ("he", "his", "him")), (_WOMEN, ("she", "her", "her")))
@@ -260,7 +260,7 @@ def novel(seed: int = 0) -> Iterator[str]:
 
 
 def _numeral(number: int) -> str:
-    """Roman, because the filler has no digits."""
+    """Return a Roman numeral, because the filler has no digits."""
     text = ""
     for value, sign in zip(
         (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),

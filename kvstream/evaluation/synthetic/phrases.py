@@ -1,4 +1,4 @@
-"""Names, noun phrases, places and times in English prose, by pattern."""
+"""Names, noun phrases, places and times in English prose, found with patterns."""
 
 from __future__ import annotations
 
@@ -100,18 +100,18 @@ _OBJECT_END = re.compile(
 
 @cache
 def verbs() -> dict[str, str]:
-    """Past forms to base forms."""
+    """Return the map from past forms to base forms."""
     lines = (Path(__file__).parent / "verbs.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split() for line in lines if not line.startswith("#"))
 
 
 def is_name(text: str) -> bool:
-    """Whether a phrase starts with a capital letter that does not come from its place."""
+    """Return whether a phrase starts with a capital letter for another reason than its position."""
     return text.split()[0] not in _NOT_NAMES and text[0].isupper()
 
 
 def inside(subject: str) -> str:
-    """A subject as it stands inside a question."""
+    """Return a subject as written inside a question."""
     first = subject.split()[0]
     if first in _NOT_NAMES:
         return subject[0].lower() + subject[1:]
@@ -119,18 +119,18 @@ def inside(subject: str) -> str:
 
 
 def clean(phrase: str) -> str:
-    """A phrase without punctuation around it."""
+    """Return a phrase without punctuation around it."""
     return phrase.strip(" ,;:.!?\"'“”‘’-—")
 
 
 def is_human(subject: str) -> bool:
-    """Whether the head of a noun phrase is a word for a person."""
+    """Return whether the head of a noun phrase is a word for a person."""
     words = subject.split(" of ")[0].split()
     return bool(words) and words[-1].lower() in _HUMANS
 
 
 def object_of(rest: str) -> str:
-    """The noun phrase or name right after a verb, or nothing."""
+    """Return the noun phrase or name right after a verb; an empty string if there is none."""
     match = re.match(rf"(?:{NAME}|{PHRASE})", rest)
     if match is None:
         return ""
@@ -147,7 +147,7 @@ def object_of(rest: str) -> str:
 
 
 def place_in(rest: str) -> re.Match[str] | None:
-    """The first phrase that says where something is; None if there is none."""
+    """Return the first phrase that says where something is; None if there is none."""
     pattern = rf"\b(?:{'|'.join(_PLACE_PREPOSITIONS)}) (?:{NAME}|{PHRASE})"
     for match in re.finditer(pattern, rest):
         words = match.group().split()
@@ -160,7 +160,7 @@ def place_in(rest: str) -> re.Match[str] | None:
 
 
 def complete(phrase: str, rest: str, at: int) -> str:
-    """A phrase that a pattern cut short, up to where its noun phrase ends."""
+    """Extend a phrase that a pattern cut short to the end of its noun phrase."""
     tail = rest[at + len(phrase) :]
     more = re.match(r"(?:[ '’-][a-z]+){0,3}(?: of (?:the |his |her |a )?[A-Za-z]+)?", tail)
     text = phrase + (more.group() if more else "")

@@ -1,4 +1,4 @@
-"""Planting facts into any text, piece by piece, where a reader would expect a new sentence."""
+"""Plant facts in any text, piece by piece, at places where a new sentence may begin."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from kvstream.evaluation.synthetic.document_facts import make_facts
 
 _LOOK_AHEAD = 2000
-"""Characters after the wanted place in which a boundary between paragraphs is looked for."""
+"""Characters to search after the wanted place for a boundary, best between paragraphs."""
 
 _BOUNDARIES = (
-    # A blank line before text that is not indented: code and tables stay in one piece.
+    # A blank line before text that is not indented, so that code and tables are not split.
     re.compile(r"(?P<gap>(?:\r?\n){2,})(?=\S)"),
-    # Three letters before the stop, so that "Mr. Smith" and "e.g. This" are no ends of sentences.
+    # Three letters before the period, so that "Mr. Smith" and "e.g. This" are not ends of
+    # sentences.
     re.compile(r"[a-z]{3}[.!?][\"'”’)]?(?P<gap>\s)(?=[A-Z\"“'‘])"),
     re.compile(r"(?P<gap>\r?\n)"),
     re.compile(r"(?P<gap>\s)"),
@@ -22,7 +23,7 @@ _BOUNDARIES = (
 
 
 def _insert(text: str, start: int, sentence: str) -> tuple[int, str]:
-    """Where from ``start`` on the sentence fits best, and what to put there."""
+    """Return the best place for the sentence from ``start`` on, and the text to insert."""
     for boundary in _BOUNDARIES:
         if found := boundary.search(text, start, start + _LOOK_AHEAD):
             return found.end(), sentence + found["gap"]
@@ -30,13 +31,13 @@ def _insert(text: str, start: int, sentence: str) -> tuple[int, str]:
 
 
 def plant(blocks: Iterable[str], size: int, *, facts: int, seed: int = 0) -> Iterator[str]:
-    """The text of ``blocks`` with facts planted between its paragraphs, or else its sentences.
+    """Plant facts in the text of ``blocks``, between paragraphs if possible, or else sentences.
 
-    ``size``: characters that the blocks are expected to have in all, from which the places follow;
-    if it is wrong every fact is still planted, the last ones at the end. Memory stays constant.
+    ``size`` is the expected number of characters of all blocks; it determines the places. If it is
+    wrong, every fact is still planted, the last ones at the end. Memory use is constant.
     """
     waiting = deque(make_facts(facts, seed))
-    text, offset = "", 0  # what is not written yet, and where it begins in the source
+    text, offset = "", 0  # the text not yet written, and its offset in the source
     last = ""
 
     def place() -> int:

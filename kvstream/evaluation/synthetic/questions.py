@@ -1,7 +1,7 @@
-"""Who, what, whose, where, when, why and how many, asked by rule of ordinary sentences.
+"""Rule-based questions about ordinary sentences: who, what, whose, where, when, why, how many.
 
-No parser: clauses that start with a name or a noun phrase and go on with a known past form are
-common in prose, and those that do not fit are left alone.  Pronouns are never asked about.
+There is no parser. Clauses that start with a name or a noun phrase, followed by a known past form,
+are common in prose; other clauses are ignored. Pronouns are never asked about.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPEAKER = re.compile(
 
 
 def from_sentence(sentence: str, rng: random.Random) -> list[QuestionAnswer]:
-    """Question and answer pairs that ``sentence`` alone answers; empty when no rule fits."""
+    """Return question and answer pairs that ``sentence`` alone answers; empty if no rule fits."""
     if not 20 < len(sentence) < 400:
         return []
     kept = []

@@ -1,10 +1,10 @@
-"""Facts that training plants into prose, in hundreds of wordings, with their questions.
+"""Facts that training plants in prose, in hundreds of wordings, with their questions.
 
-The model `pocket` and the gates of `edgeinfinite` learn from them. The facts of ``kvstream sample``
-and of the benchmarks are others: `kvstream.evaluation.synthetic.document_facts`.
+The model `pocket` and the gates of `edgeinfinite` are trained on them. ``kvstream sample`` and the
+benchmarks use other facts: `kvstream.evaluation.synthetic.document_facts`.
 
-The relations are in ``templates.txt``; names are made of syllables, so there are millions of them
-and a model cannot know them by heart: it has to look.
+The relations are in ``templates.txt``. Names are made of syllables, so there are millions of them:
+a model cannot memorize them and must look in the text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kvstream.evaluation.synthetic.words import phrases, words
 
 @dataclass
 class Planted:
-    """One sentence (or a few) to hide in a text, with what may be asked about it."""
+    """One sentence (or a few) to plant in a text, with the questions about it."""
 
     text: str
     questions: list[tuple[str, str]]  # question, answer
-    person: str = ""  # who it is about
+    person: str = ""  # the person of the fact
     clauses: list[str] = field(default_factory=list)  # "who stole the silver key"
 
 
@@ -68,13 +68,13 @@ def stem(rng: random.Random, syllables: int) -> str:
 
 
 def surname(rng: random.Random) -> str:
-    """An invented family or fantasy name such as ``Trelound``."""
+    """Return an invented family or fantasy name such as ``Trelound``."""
     begin = stem(rng, rng.choice([1, 1, 1, 2, 2]))
     return (begin + (rng.choice(_PERSON_ENDS) if rng.random() < 0.7 else "")).capitalize()
 
 
 def person(rng: random.Random) -> str:
-    """A person's name: invented alone, or with a first name or a title."""
+    """Return a person's name: an invented name alone, or with a first name or a title."""
     draw = rng.random()
     if draw < 0.4:
         return f"{rng.choice(FIRST_NAMES)} {surname(rng)}"
@@ -95,7 +95,7 @@ def person(rng: random.Random) -> str:
 
 
 def place(rng: random.Random) -> str:
-    """An invented town or country such as ``Grelby`` or ``Upper Kneadhaven``."""
+    """Return an invented town or country such as ``Grelby`` or ``Upper Kneadhaven``."""
     name = (stem(rng, rng.choice([1, 1, 2])) + rng.choice(_PLACE_ENDS)).capitalize()
     draw = rng.random()
     if draw < 0.06:
@@ -313,8 +313,8 @@ def _object(rng: random.Random) -> str:
     draw = rng.random()
     if draw < 0.08:
         return f"the {rng.choice(THINGS)} of {surname(rng)}"
-    # Of changing length, and now and then a thing nobody knows: where the name of a thing ends
-    # has to be seen in the text.
+    # The length varies, and some things have invented names, so a model must find in the text where
+    # the name of a thing ends.
     noun = rng.choice(THINGS) if rng.random() < 0.75 else stem(rng, rng.choice([2, 2, 3]))
     if rng.random() < 0.15:
         noun = f"{rng.choice(THINGS)}{rng.choice(['-', ' ', ''])}{noun}"
@@ -356,7 +356,7 @@ def _fill(rng: random.Random, text: str) -> str:
 
 
 def slot(rng: random.Random, name: str) -> str:
-    """A value for the slot ``name`` of a template."""
+    """Return a value for the slot ``name`` of a template."""
     makers = {
         "P": lambda: person(rng),
         "R": lambda: person(rng),
@@ -421,7 +421,7 @@ class Relation:
 
 @cache
 def relations() -> tuple[Relation, ...]:
-    """Every relation of ``templates.txt``."""
+    """Return all relations of ``templates.txt``."""
     text = (Path(__file__).parent / "templates.txt").read_text(encoding="utf-8")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     found = []
@@ -447,7 +447,7 @@ def _slots(text: str) -> set[str]:
 
 
 def put(text: str, values: dict[str, str]) -> str:
-    """``text`` with its slots filled."""
+    """Return ``text`` with its slots filled."""
     return re.sub(r"\{(\w+)\}", lambda match: values[match.group(1)], text)
 
 
@@ -458,7 +458,7 @@ def opening(text: str) -> str:
 def fact(
     rng: random.Random, subject: str | None = None, relation: Relation | None = None
 ) -> Planted:
-    """A sentence of one relation, with every question that its slots answer."""
+    """Return a sentence of one relation, with every question that its slots answer."""
     chosen = relation or rng.choice(relations())
     statement = rng.choice(chosen.statements)
     names = set().union(
@@ -496,7 +496,7 @@ _ATTRIBUTES = (
 
 
 def _attribute(rng: random.Random) -> Planted:
-    """An attribute ("the motto of X is Y"), for many nouns and any kind of value."""
+    """Make a fact about an attribute ("the motto of X is Y"), of many nouns and kinds of value."""
     noun = rng.choice(_ATTRIBUTES.split()).replace("-", " ")
     owner = rng.choice([person, place, _group, _object, surname])(rng)
     number = noun in words(
@@ -534,7 +534,7 @@ def _attribute(rng: random.Random) -> Planted:
 
 
 def _event(rng: random.Random) -> Planted:
-    """Somebody did something somewhere some time, with any verb: who, what, where and when."""
+    """Make an event with any verb: who did what, where and when."""
     past, base = rng.choice(_verbs())
     who, thing = person(rng), slot(rng, rng.choice(words("O O O R L G A2 F")))
     if thing.islower() and " " not in thing:
@@ -600,7 +600,7 @@ _ASKED = phrases(
 
 
 def dressed(rng: random.Random, planted: Planted) -> Planted:
-    """The same fact with words around it, so that no wording is learned by heart."""
+    """Return the same fact with words around it, so that a model cannot memorize a wording."""
     text = planted.text
     named = planted.person and planted.person in text
     if named and rng.random() < 0.12 and f"{planted.person} " in text:
@@ -630,7 +630,7 @@ _SMALL = frozenset(words("The A An In On At For It Its As By Through Every To Du
 
 
 def anything(rng: random.Random, subject: str | None = None) -> Planted:
-    """A fact of any kind in any dress."""
+    """Make a fact of any kind, with words around it."""
     draw = rng.random()
     if subject or draw < 0.62:
         made = fact(rng, subject)
@@ -644,7 +644,7 @@ def anything(rng: random.Random, subject: str | None = None) -> Planted:
 
 
 def _continued(rng: random.Random, first: Planted) -> Planted:
-    """Two sentences about one person, who is a pronoun in the second."""
+    """Make two sentences about one person, who is a pronoun in the second."""
     person_of_both = first.person
     for _ in range(10):
         second = fact(rng, person_of_both)
@@ -657,9 +657,9 @@ def _continued(rng: random.Random, first: Planted) -> Planted:
 
 
 def two_steps(rng: random.Random) -> tuple[Planted, Planted]:
-    """Two facts about one person; the second is asked about by way of the first.
+    """Make two facts about one person; questions about the second refer to the person by the first.
 
-    The second's questions are "Where does the person who stole the silver key live?"
+    Such a question is "Where does the person who stole the silver key live?"
     """
     about = [r for r in relations() if r.clauses]
     for _ in range(50):

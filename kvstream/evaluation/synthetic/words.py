@@ -1,13 +1,13 @@
-"""Long word lists, written as text that a person can read and edit."""
+"""Long word lists, written as text that is easy to read and edit."""
 
 from __future__ import annotations
 
 
 def words(text: str) -> list[str]:
-    """The words of ``text``, which stand apart by spaces."""
+    """Return the words of ``text``, which are separated by spaces."""
     return text.split()
 
 
 def phrases(text: str) -> list[str]:
-    """The phrases of ``text``, which stand apart by ``|``."""
+    """Return the phrases of ``text``, which are separated by ``|``."""
     return text.split("|")
