@@ -1,1 +1,1 @@
-"""Texts with known answers: made up (`synthetic`), for benchmarks and training."""
+"""Benchmarks, training of gates and scorers, and texts with known answers (`synthetic`)."""

@@ -1,9 +1,9 @@
-"""Question-answering records in the shapes people have them, as one shape.
+"""Question-answering records of several formats, converted to one.
 
-Known are SQuAD-like lines (``context``, ``question`` or ``questions``, ``answers``), LongBench's
-(``input``, ``context``, ``answers``, ``dataset``, ``all_classes``; version 2 with ``choice_A`` to
-``choice_D``), L-Eval's (``input``, ``instructions``, ``outputs``) and multiple choice with
-``options`` (or ``choices``) and a ``label`` or ``answer``.
+The known formats are SQuAD-like lines (``context``, ``question`` or ``questions``, ``answers``),
+LongBench's (``input``, ``context``, ``answers``, ``dataset``, ``all_classes``; version 2 with
+``choice_A`` to ``choice_D``), L-Eval's (``input``, ``instructions``, ``outputs``) and multiple
+choice with ``options`` (or ``choices``) and a ``label`` or ``answer``.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ T = TypeVar("T")
 LETTERS = "ABCDEFGHIJ"
 NO_QUESTION = "What is the summary of the text?"
 _LETTER = re.compile(r"\(?([A-Ja-j])(?:[.):].*)?", re.DOTALL)
-"""An option that is named by its letter, such as B, (B) or B. with its text."""
+"""An option given by its letter, such as B, (B) or B. with its text."""
 _OPTION = re.compile(r"^\s*\(?([A-J])[.)]\s*(.+?)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a context."""
+    """A question about a context."""
 
     text: str
     answers: tuple[str, ...]
-    """Accepted answers; none: the context does not answer the question."""
+    """Accepted answers; if empty, the context does not answer the question."""
     metric: str = "f1"
-    """The score that the data set is known for."""
+    """The usual score of the data set."""
     options: tuple[str, ...] = ()
-    """Multiple choice: the answer is one of these."""
+    """The options of a multiple-choice question; the answer is one of them."""
     correct: int = -1
     """Index of the right option."""
     classes: tuple[str, ...] = ()
     """All labels of a classification task."""
     task: str = ""
-    """The task of LongBench that it is of, which says how it is scored."""
+    """The question's task in LongBench, which determines its score."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Item:
 
     id: str
     document: str
-    """What the context is part of: questions of one document are not independent."""
+    """The document of the context. Questions about one document are not independent."""
     context: str
     questions: tuple[Question, ...]
     record: dict[str, Any]
 
 
 def load(paths: Sequence[str]) -> Iterator[Item]:
-    """Items of NDJSON files, packed or not. Raises SourceError with the line that is wrong."""
+    """Yield items of NDJSON files, packed or not. Raise SourceError with a bad line's number."""
     needs = (
         "A record needs `context`, `question` (or `questions`) and `answers`, or the keys of "
         "LongBench or L-Eval."
@@ -68,9 +68,9 @@ def load(paths: Sequence[str]) -> Iterator[Item]:
 
 
 def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]:
-    """What `parse` makes of each line of JSON and of its name; empty lines are skipped.
+    """Call `parse` with each line of JSON and its name, and yield the results. Skip empty lines.
 
-    Raises SourceError with the line that is wrong, and what a record `needs`.
+    Raise SourceError with the number of a bad line, and with `needs`: what a record must have.
     """
     for number, line in enumerate(lines(path), 1):
         if not line.strip():
@@ -84,7 +84,7 @@ def parsed(path: str, parse: Callable[[Any, str], T], needs: str) -> Iterator[T]
 
 
 def _wrong(error: Exception) -> str:
-    """What is wrong with a line, in words that follow its number."""
+    """Return what is wrong with a line, in words that follow its number."""
     if isinstance(error, KeyError):
         return f" has no {error.args[0]!r}"
     if isinstance(error, RecursionError):
@@ -97,17 +97,17 @@ def _wrong(error: Exception) -> str:
 
 
 def lines(path: str) -> Iterator[str]:
-    """The lines of a file, packed or not, without their ends. Raises SourceError."""
+    """Yield the lines of a file, packed or not, without line ends. Raise SourceError."""
     rest = ""
     for block in open_sources([path], text=True):
-        # Not splitlines: some of the line ends that it knows stand in the middle of JSON strings.
+        # Not splitlines: some of its line ends occur inside JSON strings.
         *whole, rest = (rest + block.text).split("\n")
         yield from whole
     yield rest
 
 
 def item(record: dict[str, Any], name: str) -> Item:
-    """One record in one of the known shapes."""
+    """Parse one record in one of the known formats."""
     if "instructions" in record:  # L-Eval
         context = record["input"]
         pairs = zip(record["instructions"], record["outputs"], strict=True)
@@ -128,7 +128,7 @@ def item(record: dict[str, Any], name: str) -> Item:
 
 
 def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """One object a question, whether there is one, a list of them, or lists side by side."""
+    """Return one object per question, from a single question, a list, or parallel lists."""
     if "questions" not in record:
         return [record]
     asked = record["questions"]
@@ -153,7 +153,7 @@ def _plain(record: dict[str, Any]) -> Question:
 
 
 def _texts(answers: Any) -> tuple[str, ...]:
-    if isinstance(answers, dict):  # as the hub's SQuAD has it
+    if isinstance(answers, dict):  # as in the hub's SQuAD
         answers = answers["text"]
     if isinstance(answers, str):
         answers = [answers]
@@ -162,7 +162,10 @@ def _texts(answers: Any) -> tuple[str, ...]:
 
 
 def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
-    """`right` is an index, a letter, or the option itself. Raises ValueError for anything else."""
+    """Make a question from options. `right` is an index, a letter, or the option itself.
+
+    Raise ValueError for anything else.
+    """
     said = right.strip() if isinstance(right, str) else right
     same = [index for index, option in enumerate(options) if option.strip() == said]
     if same:
@@ -179,7 +182,7 @@ def _choice(question: str, options: tuple[str, ...], right: Any) -> Question:
 
 
 def text(value: Any, name: str) -> str:
-    """`value`, which has to be a text that is not empty. Raises ValueError."""
+    """Return `value` if it is a text that is not empty; otherwise raise ValueError."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is not text")
     return value

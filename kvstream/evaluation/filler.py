@@ -1,4 +1,4 @@
-"""Text to hide needles in: pieces of any text, cut to a number of tokens, or made-up prose."""
+"""Text around needles: pieces of any text, cut to a number of tokens, or made-up prose."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvstream.input.sources import open_sources
 from kvstream.tokenization.loading import Tokenizer
 
 MOST_CHARS = 256 * 1024**2
-"""Of the texts given no more than this is held."""
+"""Maximum number of characters held from the given texts."""
 CHARS_A_TOKEN = 6
-"""Characters taken for each token that is wanted, more than any prose needs."""
-# The end of a paragraph, or a stop after three letters: "Mr." and "e.g." end no sentence.
+"""Characters to take per token. No prose needs more."""
+# The end of a paragraph, or a period after three letters: "Mr." and "e.g." end no sentence.
 _BOUNDARY = re.compile(r"\n{2,}(?=\S)|(?<=[a-z]{3})[.!?][\"'”’)]?\s+(?=[A-Z\"“'‘])")
 _SPACE = re.compile(r"\s+")
 _LOOK_AHEAD = 2000
@@ -32,8 +32,10 @@ class Filler:
 
     @classmethod
     def of(cls, paths: Sequence[str], *, words: bool = False, seed: int = 0) -> Filler:
-        """From text files; without any, prose of `evaluation/synthetic/document.py`, or random
-        made-up words."""
+        """Make filler from text files, or without files from prose of `synthetic/document.py`.
+
+        With `words`, make it of random invented words instead.
+        """
         if words:
             return cls(None, "words", seed)
         if not paths:
@@ -49,7 +51,7 @@ class Filler:
         return cls(text, f"text {digest}", seed)
 
     def cut(self, tokenizer: Tokenizer, tokens: int, rng: random.Random) -> str:
-        """Text of `tokens` tokens that begins at a boundary somewhere in the supply."""
+        """Return text of `tokens` tokens that begins at a random boundary in the supply."""
         if tokens <= 0:
             return ""
         text = self._piece(tokens * CHARS_A_TOKEN, rng)
@@ -66,13 +68,13 @@ class Filler:
         start = rng.randrange(len(self.text))
         start = boundary(self.text, start) % len(self.text)
         piece = self.text[start : start + chars]
-        while len(piece) < chars:  # a short text is read again from its beginning
+        while len(piece) < chars:  # a short text is repeated from its beginning
             piece += "\n\n" + self.text[: chars - len(piece)]
         return piece
 
 
 def boundary(text: str, start: int) -> int:
-    """Where from `start` on a sentence may be put in: after a sentence, else after a space."""
+    """Return a place after `start` to insert a sentence: after a sentence, else after a space."""
     if start <= 0:
         return 0
     for pattern in (_BOUNDARY, _SPACE):
@@ -83,12 +85,12 @@ def boundary(text: str, start: int) -> int:
 
 
 def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]) -> str:
-    """`text` with each needle put at its depth, counted in tokens, at the end of a sentence.
+    """Insert each needle into `text` at its depth, counted in tokens, at the end of a sentence.
 
-    Needles of one place keep their order.
+    Needles for the same place keep their order.
     """
     starts = tokenizer.spans(text).starts
-    # Byte offsets to characters: needles go between characters, never into one.
+    # Convert byte offsets to characters: needles go between characters, never into one.
     raw = np.frombuffer(text.encode("utf-8"), dtype=np.uint8)
     characters = np.cumsum((raw & 0xC0) != 0x80) - 1
     places = []
@@ -105,7 +107,7 @@ def insert(text: str, tokenizer: Tokenizer, needles: Iterable[tuple[float, str]]
 
 
 def around(text: str, tokenizer: Tokenizer, needle: str, tokens: int) -> str:
-    """About `tokens` tokens of `text` with `needle` in the middle."""
+    """Return about `tokens` tokens of `text` with `needle` in the middle."""
     starts = tokenizer.spans(text).starts
     at = len(text[: text.index(needle)].encode("utf-8"))
     index = int(np.searchsorted(starts, at))
@@ -127,7 +129,7 @@ def _gather(pieces: Iterable[str], chars: int) -> str:
 
 
 def _words(rng: random.Random) -> Iterable[str]:
-    """Sentences of words that no language has: nothing in them helps, nothing distracts."""
+    """Yield sentences of invented words, which neither help nor distract a model."""
     while True:
         words = [
             "".join(rng.choice(_CONSONANTS) + rng.choice(_VOWELS) for _ in range(rng.randint(1, 3)))

@@ -1,4 +1,4 @@
-"""Texts through a session as a user's would go, and readers over ids for what goes deeper."""
+"""Ask a session about texts as a user would, and open readers over ids for deeper measurements."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kvstream.session.session import Session, finished
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 ROOM = 256
-"""Entries for prompt, question and answer beside a text that is held whole, at the least."""
+"""Minimum number of entries for prompt, question and answer if the whole text is held."""
 ASKING = 128
-"""Entries of these for prompt and question."""
+"""Those of these entries that are for prompt and question."""
 PRECISION = ("dtype", "kv_dtype", "quantize")
-"""Options of the model that change the numbers it computes with, and thus its answers."""
+"""Options of the model that change its numeric format, and so its answers."""
 
 
 @contextmanager
 def document(text: str) -> Iterator[str]:
-    """The path of a file with this text, gone afterwards."""
+    """Yield the path of a temporary file with this text."""
     with tempfile.NamedTemporaryFile(suffix=".txt") as file:
         file.write(text.encode("utf-8", "replace"))
         file.flush()
@@ -45,9 +45,10 @@ def ask(
     reread: str | None = None,
     layout: Layout | None = None,
 ) -> list[Result]:
-    """The answer to every question after one reading of `text`, by the way of the program.
+    """Answer every question after one reading of `text`, in the same way as the program.
 
-    Answers are as the model wrote them, with the spaces at their ends: of code these count.
+    Answers are exactly as the model wrote them, with leading and trailing spaces, which count in
+    code.
     """
     with document(text) as path:
         request = Request(tuple(questions), run, reread=reread, layout=layout)
@@ -61,7 +62,7 @@ def ask_later(
     run: RunSettings,
     known: Sequence[str] = (),
 ) -> list[Result]:
-    """The same where `text` is read without these questions, with others that are `known`."""
+    """Answer questions after a reading of `text` that does not know them, only the `known` ones."""
     with document(text) as path:
         reading = Request(tuple(known), run, command="remember")
         memory = finished(session.read(open_sources([path], text=True), reading))
@@ -83,7 +84,7 @@ def _results(events: Iterator[Event]) -> list[Result]:
 def ask_by_words(
     session: Session, text: str, questions: Sequence[str], run: RunSettings
 ) -> list[Result]:
-    """The answers from what BM25 finds in `text`, as much as the budget holds."""
+    """Answer from the parts of `text` that BM25 finds, as much as the budget holds."""
     with document(text) as path:
         request = Request(tuple(questions), run)
         events = session.ask_by_words(open_sources([path], text=True), request)
@@ -91,13 +92,13 @@ def ask_by_words(
 
 
 class IdFeed:
-    """Token ids that are there already."""
+    """A feed of given token ids."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self.ids, self.at = ids, 0
 
     def read(self, count: int) -> Chunk:
-        """At most `count` of them."""
+        """Return at most `count` of the next ids."""
         first = self.at
         self.at = min(first + count, len(self.ids))
         return Chunk(self.ids[first : self.at], first)
@@ -112,38 +113,42 @@ class IdFeed:
 def open_reader(
     session: Session, questions: Sequence[str], run: RunSettings, tokens: int | None
 ) -> tuple[Reader, Prompt]:
-    """A reader as a session would use it for these questions; `tokens` is the expected length."""
+    """Open a reader as a session does for these questions; `tokens` is the expected length."""
     plan = session.settle(Request(tuple(questions), run))
     return plan.reader(session.model, run, tokens), plan.prompt
 
 
 def room_for(session: Session, run: RunSettings, tokens: int) -> RunSettings:
-    """The same run with a budget that holds `tokens` tokens of text whole, if the model can.
+    """Return the run with a budget that holds the whole text of `tokens` tokens, if the model can.
 
-    With the longest answer, which a full cache would cut short. A power of two, so that the
-    documents of one length have one budget.
+    The budget includes the longest answer, which a full cache would cut short. It is a power of
+    two, so that documents of one length have one budget.
     """
     budget = 1 << (tokens + max(ROOM, ASKING + run.max_tokens) - 1).bit_length()
     return replace(run, budget=Budget(tokens=min(budget, session.model.trained_length)))
 
 
 def too_long(error: BudgetError) -> str:
-    """Why a text does not fit the largest budget of `room_for`: advises no larger one."""
+    """Return why a text does not fit the largest budget of `room_for`.
+
+    Leave out the error's advice to use a larger budget.
+    """
     return f"{str(error).partition(';')[0]}, the length that the model was trained for."
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What distinguishes models in a file of records: the weights, and the numbers they are in."""
+    """The identity of a model in a file of records: its weights and their numeric format."""
 
     name: str
     weights: str
     precision: Mapping[str, str] = field(default_factory=dict)
-    """The options of `PRECISION` that were given; records of earlier versions have none."""
+    """The options of `PRECISION` that differ from the default; records of earlier versions have
+    none."""
 
     @classmethod
     def of(cls, session: Session) -> ModelIdentity:
-        """The name, and a digest of the first numbers of every tensor."""
+        """Return the name, and a digest of the first numbers of every tensor."""
         digest = hashlib.sha256()
         for name, tensor in session.model.model.state_dict().items():
             head = tensor.flatten()[:64].to("cpu", torch.float32)

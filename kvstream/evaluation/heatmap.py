@@ -1,4 +1,4 @@
-"""Depth by length as a picture: one panel for each method and setting."""
+"""Heatmaps of depth by length: one panel for each method and setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_COLUMNS = 3
 
 
 def check(path: Path) -> None:
-    """Find out before the measurement whether a picture can be made. Raises UsageError."""
+    """Check before the measurement that a figure can be written. Raise UsageError if not."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: the name must end in {', '.join(FORMATS)}.")
     if path.parent != Path() and not path.parent.is_dir():
@@ -27,7 +27,7 @@ def check(path: Path) -> None:
 
 
 def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
-    """Rows by case, in order of appearance."""
+    """Return rows by case, in order of appearance."""
     found: dict[str, list[Record]] = {}
     for row in rows:
         found.setdefault(case_label(row, rows), []).append(row)
@@ -35,7 +35,7 @@ def panels(rows: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def draw(rows: Sequence[Record], path: Path, title: str) -> None:
-    """Write the picture."""
+    """Write the figure."""
     plt = pyplot()
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -86,7 +86,7 @@ def draw(rows: Sequence[Record], path: Path, title: str) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib's, for files alone; equal pictures are equal files."""
+    """Return matplotlib's pyplot, for files only; equal figures give equal files."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -97,7 +97,7 @@ def pyplot() -> Any:
 
 
 def lined(axis: Any, label: str, title: str) -> None:
-    """Make a panel of lines look as all of them do: a grid and no frame."""
+    """Apply the common style of line plots to a panel: a grid and no frame."""
     axis.set_xlabel(label, fontsize=9)
     axis.set_title(title, fontsize=10)
     axis.grid(visible=True, color="#dddddd", linewidth=0.6)
@@ -108,7 +108,7 @@ def lined(axis: Any, label: str, title: str) -> None:
 
 
 def write(figure: Any, path: Path) -> None:
-    """Write a picture, without the day in it, and close it. Raises KvstreamError."""
+    """Write a figure without a date, and close it. Raise KvstreamError."""
     from matplotlib import pyplot as plt
 
     undated = {"Date": None} if path.suffix.lower() == ".svg" else None

@@ -1,4 +1,4 @@
-"""How far a measured share or mean may be off, from the number of trials alone."""
+"""Confidence intervals of measured shares and means, from the number of trials alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Hashable, Sequence
 
 Z = 1.959964
-"""Standard deviations on either side that hold 95% of a normal distribution."""
+"""Standard deviations on either side that include 95% of a normal distribution."""
 
 
 def wilson(right: float, trials: int) -> tuple[float, float]:
-    """95% interval of a share, by Wilson's score: honest also at 0 and at all right.
+    """Return Wilson's 95% score interval of a share. It is also valid if none or all are right.
 
     E. B. Wilson, "Probable inference, the law of succession, and statistical inference" (1927).
-    No trials: (0, 1).
+    Without trials it is (0, 1).
     """
     if trials == 0:
         return 0.0, 1.0
@@ -31,13 +31,13 @@ def mean_interval(
     groups: Sequence[Hashable] | None = None,
     weights: Sequence[float] | None = None,
 ) -> tuple[float, float, float]:
-    """(mean, low, high) at 95%, where values of one group go together.
+    """Return (mean, low, high) at 95%, where the values of a group are not independent.
 
-    Questions about one document are not independent: the standard error is that of a ratio of
-    sums over groups (linearised, as for cluster samples). Where all are 0 or all are 1, no error
-    can be estimated from them, and it is Wilson's of as many trials as there are groups. Fewer
-    than two groups of other values: no interval, and all three are the mean. With `weights` the
-    mean is the weighted one.
+    Questions about one document are not independent: the standard error is that of a ratio of sums
+    over groups (linearized, as for cluster samples). If all values are 0 or all are 1, no error can
+    be estimated from them; the interval is Wilson's for as many trials as there are groups. With
+    other values and fewer than two groups there is no interval: all three numbers are the mean.
+    With `weights` the mean is weighted.
     """
     if not values:
         return 0.0, 0.0, 0.0

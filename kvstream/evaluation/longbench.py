@@ -1,9 +1,9 @@
-"""LongBench as its authors score it: a metric, a length of answer and a prompt for each task.
+"""LongBench's own scores: a metric, an answer length and a prompt for each task.
 
-Bai et al., "LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding"; what is
-computed here is what the published ``eval.py``, ``metrics.py`` and ``pred.py`` compute (version 1,
-repository THUDM/LongBench, MIT license), written anew. The prompts are read from the user's own
-copy of its ``dataset2prompt.json``.
+Bai et al., "LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding". This is a
+new implementation of what the published ``eval.py``, ``metrics.py`` and ``pred.py`` compute
+(version 1, repository THUDM/LongBench, MIT license). The prompts are read from the user's own copy
+of its ``dataset2prompt.json``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _DIGITS = re.compile(r"\d+")
 _PARAGRAPH = re.compile(r"(?:Paragraph |段落)(\d+)")
 _CODE_MARKS = ("`", "#", "//")
 _SLOT = re.compile(r"{(\w+)}")
-# Signs that are no part of a Chinese word, as ranges of Unicode: dashes, quotes, CJK and full-width
-# punctuation. The published list has gaps (《 and ． are words there), which are kept.
+# Characters that are not part of a Chinese word, as ranges of Unicode: dashes, quotes, CJK and
+# full-width punctuation. The published list has gaps (《 and ． count as words), which are kept.
 _ZH_RANGES = (
     (0x2013, 0x2014), (0x2018, 0x2019), (0x201B, 0x201F), (0x2026, 0x2027), (0x3001, 0x3003),
     (0x300B, 0x3011), (0x3014, 0x301F), (0x3030, 0x3030), (0x303E, 0x303F), (0xFE4F, 0xFE4F),
@@ -40,24 +40,24 @@ _ZH_SIGNS = frozenset(string.punctuation).union(
 )
 
 Metric = Callable[[str, str, Sequence[str]], float]
-"""``(answer, reference, all classes)`` -> from 0 to 1."""
+"""``(answer, reference, all classes)`` -> score from 0 to 1."""
 
 
 def qa_f1(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """F1 over English words, normalized as in SQuAD; 0 where they share none."""
+    """Return F1 over English words, normalized as in SQuAD; 0 if they share none."""
     return _f1(normalize(answer).split(), normalize(reference).split())
 
 
 def qa_f1_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """F1 over Chinese words as jieba cuts them, without punctuation and spaces."""
+    """Return F1 over Chinese words, split by jieba, without punctuation and spaces."""
     return _f1(_zh_words(answer), _zh_words(reference))
 
 
 def rouge(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """F-measure of ROUGE-L by the package ``rouge``: no stemmer, sentences end at full stops.
+    """Return ROUGE-L's F-measure from the package ``rouge``: no stemmer, sentences end at periods.
 
-    0 where either has no words, or where the package runs out of stack (a sentence of a thousand
-    words), as in the published script.
+    It is 0 if either text has no words, or if the package exceeds the recursion limit (a sentence
+    of a thousand words), as in the published script.
     """
     try:
         return float(_rouge().get_scores(answer, reference)[0]["rouge-l"]["f"])
@@ -66,15 +66,16 @@ def rouge(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
 
 
 def rouge_zh(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """`rouge` over the words of jieba."""
+    """Return `rouge` over jieba's words."""
     return rouge(" ".join(_jieba().lcut(answer)), " ".join(_jieba().lcut(reference)))
 
 
 def classification(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """1 over the number of classes that the answer names, if the right one is among them.
+    """Return 1 / the number of classes that the answer names, or 0 if the right one is not named.
 
-    A class that is part of the right one's name does not count as named. The published script drops
-    these while it walks along the list, and so passes over the class behind each; so does this.
+    A class that is part of the right one's name does not count as named. The published script
+    removes such classes while it iterates over the list, and so skips the class after each. This
+    function does the same.
     """
     named = [name for name in classes if name in answer]
     at = 0
@@ -86,7 +87,7 @@ def classification(answer: str, reference: str, classes: Sequence[str] = ()) -> 
 
 
 def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """Share of the numbers in the answer that are that of the right paragraph.
+    """Return the share of the numbers in the answer that are the number of the right paragraph.
 
     The reference is ``Paragraph 3``, or 段落3.
     """
@@ -97,15 +98,15 @@ def retrieval(answer: str, reference: str, classes: Sequence[str] = ()) -> float
 
 
 def count(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """Share of the numbers in the answer that are the right one."""
+    """Return the share of the numbers in the answer that are the right one."""
     return _share_of_numbers(answer, reference)
 
 
 def code_similarity(answer: str, reference: str, classes: Sequence[str] = ()) -> float:
-    """Likeness of the answer's first line of code to the reference, in whole percents.
+    """Return the similarity of the answer's first line of code to the reference, in whole percents.
 
-    Lines that look like a comment or a fence are skipped; the likeness is difflib's ratio, as
-    fuzzywuzzy computes it where no other library takes its place.
+    Skip lines that look like a comment or a fence. The similarity is difflib's ratio, which
+    fuzzywuzzy uses if no other library is installed.
     """
     lines = answer.lstrip("\n").split("\n")
     first = next((x for x in lines if not any(mark in x for mark in _CODE_MARKS)), "")
@@ -114,15 +115,15 @@ def code_similarity(answer: str, reference: str, classes: Sequence[str] = ()) ->
 
 @dataclass(frozen=True)
 class Task:
-    """How the answers of a task are made and scored."""
+    """How the answers of a task are generated and scored."""
 
     metric: Metric
     max_tokens: int
-    """Most tokens of an answer with LongBench's prompts."""
+    """Maximum tokens of an answer with LongBench's prompts."""
     first_line: bool = False
-    """Only the first line of the answer counts."""
+    """Whether only the first line of the answer counts."""
     chat: bool = True
-    """Whether its prompt goes into the model's chat template; examples to continue do not."""
+    """Whether the prompt goes into the model's chat template. Few-shot and code prompts do not."""
 
 
 TASKS: Mapping[str, Task] = {
@@ -151,13 +152,13 @@ TASKS: Mapping[str, Task] = {
 
 
 def task_name(record: Mapping[str, Any]) -> str:
-    """The task of a record, LongBench-E's under the name of LongBench's; "" if it is none."""
+    """Return a record's task, or an empty string. LongBench-E's tasks have LongBench's names."""
     name = str(record.get("dataset", "")).removesuffix("_e")
     return name if name in TASKS else ""
 
 
 def score(task: str, answer: str, references: Iterable[str], classes: Sequence[str] = ()) -> float:
-    """The best score over the references, from 0 to 1. `answer` is what the model wrote, uncut."""
+    """Return the best score over the references, from 0 to 1. `answer` is the full output."""
     how = TASKS[task]
     if how.first_line:
         answer = answer.lstrip("\n").split("\n")[0]
@@ -165,7 +166,7 @@ def score(task: str, answer: str, references: Iterable[str], classes: Sequence[s
 
 
 def require(tasks: Iterable[str]) -> None:
-    """Raise UsageError, before anything is loaded, where a library that scores them is missing."""
+    """Raise UsageError, before anything is loaded, if a library for the scores is missing."""
     metrics = {TASKS[task].metric for task in tasks if task}
     if metrics & {qa_f1_zh, rouge_zh}:
         _jieba()
@@ -175,14 +176,14 @@ def require(tasks: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The templates of a ``dataset2prompt.json``, each cut at the context."""
+    """The templates of a ``dataset2prompt.json``, each split at the context."""
 
     parts: Mapping[str, tuple[str, str]]
-    """Task -> what stands in front of the context, and what stands behind it."""
+    """Task -> (text before the context, text after it)."""
 
     @classmethod
     def read(cls, path: Path) -> Prompts:
-        """From a file. Raises SourceError with the task whose template cannot be used."""
+        """Read a file. Raise SourceError with the task whose template cannot be used."""
         try:
             templates = json.loads(path.read_text("utf-8"))
             if not isinstance(templates, dict):
@@ -195,9 +196,9 @@ class Prompts:
             ) from error
 
     def of(self, task: str, record: Mapping[str, Any]) -> tuple[Layout, str]:
-        """The words around the context of a record, and what stands behind it, filled in.
+        """Return the layout for a record and the text after its context, with filled slots.
 
-        Raises UsageError where the file has no template for the task.
+        Raise UsageError if the file has no template for the task.
         """
         if task not in self.parts:
             raise UsageError(
@@ -245,7 +246,7 @@ def _jieba() -> Any:
             "LongBench's Chinese tasks are scored over words that jieba finds: "
             "pip install 'kvstream[bench]'."
         ) from None
-    jieba.setLogLevel(logging.WARNING)  # it writes to stderr while it reads its dictionary
+    jieba.setLogLevel(logging.WARNING)  # it would write to stderr while it reads its dictionary
     return jieba
 
 

@@ -1,4 +1,4 @@
-"""How answers are scored: against references, with the normalization each score is known for."""
+"""Scores of answers against references, each with its usual normalization."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _DIGITS = re.compile(r"\d+")
 
 
 def normalize(text: str) -> str:
-    """SQuAD's normalization: lower case; without punctuation, articles and extra spaces."""
+    """Apply SQuAD's normalization: lower case; without punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, reference: str) -> bool:
-    """Equal after `normalize` (SQuAD's EM)."""
+    """Return whether both are equal after `normalize` (SQuAD's EM)."""
     return normalize(answer) == normalize(reference)
 
 
 def contains(answer: str, reference: str) -> bool:
-    """Whether the reference's words stand in the answer, in a row, after `normalize`."""
+    """Return whether the answer contains the reference's words in sequence, after `normalize`."""
     return f" {normalize(reference)} " in f" {normalize(answer)} "
 
 
 def f1(answer: str, reference: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, as SQuAD counts them."""
+    """Return the harmonic mean of precision and recall over the words of both, as in SQuAD."""
     said, wanted = normalize(answer).split(), normalize(reference).split()
     if not said or not wanted:
         return float(said == wanted)
@@ -42,7 +42,7 @@ def f1(answer: str, reference: str) -> float:
 
 
 def digit_accuracy(answer: str, expected: str) -> float:
-    """Share of the expected digits that stand in their place in the answer's first number."""
+    """Return the share of the expected digits at their place in the answer's first number."""
     found = _DIGITS.search(answer)
     said = found.group() if found else ""
     return sum(a == b for a, b in zip(said, expected, strict=False)) / len(expected)
@@ -58,12 +58,12 @@ def _scorer() -> Any:
 
 
 def require_rouge() -> None:
-    """Raise UsageError, before anything is loaded, where the package for ROUGE is missing."""
+    """Raise UsageError, before anything is loaded, if the package for ROUGE is missing."""
     _scorer()
 
 
 def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
-    """F-measures of ROUGE-1, -2 and -L with stemming; each the best over the references."""
+    """Return F-measures of ROUGE-1, -2 and -L with stemming, each the best over the references."""
     scores = [_scorer().score(reference, answer) for reference in references]
     return {
         name: max((s[key].fmeasure for s in scores), default=0.0)
@@ -72,5 +72,5 @@ def rouge(answer: str, references: Sequence[str]) -> dict[str, float]:
 
 
 def best(metric: Callable[[str, str], float], answer: str, references: Sequence[str]) -> float:
-    """The best score over the accepted answers; 0 without any."""
+    """Return the best score over the accepted answers; 0 without any."""
     return max((float(metric(answer, reference)) for reference in references), default=0.0)

@@ -1,9 +1,8 @@
-"""Needles in a haystack: is what was said once, at a known depth, found at the end?
+"""Needles in a haystack: is a sentence at a known depth found after reading?
 
-A needle is a sentence about an invented thing (from `synthetic/document.py`), put between
-two sentences
-of a long text; the question about it comes after the text, and is known while it is read, as it
-is in ``kvstream ask``. Every method reads the same documents.
+A needle is a sentence about an invented thing (from `synthetic/document.py`), inserted between two
+sentences of a long text. The question about it comes after the text, and is known while the text is
+read, as in ``kvstream ask``. Every method reads the same documents.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ KINDS = ("passkey", "fact", "kv", "rule")
 VARIED = {"passkey": NUMBERS, "fact": FACTS}
 """Kinds whose wording can vary, and their templates."""
 TOP = 3
-"""Citations among which the planted sentence is looked for."""
+"""Number of first citations among which the planted sentence must be."""
 PAIRS = 8
-"""Key-value pairs that a needle of the kind ``kv`` has; one of them is asked for."""
+"""Number of key-value pairs in a needle of the kind ``kv``. The question asks for one of them."""
 NEAR_SHARE = 0.7
-"""Part of the budget that the surroundings of the needle take in the view ``near``."""
+"""Share of the budget for the text around the needle in the view ``near``."""
 _SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is planted and how often."""
+    """What to plant and how often."""
 
     kind: str
     lengths: tuple[int, ...]
     """Tokens of the document, needles included."""
     depths: tuple[float, ...]
-    """Where the needle that counts lies, from 0 (the beginning) to 1."""
+    """Depth of the first needle, from 0 (the beginning) to 1."""
     trials: int = 10
-    """Documents for each length and depth."""
+    """Number of documents for each length and depth."""
     needles: int = 1
-    """Needles in each document, all of them asked for; the others lie anywhere."""
+    """Number of needles in each document. All are asked for; the others have random depths."""
     seed: int = 0
     rule: Rule | None = None
-    """Makes the questions of the kind ``rule``, which ask what stands in the text anyway."""
+    """Makes the questions of the kind ``rule``, which ask about sentences of the text itself."""
     wording: str = "own"
-    """One of WORDINGS: how passkeys and facts are said and asked for."""
+    """One of WORDINGS: the wording of passkeys and facts and of their questions."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -76,16 +75,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Haystack:
-    """A document with needles; the first is the one at the depth asked for."""
+    """A document with needles; the first has the requested depth."""
 
     text: str
     tokens: int
-    """As asked for."""
+    """The requested length."""
     needles: tuple[Fact, ...]
 
 
 def make_needles(plan: Plan, rng: random.Random, first: int) -> list[Fact]:
-    """Needles of the plan's kind; `first` picks the template or the kind of fact, in turn."""
+    """Make needles of the plan's kind; `first` selects the template or kind of fact, in turn."""
     if plan.wording == "varied":
         return vary(VARIED[plan.kind], plan.needles, rng, first)
     if plan.kind == "kv":
@@ -115,14 +114,14 @@ def _pairs(rng: random.Random) -> Fact:
 def haystack(
     session: Session, filler: Filler, plan: Plan, tokens: int, depth: float, trial: int
 ) -> Haystack:
-    """The document of one trial, the same for every method. Raises UsageError if it is too short"""
+    """Make the document of a trial, the same for every method. Raise UsageError if too short."""
     rng = random.Random(f"{plan.seed} {plan.kind} {tokens} {depth} {trial} {plan.needles}")
     if plan.kind == "rule":
         assert plan.rule is not None
         text = filler.cut(session.tokenizer, tokens, rng)
         depths = [depth, *(rng.random() for _ in range(plan.needles - 1))]
         return Haystack(text, tokens, tuple(ordinary(text, depths, rng, plan.rule)))
-    # Not every template at one depth: all of them come to every depth.
+    # Each depth starts with another template, so that all templates occur at every depth.
     turn = plan.depths.index(depth) if plan.wording == "varied" and depth in plan.depths else 0
     needles = make_needles(plan, rng, trial + turn)
     taken = sum(len(session.tokenizer.encode(n.sentence)) + 1 for n in needles)
@@ -135,12 +134,12 @@ def haystack(
 
 
 def trials(session: Session, filler: Filler, plan: Plan, cases: Sequence[Case]) -> Iterator[Trial]:
-    """Every trial; the cases take turns on each document, so what is stopped is still balanced."""
+    """Yield every trial. For each document all cases take turns, which balances a stopped run."""
     facts = ModelIdentity.of(session)
     for tokens in plan.lengths:
         for number in range(plan.trials):
             for depth in plan.depths:
-                made: list[Haystack] = []  # made when the first case asks for it
+                made: list[Haystack] = []  # made when the first case needs it
 
                 def document(
                     made: list[Haystack] = made,
@@ -219,7 +218,7 @@ def _score(needle: Fact, answer: str) -> dict[str, Any]:
 
 
 def _cites(citations: Sequence[dict[str, Any]], sentence: str) -> bool:
-    """Whether the planted sentence is among the three heaviest citations, whole or in part."""
+    """Return whether the first TOP citations include the planted sentence, whole or in part."""
     planted = " ".join(sentence.split())
     texts = (" ".join(c["text"].split()) for c in citations[:TOP])
     return any(planted in t or (t in planted and 3 * len(t) >= len(planted)) for t in texts)

@@ -12,7 +12,7 @@ ROW_KEYS = (*CASE_KEYS, "kind", "reread", "tokens", "depth", "needles", "wording
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each length, depth and case: the object that ``--json`` prints."""
+    """Return a row for each length, depth and case: the object that ``--json`` prints."""
     return [_row(group) for group in grouped(records, ROW_KEYS)]
 
 
@@ -36,10 +36,10 @@ def _row(group: list[Record]) -> Record:
         "retained": round(sum(r["retained"] for r in done) / len(done)),
         "seconds": round(sum(r["seconds"] for r in done) / len(done), 3),
     }
-    # Of the answers that are right: a wrong one rests on something else.
+    # Only for right answers: a wrong one depends on something else.
     cited = [bool(r["cited"]) for r in done if r["right"] and r.get("cited") is not None]
     row["cited"] = round(sum(cited) / len(cited), 4) if cited else None
-    # Questions that share no rare word with the text: search by words has nothing to go by.
+    # Questions that share no rare word with the text: a word search cannot find their place.
     plain = [bool(r["right"]) for r in done if r.get("rare") is False]
     row["no_rare_word"] = {"trials": len(plain), "right": sum(plain)}
     if group[0].get("wording"):
@@ -55,7 +55,7 @@ def _row(group: list[Record]) -> Record:
 
 
 def _by_template(records: Sequence[Record]) -> dict[str, dict[str, int]]:
-    """Trials of each template, and how many of them were right."""
+    """Return the trials of each template, and how many of them were right."""
     names = dict.fromkeys(sorted(r["fact"] for r in records))
     return {
         name: {
@@ -71,7 +71,7 @@ def _asked(record: Record) -> int:
 
 
 def pooled(rows: Sequence[Record]) -> list[Record]:
-    """The rows of each case and length taken together over the depths."""
+    """Return the rows of each case and length, pooled over the depths."""
     keys = [key for key in ROW_KEYS if key != "depth"]
     return [_together(group) for group in grouped(rows, keys)]
 
@@ -85,7 +85,7 @@ def _together(group: list[Record]) -> Record:
         "right": right,
         **dict.fromkeys(("share", "low", "high")),
     }
-    if trials:  # else all were left out, which is no share of 0
+    if trials:  # otherwise no trial ran, which is not a share of 0
         out["share"] = right / trials
         out["low"], out["high"] = wilson(right, trials)
     plain = [r["no_rare_word"] for r in group if "no_rare_word" in r]
@@ -110,7 +110,7 @@ def _together(group: list[Record]) -> Record:
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs: the share right of the last record's case and length."""
+    """Return a line to show during the run: the results of the last record's case and length."""
     last = records[-1]
     same = [
         r

@@ -1,4 +1,4 @@
-"""Questions about sentences that stand in a text anyway: nothing is planted."""
+"""Questions about sentences of the text itself: nothing is planted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from kvstream.evaluation.synthetic.document import Fact
 from kvstream.tokenization.sentences import sentences
 
 Rule = Callable[[str, random.Random], list[tuple[str, str]]]
-"""Question and answer pairs that a sentence answers; none where no rule fits."""
+"""Return question and answer pairs that a sentence answers; none if no rule fits."""
 RARE = 3
-"""A word that a text has no more often is one that points at its place."""
+"""Maximum occurrences in a text of a word that identifies its place."""
 _WORD = re.compile(r"\w+")
 
 
 def ordinary(text: str, depths: Sequence[float], rng: random.Random, rule: Rule) -> list[Fact]:
-    """For each depth a question about the first sentence behind it that a rule fits, else before.
+    """For each depth, make a question about the first sentence after it that a rule fits.
 
-    Raises UsageError where there are not as many such sentences.
+    If there is none, take the last one before it. Raise UsageError if there are too few such
+    sentences.
     """
     spans = list(sentences(text, final=True))
     facts: list[Fact] = []
@@ -39,7 +40,7 @@ def ordinary(text: str, depths: Sequence[float], rng: random.Random, rule: Rule)
 
 
 def has_rare_word(question: str, text: str) -> bool:
-    """Whether a word of the question is in the text, and no more than RARE times."""
+    """Return whether a word of the question occurs in the text, and at most RARE times."""
     counts = dict.fromkeys(_WORD.findall(question.casefold()), 0)
     for word in _WORD.findall(text.casefold()):
         if word in counts:

@@ -1,7 +1,7 @@
-"""How surprising a long text is to a model that holds only a bounded memory of it.
+"""The perplexity of a long text for a model with a bounded memory of it.
 
-The text streams through under the budget as for a question; every token's loss is taken when its
-chunk is read, given what memory held then.
+The text is read under the budget, as for a question. Every token's loss is computed when its chunk
+is read, given the memory at that moment.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kvstream.evaluation.text_trials import Text, text_trials
 from kvstream.session.session import Session
 
 FIRST_BIN = 1024
-"""Tokens of the first bin of positions; each of the next ends at twice the one before."""
+"""Tokens of the first bin of positions. Each further bin ends at twice the previous end."""
 BLOCK = 1024
-"""Tokens whose mean is one observation for the interval; the last one of a text has fewer, and
-counts for less."""
+"""Tokens of a block. Its mean loss is one observation for the interval. The last block of a text is
+shorter and has less weight."""
 
 
 def bins(tokens: int) -> list[tuple[int, int]]:
-    """[0, 1k), [1k, 2k), [2k, 4k) and so on, the last one cut at `tokens`."""
+    """Return [0, 1k), [1k, 2k), [2k, 4k) and so on; the last bin ends at `tokens`."""
     out, start, end = [], 0, FIRST_BIN
     while start < tokens:
         out.append((start, min(end, tokens)))
@@ -36,7 +36,7 @@ def bins(tokens: int) -> list[tuple[int, int]]:
 def trials(
     session: Session, paths: Sequence[str], cases: Sequence[Case], limit: int | None
 ) -> Iterator[Trial]:
-    """One trial for each text and case."""
+    """Yield one trial for each text and case."""
     return text_trials("perplexity", session, paths, cases, limit, partial(_run, session))
 
 
@@ -63,7 +63,7 @@ def _run(session: Session, text: Text, case: Case) -> Record:
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each case over all texts; those after the first are compared with it."""
+    """Return a row for each case over all texts; the rows after the first are compared with it."""
     groups = grouped(records)
     return [{**_row(group), **_against(group, groups[0])} for group in groups]
 
@@ -96,17 +96,18 @@ def _row(group: list[Record]) -> Record:
 
 
 def _sizes(record: Record) -> list[int]:
-    """Tokens of each block of a text."""
+    """Return the tokens of each block of a text."""
     return [min(BLOCK, record["tokens"] - i) for i in range(0, record["tokens"], BLOCK)]
 
 
 def _against(group: list[Record], first: list[Record]) -> Record:
-    """How much higher the perplexity is than the first case's, as a share, on the same tokens.
+    """Return the relative change of perplexity from the first case, on the same tokens.
 
-    The difference of the losses block by block, with a 95% interval that treats a text as one
-    observation: texts differ far more than methods, and what they share cancels out.
+    It is the difference of the losses block by block, with a 95% interval that treats a text as one
+    observation: texts differ much more than methods, and the difference cancels what they share.
     """
-    # By place: every case reads the same texts in the same order, and names can be alike.
+    # Pair texts by index: every case reads the same texts in the same order, and names may be
+    # equal.
     pairs = [
         (number, a - b, size)
         for number, (r, other) in enumerate(zip(group, first, strict=False))
@@ -118,11 +119,11 @@ def _against(group: list[Record], first: list[Record]) -> Record:
     found = mean_interval(differences, texts, sizes)
     names: tuple[str, ...] = ("change", "change_low", "change_high")
     if len(set(texts)) < 2:
-        names = names[:1]  # one text says nothing of others
+        names = names[:1]  # one text does not tell how texts vary
     return {n: round(math.expm1(v), 5) for n, v in zip(names, found, strict=False)}
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs."""
+    """Return a line about the newest record, to show during the run."""
     last = records[-1]
     return f"{last['method']}: {last['text']} {math.exp(last['loss'] / last['tokens']):.2f}"

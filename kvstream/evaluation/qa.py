@@ -1,4 +1,4 @@
-"""Questions about texts, scored against references; also choices, and questions without answer."""
+"""Questions about texts, scored against references; also multiple choice and unanswerable ones."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MEANS = (
     "rouge_l",
     "longbench",
 )
-"""Scores of a question that are averaged, where it has them."""
+"""Scores of a question that are averaged, if it has them."""
 PHRASE = 5
-"""Words of an answer that `--brief` asks for."""
+"""Maximum words of a phrase, the kind of answer that `--brief` asks for."""
 
 
 @dataclass(frozen=True)
 class Within:
-    """Contexts are not read alone but somewhere in a longer text."""
+    """A longer text around each context, which is at a random place in it."""
 
     tokens: int
     filler: Filler
@@ -51,7 +51,7 @@ def choose(
     paths: Sequence[str], where: Sequence[str], limit: int | None, seed: int,
     wanted: Callable[[str], bool] = lambda document: True,
 ) -> list[Item]:  # fmt: skip
-    """Items that fit every ``key=value``, at most `limit` of them, drawn by the seed."""
+    """Return items that match every ``key=value``, at most `limit` of them, drawn with the seed."""
     tests = [_test(text) for text in where]
     asked = (item for item in load(paths) if item.questions and wanted(item.document))
     items = [item for item in asked if all(test(item.record) for test in tests)]
@@ -63,10 +63,10 @@ def choose(
 
 
 def elsewhere(items: Sequence[Item], seed: int) -> list[Item]:
-    """Each item's questions, asked of the context of another document, which has no answer.
+    """Return each item's questions with the context of another document, which has no answer.
 
-    What the other context says by chance is not asked, nor are choices, where one must be taken.
-    Raises UsageError where all contexts are of one document.
+    Drop questions that the other context answers by chance, and choices, which always need an
+    answer. Raise UsageError if all contexts are of one document.
     """
     rng = random.Random(seed)
     made = []
@@ -98,7 +98,7 @@ def _test(text: str) -> Callable[[Record], bool]:
 
 
 def require(items: Sequence[Item]) -> None:
-    """Raise UsageError, before a model is loaded, where a library that scores them is missing."""
+    """Raise UsageError, before a model is loaded, if a library for the scores is missing."""
     questions = [q for item in items for q in item.questions if not q.options]
     longbench.require(q.task for q in questions)
     if any(q.answers and not q.task for q in questions):
@@ -106,9 +106,9 @@ def require(items: Sequence[Item]) -> None:
 
 
 def wants_phrases(items: Sequence[Item]) -> bool:
-    """Whether all questions have answers, most of them of at most PHRASE words.
+    """Return whether all questions have answers, most of them of at most PHRASE words.
 
-    Who may have to refuse is not asked for a phrase: it takes the refusals away.
+    If a model may have to refuse, it is not asked for a phrase: that prevents refusals.
     """
     asked = [q for item in items for q in item.questions if not q.options]
     short = sum(min(map(len, map(str.split, q.answers)), default=0) <= PHRASE for q in asked)
@@ -116,7 +116,7 @@ def wants_phrases(items: Sequence[Item]) -> bool:
 
 
 def as_longbench(case: Case, item: Item) -> Case:
-    """The same case with answers as long as LongBench lets those of the item's task be."""
+    """Return the case with LongBench's maximum answer length for the item's task."""
     task = longbench.TASKS[item.questions[0].task]
     return replace(case, run=replace(case.run, max_tokens=task.max_tokens))
 
@@ -129,7 +129,7 @@ def trials(
     seed: int,
     prompts: longbench.Prompts | None = None,
 ) -> Iterator[Trial]:
-    """One trial for each item and case; the cases take turns. With `prompts` as LongBench asks."""
+    """Yield one trial for each item and case; the cases take turns. `prompts` are LongBench's."""
     facts = ModelIdentity.of(session)
     surroundings = {} if within is None else {"within": within.tokens, "filler": within.filler.name}
     for item in items:
@@ -171,7 +171,7 @@ def _run(
 def _roomy(
     session: Session, item: Item, run: RunSettings, layout: tuple[Layout, str] | None
 ) -> RunSettings:
-    """The same run with a budget that holds the context and all that is asked of it."""
+    """Return the run with a budget that holds the context, all questions and options."""
     parts = [item.context, *(layout[1:] if layout else (q.text for q in item.questions))]
     parts += [option for q in item.questions for option in q.options]
     return room_for(session, run, sum(len(session.tokenizer.encode(part)) for part in parts))
@@ -180,7 +180,7 @@ def _roomy(
 def _asked(
     session: Session, run: RunSettings, item: Item, text: str, layout: tuple[Layout, str] | None
 ) -> Record:
-    """The answers to the questions of `item` after `text`, scored. Raises BudgetError."""
+    """Answer the questions of `item` after `text` and score the answers. Raise BudgetError."""
     open_ended = [q for q in item.questions if not q.options]
     scored: list[Record] = []
     record: Record = {}
@@ -199,7 +199,7 @@ def _asked(
 
 
 def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
-    """The context somewhere in a longer text; the same place and text for every method."""
+    """Return the context inside a longer text; place and text are the same for every method."""
     rng = random.Random(f"{seed} {item.id} {within.tokens}")
     taken = len(session.tokenizer.encode(item.context))
     filler = within.filler.cut(session.tokenizer, within.tokens - taken, rng)
@@ -207,7 +207,7 @@ def surrounded(session: Session, item: Item, within: Within, seed: int) -> str:
 
 
 def score(question: Question, answer: str) -> Record:
-    """All that can be said of one answer; of LongBench's questions their task's own score."""
+    """Return all scores of one answer; for questions of LongBench, their task's own score."""
     said = answer.strip()
     out: Record = {
         "question": question.text,
@@ -228,10 +228,10 @@ def score(question: Question, answer: str) -> Record:
 
 
 def rescored(item: Item, record: Record) -> Record:
-    """A record with its answers scored anew; metrics that came later would else lack in it.
+    """Return a record with its answers scored again, so that it also has newer metrics.
 
-    Choices stay: they have no answer to score. So does what was asked with other words or other
-    references than the data have now.
+    Choices stay: they have no answer to score. Questions whose words or references have changed in
+    the data stay too.
     """
     known = {(q.text, q.answers): q for q in item.questions if not q.options}
     questions = []
@@ -242,7 +242,7 @@ def rescored(item: Item, record: Record) -> Record:
 
 
 def _choose(session: Session, text: str, question: Question, run: RunSettings) -> Record:
-    """The option that the model finds likeliest after the text, by its mean loss a token."""
+    """Choose the option with the lowest mean loss per token after the text."""
     ids = session.tokenizer.encode(text)
     reader, prompt = open_reader(session, [question.text], run, len(ids))
     for _ in reader.read(IdFeed(ids)):
@@ -264,7 +264,7 @@ def _choose(session: Session, text: str, question: Question, run: RunSettings) -
 
 
 def rows(records: Sequence[Record], by: bool = False) -> list[Record]:
-    """A row for each case, and for each value of ``attribute``, else ``dataset``, if asked."""
+    """Return a row for each case and, with `by`, for each value of ``attribute`` or ``dataset``."""
     groups = grouped(records)
     out = []
     for group in groups:
@@ -285,7 +285,7 @@ def _row(group: list[Record]) -> Record:
         if scored:
             mean, low, high = mean_interval([s for _, s in scored], [d for d, _ in scored])
             row[name] = round(mean, 4)
-            if low < high:  # one document says nothing of others
+            if low < high:  # one document does not tell how documents vary
                 row[f"{name}_interval"] = [round(max(0.0, low), 4), round(min(1.0, high), 4)]
     answerable = [q for _, q in asked if q["answers"] and "abstains" in q]
     unanswerable = [q for _, q in asked if not q["answers"] and "abstains" in q]
@@ -303,7 +303,7 @@ def _row(group: list[Record]) -> Record:
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs."""
+    """Return a line about the newest case, to show during the run."""
     last = records[-1]
     same = [r for r in records if all(r.get(k) == last.get(k) for k in CASE_KEYS)]
     asked = [q for r in same for q in r["questions"]]

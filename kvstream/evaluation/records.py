@@ -1,4 +1,4 @@
-"""Every trial of a benchmark as one line of JSON: nothing that was measured is measured again."""
+"""Every trial of a benchmark as one line of JSON, so that no trial is measured twice."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CASE_KEYS = (
 
 
 def digest(value: object) -> str:
-    """Short for what a trial measures; `value` has a `repr` that tells all of it."""
+    """Return a short digest of what a trial measures; the `repr` of `value` must tell all of it."""
     return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[list[Record]]:
-    """The records with the same values of `keys` together, in the order of their first ones."""
+    """Group the records with the same values of `keys`, in the order of their first records."""
     names = list(keys)
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -35,58 +35,58 @@ def grouped(records: Iterable[Record], keys: Iterable[str] = CASE_KEYS) -> list[
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing to measure."""
+    """One measurement."""
 
     identity: Record
-    """All that the outcome depends on; plain JSON. Equal identities are the same trial."""
+    """Everything that the result depends on, as plain JSON. Equal identities are the same trial."""
     run: Callable[[], Record]
-    """Measures it; what it returns is recorded beside the identity."""
+    """Measures the trial. Its result is recorded with the identity."""
     renew: Callable[[Record], Record] = dict
-    """Computes the scores of a record anew from what it keeps: metrics may have come since."""
+    """Computes the scores of a record again from its saved data, because metrics may be newer."""
     content: str = ""
-    """A digest of the data, where the identity has only their name."""
+    """A digest of the data, if the identity has only their name."""
 
     @property
     def key(self) -> str:
-        """A short name of the identity, the same in every run."""
+        """A short key of the identity, the same in every run."""
         text = json.dumps(self.identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 class Records:
-    """An NDJSON file of trials, appended to as they end; without a path, nothing is kept."""
+    """An NDJSON file of trials, appended after each trial. Without a path, nothing is saved."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.known: dict[str, Record] = {}
         self.reused = 0
-        """Trials that did not have to be run."""
+        """Number of trials that did not have to run."""
         self._cut_short = False
         self._of_earlier: dict[str, str] = {}
-        """Whose data a record without a digest was taken to be of."""
+        """For each key, the data that a record without a digest is assigned to."""
         if path is None:
             return
         try:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
-            path.open("a").close()  # found unwritable now, not after an hour
+            path.open("a").close()  # fail now if the file is not writable, not after an hour
         except (OSError, UnicodeDecodeError) as error:
             raise KvstreamError(
                 f"Cannot keep records in {path}: {error}. Choose another file for --save."
             ) from error
         self._cut_short = bool(text) and not text.endswith("\n")
-        # Not splitlines: some of the line ends that it knows stand in the middle of JSON strings.
+        # Not splitlines: some of its line ends occur inside JSON strings.
         for line in text.split("\n"):
             try:
                 record = json.loads(line)
                 self.known[record["key"] + record.get("content", "")] = record
             except (ValueError, TypeError, KeyError):
-                continue  # a line that a stopped run left unfinished, or not one of ours
+                continue  # an unfinished line of a stopped run, or a foreign line
 
     def find(self, trial: Trial) -> Record | None:
-        """The record of a trial.
+        """Return the record of a trial; None if there is none.
 
-        One without a digest of its data is of an earlier version: it is the first's of trials that
-        differ in their data alone.
+        A record without a digest of its data is from an earlier version. Of the trials that differ
+        only in their data, the first one gets it.
         """
         own = self.known.get(trial.key + trial.content)
         if own is not None or trial.key not in self.known:
@@ -101,7 +101,7 @@ class Records:
         start = "\n" if self._cut_short else ""
         self._cut_short = False
         try:
-            # What UTF-8 cannot hold, a half of a pair, becomes its escape in JSON.
+            # A character that UTF-8 cannot encode, a lone surrogate, becomes its escape in JSON.
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{start}{json.dumps({'key': key, **record}, ensure_ascii=False)}\n")
         except OSError as error:
@@ -112,7 +112,7 @@ class Records:
 
 
 def measure(trials: Iterable[Trial], records: Records) -> Iterator[Record]:
-    """The record of every trial, in order; those already known are not run again, but renewed."""
+    """Yield the record of every trial, in order. Known trials are renewed, not run again."""
     for trial in trials:
         known = records.find(trial)
         if known is not None:

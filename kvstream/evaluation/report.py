@@ -17,13 +17,13 @@ from kvstream.reporters import format as f
 from kvstream.settings import PAPER
 
 LABEL = 14
-"""Characters of a label that stay side by side, however narrow the terminal is."""
-# From red over yellow to green, as in the pictures; readable on dark and on light terminals.
+"""Minimum width of a label, in characters, however narrow the terminal is."""
+# From red over yellow to green, as in the figures; readable on dark and on light terminals.
 _COLORS = ("#b2182b", "#d6604d", "#e0a060", "#c8c050", "#80b050", "#1a9850")
 
 
 def count(tokens: int) -> str:
-    """``32k`` for 32768; plain digits where k or M would not be exact."""
+    """Return ``32k`` for 32768; plain digits if k or M would not be exact."""
     for size, letter in ((1024**2, "M"), (1024, "k")):
         if tokens >= size and tokens % size == 0:
             return f"{tokens // size}{letter}"
@@ -31,8 +31,10 @@ def count(tokens: int) -> str:
 
 
 def case_label(row: Record, rows: Sequence[Record]) -> str:
-    """The row's method, and those of its settings in which the rows differ; ``paper`` stands for
-    the settings and the schedule of its paper."""
+    """Return the row's method and those of its settings that differ between rows.
+
+    ``paper`` stands for the settings and the schedule of its paper.
+    """
     settings: Record = row.get("settings") or {}
     paper = _paper(row)
     own = {k: v for k, v in settings.items() if paper is None or paper.settings.get(k) != v}
@@ -54,10 +56,10 @@ def case_label(row: Record, rows: Sequence[Record]) -> str:
 
 
 def _paper(row: Record) -> Preset | None:
-    """The preset of the row's method, if it was read with it; single settings may differ."""
+    """Return the preset of the row's method, if the row used it; single settings may differ."""
     try:
         found = preset(str(row.get("method")))
-    except UsageError:  # a method without one, or no method
+    except UsageError:  # a method without a preset, or no method
         return None
     given = found.settings.keys() <= (row.get("settings") or {}).keys()
     return found if given and all(row.get(k) == v for k, v in found.run.items()) else None
@@ -65,7 +67,7 @@ def _paper(row: Record) -> Preset | None:
 
 def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
           rows: Sequence[Record]) -> Table:  # fmt: skip
-    """A table of rows; numbers stand at the right."""
+    """Return a table of rows; numbers are right-aligned."""
     out = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     cells = [[pick(row) for _, pick in columns] for row in rows]
     for index, (name, _) in enumerate(columns):
@@ -84,9 +86,9 @@ def table(title: str, columns: Sequence[tuple[str, Callable[[Record], Any]]],
 
 
 def fit(table: Table, width: int) -> None:
-    """Make a table narrower if it has to be: cells of one word a line, the rest for the label.
+    """Make a table narrower if necessary: one word per line in cells, the rest for the label.
 
-    rich alone shortens the label first, and cuts off what then is too much at the right.
+    rich alone shortens the label first, and then cuts off columns at the right.
     """
     if Console(width=1000).measure(table).maximum > width:
         table.collapse_padding = True
@@ -95,12 +97,12 @@ def fit(table: Table, width: int) -> None:
 
 
 def color(share: float) -> str:
-    """The color of a share from 0 to 1."""
+    """Return the color of a share from 0 to 1."""
     return _COLORS[min(len(_COLORS) - 1, int(share * len(_COLORS)))]
 
 
 def grid(title: str, rows: Sequence[Record]) -> Table:
-    """Depth by length for one case, each cell colored by its share."""
+    """Return a table of depth by length for one case, with each cell colored by its share."""
     lengths = sorted({r["tokens"] for r in rows})
     depths = sorted({r["depth"] for r in rows})
     by_place = {(r["tokens"], r["depth"]): r for r in rows}

@@ -1,9 +1,10 @@
-"""Trains what `foresight` learns for a model: which tokens questions will look at.
+"""Train the scorers of `foresight` for a model: which tokens will questions attend to?
 
-A document is prose of a book with planted facts and with passages that people asked about. Read
-whole, each of its questions is run behind it with its answer. What matters of a token is the
-highest attention that a question pays to it, the mean over all heads. Read again under a budget,
-its keys are what the scorers see. So they learn from keys as they are in use.
+A document is prose of a book with planted facts and with passages that have human questions. The
+model first reads it whole. Then it runs each of the questions with its answer. The importance of a
+token is the highest attention of any question to it, averaged over all heads. Then the model reads
+the document again under a budget; the scorers get the keys of this reading. So they are trained on
+keys as they are in use.
 """
 
 from __future__ import annotations
@@ -35,30 +36,30 @@ from kvstream.settings import RunSettings
 from kvstream.tokenization.tokenizer import Tokenizer
 
 LENGTHS = (1500, 2500, 3584)
-"""Tokens of a document."""
+"""Numbers of tokens of a document."""
 BUDGETS = (256, 448, 448, 768)
-"""Under which it is read."""
+"""Budgets of the reading."""
 FACTS, PASSAGES = (2, 4, 8), (0, 1, 2, 4)
-"""How many of each a document has."""
+"""Numbers of facts and of passages in a document."""
 PASSKEYS = 0.3
-"""Share of single keys among the facts."""
+"""Share of passkeys among the facts."""
 ASKED_OF_PROSE, ASKED_OF_A_PASSAGE, MOST_QUESTIONS = 6, 4, 40
 LONGEST = 900
-"""Characters of a passage at most."""
+"""Maximum characters of a passage."""
 LOOKED_AT = 0.004
-"""Of the attention to a document: a token that gets more is one to keep, and its neighbors."""
+"""Share of the attention to a document. A token that gets more is wanted, with its neighbors."""
 NEAR = 7
 """Width of this neighborhood."""
 PIECES = (60, 400)
-"""Tokens that the scorers see in a row, as chunks are cut."""
+"""Range of tokens that the scorers see in one piece, as in chunks."""
 DROPPED = 0.3
-"""Share of the numbers of a key that are hidden while learning."""
+"""Dropout: share of the numbers of a key that are hidden during training."""
 ANSWER = 16
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How much is learned, and from what."""
+    """Settings of the training."""
 
     texts: int = 240
     epochs: int = 8
@@ -66,21 +67,21 @@ class Recipe:
     rate: float = 2e-3
     seed: int = 0
     by_layer: bool = False
-    """Each layer chooses its own tokens; `Lesson.attention` has that of each."""
+    """Whether each layer chooses its own tokens; then `Lesson.attention` is by layer."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A document as the scorers see it, and what they are to say."""
+    """A document as the scorers see it, and their target."""
 
     keys: tuple[Tensor, ...]
-    """Of each layer, [K, n, D] float16, unrotated."""
+    """Unrotated keys of each layer, [K, n, D] float16."""
     attention: Tensor
-    """[Q, n]: of each question, the mean over all heads; [Q, L, n]: by layer."""
+    """[Q, n]: attention of each question, averaged over all heads; [Q, L, n]: by layer."""
 
     @property
     def wanted(self) -> Tensor:
-        """[n] or [L, n]: 1 for tokens that a question looks at, and their neighbors."""
+        """[n] or [L, n]: 1 for tokens that a question attends to, and their neighbors."""
         return (_pooled(self.attention.amax(0)) > LOOKED_AT).float()
 
 
@@ -95,10 +96,10 @@ def _pooled(scores: Tensor) -> Tensor:
 def document(
     corpus: Corpus, tokenizer: Tokenizer, draw: random.Random, tokens: int
 ) -> tuple[list[int], list[QuestionAnswer]]:
-    """Ids of about `tokens` tokens, and what is asked about them."""
+    """Return ids of about `tokens` tokens, and the questions about them."""
 
     def told(kind: float) -> Planted:
-        """A sentence that people asked about, or a fact."""
+        """Return a sentence with human questions, or a fact."""
         if kind >= 0.75:
             return training_facts.anything(draw)
         sentence = draw.choice(corpus.sentences if kind < 0.6 else corpus.snippets)
@@ -127,7 +128,7 @@ def document(
     return ids, draw.sample(every, min(len(every), MOST_QUESTIONS))
 
 
-# What the model makes of them
+# Attention and keys of the model
 
 
 def attention(
@@ -138,9 +139,9 @@ def attention(
     *,
     by_layer: bool = False,
 ) -> Tensor:
-    """[Q, n]: the share of its attention to a text that a question pays to each token.
+    """Return [Q, n]: for each question, each token's share of its attention to the text.
 
-    `by_layer`: [Q, L, n], of all attention of a layer.
+    `by_layer`: [Q, L, n], shares of all attention of a layer.
     """
     prompt = build_prompt(tokenizer)
     first, end = len(prompt.head), len(prompt.head) + len(ids)
@@ -166,12 +167,12 @@ def attention(
 def keys_under(
     model: BoundedModel, tokenizer: Tokenizer, ids: Sequence[int], budget: int
 ) -> tuple[Tensor, ...]:
-    """The unrotated keys of each layer, [K, n, D] float16, as they come under a budget."""
+    """Return the unrotated keys of each layer, [K, n, D] float16, from a reading under a budget."""
     met: dict[int, list[Tensor]] = {}
 
     class Noting(KeyDiff):
         def tensors(self) -> tuple[EntryTensor, ...]:
-            return (EntryTensor("unused"),)  # else `absorb` is not called
+            return (EntryTensor("unused"),)  # without it, `absorb` is not called
 
         def absorb(self, step: Step) -> None:
             new = step.keys()[0, :, -step.new :]
@@ -195,7 +196,7 @@ def lessons(
     *,
     by_layer: bool = False,
 ) -> Iterator[Lesson]:
-    """`count` documents, read; none has many more than `longest` tokens."""
+    """Yield lessons of `count` documents, each with at most about `longest` tokens."""
     draw = random.Random(f"foresight {seed}")
     longest = min(longest, model.trained_length - ROOM)
     while count:
@@ -207,22 +208,22 @@ def lessons(
             count -= 1
 
 
-# Learning
+# Training
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What is learned after an epoch."""
+    """The result of an epoch."""
 
     scorers: nn.ModuleDict
     epoch: int
     loss: float
-    """Nats a token, in this epoch."""
+    """Nats per token, in this epoch."""
     seconds: float
 
 
 def train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> Iterator[Trained]:
-    """Scorers after every epoch; those of the last one are the result."""
+    """Yield the scorers after every epoch; the last ones are the result."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         yield from _train(model, learned, recipe)
@@ -262,13 +263,13 @@ def _train(model: BoundedModel, learned: Sequence[Lesson], recipe: Recipe) -> It
 
 
 def _scale(seen: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of a layer's keys, [K, 1, D] each."""
+    """Return mean and deviation of a layer's keys, [K, 1, D] each."""
     some = torch.cat([each[:, ::4].float() for each in seen], 1)
     return some.mean(1, keepdim=True), some.std(1, keepdim=True) + 1e-3
 
 
 def _folded(scorer: Scorer, mean: Tensor, size: Tensor) -> Scorer:
-    """The same for keys as they are, which learned from keys less `mean` and over `size`."""
+    """Return a scorer of unscaled keys, from one trained on (key - `mean`) / `size`."""
     plain = Scorer(scorer.w1.shape[1], len(scorer.w1), scorer.w2.shape[-1])
     plain.load_state_dict(scorer.state_dict())
     with torch.no_grad():
@@ -278,7 +279,7 @@ def _folded(scorer: Scorer, mean: Tensor, size: Tensor) -> Scorer:
 
 
 def cut(length: int, draw: random.Random) -> tuple[Tensor, Tensor]:
-    """Rows of a text cut into pieces, and which are real: rows between pieces are not."""
+    """Cut a text into pieces; return row indices, and 1 for real rows, 0 for gaps between."""
     ends = [0]
     while ends[-1] < length:
         ends.append(min(length, ends[-1] + draw.randrange(*PIECES)))
@@ -291,9 +292,9 @@ def cut(length: int, draw: random.Random) -> tuple[Tensor, Tensor]:
 
 
 def recovered(scorers: nn.ModuleDict, held: Sequence[Lesson], share: float) -> list[float]:
-    """Of each document, what part of the attention of questions a `share` of its tokens gets.
+    """Return the share of the questions' attention that a `share` of the tokens gets, by document.
 
-    Only attention above `LOOKED_AT` counts; questions, and their layers, count alike.
+    Only attention above `LOOKED_AT` counts. Questions, and their layers, have equal weight.
     """
     found = []
     for lesson in held:

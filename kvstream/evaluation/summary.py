@@ -1,4 +1,4 @@
-"""Summaries against those that people wrote, beside the simplest one: the text's own beginning."""
+"""Summaries against human ones, compared with the simplest baseline: the beginning of the text."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ NEEDS = "A record needs `text` and `questions` with `summaries`, or `text` and `
 
 @dataclass(frozen=True)
 class Story:
-    """A text, what its summary is to be about, and summaries by people."""
+    """A text, the topic of its summary, and human summaries."""
 
     id: str
     text: str
     question: str
-    """Empty: it is to be about all of the text."""
+    """The topic of the summary; if empty, it is the whole text."""
     references: tuple[str, ...]
 
     @property
     def document(self) -> str:
-        """The text's own name, the same for all of its questions: those number its `id`."""
+        """The text's own name, without the number of the question that `id` has."""
         return self.id.rpartition("/")[0] if self.question else self.id
 
 
 def load(paths: Sequence[str], *, every: bool, limit: int | None, seed: int) -> list[Story]:
-    """Lines of SQuALITY's shape: ``text`` and ``questions`` with ``summaries``; or ``summary``.
+    """Load lines in SQuALITY's format, ``text`` and ``questions`` with ``summaries``.
 
-    The first question of a text asks for its plot; the others only with `every`.
+    A line may have ``summary`` or ``summaries`` instead of ``questions``. The first question of a
+    text asks for its plot. The others are only used with `every`.
     """
     stories = []
     for path in paths:
@@ -68,7 +69,7 @@ def _stories(record: Record, name: str, every: bool) -> list[Story]:
 
 
 def lead(text: str, words: int) -> str:
-    """Sentences from the beginning until there are as many words, the last one cut."""
+    """Return the first `words` words of a text, from whole sentences except the last one."""
     taken: list[str] = []
     for sentence in _SENTENCE.split(text):
         taken += sentence.split()
@@ -80,7 +81,10 @@ def lead(text: str, words: int) -> str:
 def trials(
     session: Session, stories: Sequence[Story], cases: Sequence[Case], extract: int
 ) -> Iterator[Trial]:
-    """One trial for each story and case; `extract` passages, 0: the model writes."""
+    """Yield one trial for each story and case.
+
+    The summary consists of `extract` passages; with 0, the model writes it.
+    """
     facts = ModelIdentity.of(session)
     for story in stories:
         content = digest(story)
@@ -94,7 +98,7 @@ def trials(
 
 
 def _named(story: Story, record: Record) -> Record:
-    """The record with the name of its text, which those of earlier versions lack."""
+    """Return the record with the name of its text, which records of earlier versions lack."""
     return {**record, "document": story.document}
 
 
@@ -123,7 +127,7 @@ ROW_KEYS = (*CASE_KEYS, "passages")
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """A row for each case, with what the lead of the same length reaches."""
+    """Return a row for each case, with the scores of the text's beginning at the same length."""
     groups = grouped(records, ROW_KEYS)
     out = []
     for group in groups:
@@ -137,13 +141,13 @@ def rows(records: Sequence[Record]) -> list[Record]:
         for name in (*ROUGE, *(f"lead_{name}" for name in ROUGE)):
             mean, low, high = mean_interval([r[name] for r in group], texts)
             row[name] = round(mean, 4)
-            if low < high:  # one text says nothing of others
+            if low < high:  # one text does not tell how texts vary
                 row[f"{name}_interval"] = [round(low, 4), round(high, 4)]
         out.append(row)
     return out
 
 
 def so_far(records: Sequence[Record]) -> str:
-    """What to say while it runs."""
+    """Return a line about the newest record, to show during the run."""
     last = records[-1]
     return f"{last['method']}: ROUGE-L {last['rouge_l']:.3f}, lead {last['lead_rouge_l']:.3f}"

@@ -1,4 +1,4 @@
-"""Which runs a benchmark compares: every combination of the methods, budgets and settings given."""
+"""Build the runs that a benchmark compares: every combination of methods, budgets and settings."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from kvstream.settings import Budget, RunSettings
 
 STREAM, WHOLE, NEAR, BM25 = "stream", "whole", "near", "bm25"
 TEXT_SETTINGS = {"catalyst_text"}
-"""Settings whose value may hold a comma of its own."""
+"""Settings whose value may contain a comma."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to read: the settings of a run, and how much of the document it gets to see."""
+    """One way to read: the settings of a run, and which part of the document it gets."""
 
     run: RunSettings
     view: str = STREAM
-    """``stream``: all of it under the budget, as a user would; ``whole``: all of it in a cache
-    that holds it; ``near``: only the surroundings of the answer, as much as the budget holds;
-    ``bm25``: the pieces that have the question's words, as many as the budget holds."""
+    """``stream``: the whole document under the budget, as a user reads it; ``whole``: the whole
+    document in a cache that holds all of it; ``near``: only the text around the answer, as much
+    as the budget holds; ``bm25``: the pieces with words of the question, as many as the budget
+    holds."""
     reread: str | None = None
     """Answer from a second pass: by citations, by words, or by both."""
 
     @property
     def name(self) -> str:
-        """The method, or what stands in its place."""
+        """The method, or the view if it is not ``stream``."""
         return self.run.method if self.view == STREAM else self.view
 
     def seed(self) -> dict[str, int]:
-        """The seed, if it is not 0: records of earlier versions have none."""
+        """Return the seed if it is not 0; records of earlier versions have none."""
         return {"seed": self.run.seed} if self.run.seed else {}
 
     def identity(self) -> dict[str, Any]:
-        """What a result depends on beside the seed, as plain JSON."""
+        """Return everything besides the seed that a result depends on, as plain JSON."""
         run = self.run
         return {
             "method": self.name,
@@ -62,7 +63,7 @@ class Case:
 
 
 def _files(settings: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of each file that a setting names: training may have written it anew since."""
+    """Return a digest of each file that a setting names, because training may have changed it."""
     paths = {name: Path(str(value)).expanduser() for name, value in sorted(settings.items())}
     return {name: _digest(path, path.stat()) for name, path in paths.items() if path.is_file()}
 
@@ -74,9 +75,9 @@ def _digest(path: Path, found: os.stat_result) -> str:
 
 
 def parse_settings(given: Sequence[str], methods: Sequence[str]) -> list[dict[str, str]]:
-    """Combinations of ``METHOD.NAME=VALUE[,VALUE...]``, keyed by ``METHOD.NAME``.
+    """Return combinations of ``METHOD.NAME=VALUE[,VALUE...]``, keyed by ``METHOD.NAME``.
 
-    Raises UsageError for what is not written so, or is for a method that does not take part.
+    Raise UsageError for another format, or for a method that is not measured.
     """
     choices: dict[str, list[str]] = {}
     for item in given:
@@ -113,10 +114,10 @@ def cases(
     baselines: Sequence[str] = (),
     rereads: Sequence[str] = (),
 ) -> list[Case]:
-    """Every combination once, each checked before anything is loaded; `baselines` are views.
+    """Return every combination once, each checked before anything is loaded; `baselines` are views.
 
-    Each is measured once more for every one of `rereads`. With `preset` a method has the settings
-    and the schedule of its paper, but for what `settings` and the sequences say.
+    Every case is added once more for each of `rereads`. With `preset`, a method has the settings
+    and the schedule of its paper, unless `settings` and the sequences override them.
     """
     found: dict[str, Case] = {}
     combinations = itertools.product(
@@ -146,7 +147,7 @@ def cases(
             chunk=chunk or told.get("chunk", base.chunk),
             keep=keep, chunk_size=chunk_size, start=start or told.get("start"),
         )  # fmt: skip
-        # A setting of one method makes no second case of another.
+        # Settings of one method do not make a second case of another.
         found.setdefault(repr(run), Case(run))
     extra = [
         Case(replace(base, method="full", budget=budget), view)

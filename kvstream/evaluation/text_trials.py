@@ -1,4 +1,4 @@
-"""Trials of benchmarks that read texts from end to end: one for each text and case."""
+"""Trials of benchmarks that read whole texts: one for each text and case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Text:
     path: str
     ids: list[int]
     bytes: int
-    """That the tokens are made of."""
+    """Number of bytes of the text of the tokens."""
 
 
 def text_trials(
@@ -36,9 +36,9 @@ def text_trials(
     run: Callable[[Text, Case], Record],
     **more: Any,
 ) -> Iterator[Trial]:
-    """One trial for each text and case, which reads the text and calls `run`.
+    """Yield one trial for each text and case, which reads the text and calls `run`.
 
-    A text is read up to `limit` tokens. `more` is what else the outcome depends on.
+    A text is read up to `limit` tokens. `more` is everything else that the result depends on.
     """
     facts = ModelIdentity.of(session)
 

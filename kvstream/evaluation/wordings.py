@@ -1,11 +1,10 @@
-"""Needles in words that pocket's training has not seen: other wording, other form, other place.
+"""Needles with wordings, forms and places that pocket's training does not have.
 
-The sentences of `synthetic/document.py` and of the training say things in one kind of way: a
-plain
-sentence whose words come again in the question. Here the form differs (speech, an aside in a long
-sentence, a row of a table, a line of a ledger, a notice in capitals, a postscript, two sentences),
-the place differs (inside a paragraph, or a paragraph of its own), and the question uses other words
-than the text does.
+The sentences of `synthetic/document.py` and of the training have one form: a plain sentence whose
+words occur again in the question. Here the form differs (speech, an aside in a long sentence, a row
+of a table, a line of a ledger, a notice in capitals, a postscript, two sentences), the place
+differs (inside a paragraph, or a paragraph of its own), and the question uses other words than the
+text.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ WORDINGS = ("own", "varied")
 
 @dataclass(frozen=True)
 class Template:
-    """One way to say something and to ask for it."""
+    """One wording of a statement and its question."""
 
     name: str
-    """What the results call it."""
+    """Name of the template in the results."""
     text: str
-    """What is planted, with slots in braces; empty lines around it make it a paragraph."""
+    """The text to plant, with slots in braces; empty lines around it make it a paragraph."""
     question: str
     answer: str
-    """The slot that is asked for."""
+    """The slot of the answer."""
 
 
 NUMBERS = (
@@ -165,11 +164,11 @@ FACTS = (
     ),
 )
 _SAME = {"other": "person", "key2": "key"}
-"""Slots that are filled like another one, with something else."""
+"""Slots that are filled in the same way as another one, with another value."""
 
 
 def vary(templates: tuple[Template, ...], count: int, rng: random.Random, first: int) -> list[Fact]:
-    """`count` needles, the first in the words of template `first`, the others in the next ones."""
+    """Make `count` needles with successive templates, from template `first` on."""
     invent = invented(rng)
     made = []
     for number in range(count):
