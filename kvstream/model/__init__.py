@@ -1,1 +1,1 @@
-"""The model side: loading, probing, rotary positions, attention."""
+"""The model: loading, probe, rotary positions, attention and KV cache."""

@@ -1,8 +1,9 @@
-"""LoRA adapters: added to the linear layers of their base once, as a model folder in the cache.
+"""Merge LoRA adapters into the linear layers of their base, once, as a model folder in the cache.
 
-W + alpha / rank * B A (Hu et al. 2021, https://arxiv.org/abs/2106.09685, section 4.1), in float32
-and stored in the numbers of the base. What is loaded then is a plain model: an adapter costs
-nothing at run time, and another number type or a quantization starts from the merged weights.
+The merged weights W + alpha / rank * B A (Hu et al. 2021, https://arxiv.org/abs/2106.09685,
+section 4.1) are computed in float32 and stored in the number type of the base. The result is a
+plain model: the adapter costs nothing at run time. Another number type or a quantization is applied
+to the merged weights.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from kvstream.store.reader import ADAPTER, CARD
 from kvstream.store.stores import converted_folder
 
 FORMAT = 1
-"""Counts up when adapters must be merged anew."""
+"""Version of the merge. Increase it if adapters must be merged again."""
 COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 SUPPORT = "support.json"
 """The calibration of the merged model, if there is one."""
@@ -39,22 +40,22 @@ AGAIN = (
 
 @dataclass(frozen=True)
 class Adapter:
-    """What ``card.json`` says of an adapter."""
+    """The facts that ``card.json`` states about an adapter."""
 
     folder: Path
     base: str
-    """The offered model that it was trained on."""
+    """The offered model that the adapter was trained on."""
     base_sha256: str
-    """Of the GGUF file of that model."""
+    """SHA-256 of the GGUF file of that model."""
     sha256: str
-    """Of the adapter's own file."""
+    """SHA-256 of the adapter's own file."""
     bytes: int
     rank: int
     alpha: float
 
     @classmethod
     def of(cls, folder: Path) -> Adapter:
-        """The adapter of a folder, its file checked. Raises ModelError."""
+        """Read the adapter of a folder and check its file. Raises ModelError."""
         card = folder / CARD
         try:
             said: dict[str, Any] = json.loads(card.read_text("utf-8"))
@@ -97,10 +98,10 @@ def is_adapter(folder: Path) -> bool:
 
 
 def merged(folder: Path, quiet: bool = False) -> Path:
-    """The model folder of an adapter and its base, made now if it is not in the cache.
+    """Return the merged model folder of an adapter. It is made if the cache does not have it.
 
-    Both are checked by their digests, which also name the folder. Raises ModelError with what is
-    wrong with either, or with the cache.
+    Adapter and base are checked by their digests, which also name the folder. Raises ModelError for
+    a problem with either, or with the cache.
     """
     adapter = Adapter.of(folder)
     file = offered.fetched(adapter.base)
@@ -126,14 +127,14 @@ def merged(folder: Path, quiet: bool = False) -> Path:
             (part / "origin.json").write_text(json.dumps(origin), "utf-8")
     with suppress(OSError):  # a newer calibration needs no new weights
         content, there = (folder / SUPPORT).read_bytes(), made / SUPPORT
-        # Whole, and only if it is another one: other processes may read it now.
+        # Written whole and only if it changed, because other processes may be reading it.
         if not there.is_file() or there.read_bytes() != content:
             write_whole(there, content)
     return made
 
 
 def _merge(adapter: Adapter, base: Path, part: Path) -> None:
-    """Write the merged weights. Raises ModelError where the adapter does not fit the base."""
+    """Write the merged weights. Raises ModelError if the adapter does not fit the base."""
     weights: dict[str, Tensor] = {}
     try:
         with (
@@ -163,7 +164,11 @@ def _merge(adapter: Adapter, base: Path, part: Path) -> None:
 
 
 def _added(layer: str, weight: Tensor, down: Tensor, up: Tensor, adapter: Adapter) -> Tensor:
-    """W + alpha / rank * B A, of weight [out, in], down [rank, in] and up [out, rank]."""
+    """Return W + alpha / rank * B A for W `weight` [out, in], A `down` [rank, in] and B `up`
+    [out, rank].
+
+    Raises ValueError if the shapes do not fit or a result is not finite.
+    """
     wanted = ((adapter.rank, weight.shape[1]), (weight.shape[0], adapter.rank))
     if (tuple(down.shape), tuple(up.shape)) != wanted:
         raise ValueError(

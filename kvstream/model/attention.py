@@ -1,8 +1,8 @@
-"""Attention of new queries to memory and to themselves, and the evidence that methods ask for.
+"""Attention of new queries to memory and to the new tokens, and the evidence that methods request.
 
-Every backend takes and returns the same shapes: queries [H, T, D] (the newest T positions),
-keys [K, N, D] and values [K, N, E] with N >= T, out [H, T, E] and the log-sum-exp of each query's
-scores [H, T] in float32. H is a multiple of K; keys and values are never repeated.
+Every backend takes queries [H, T, D] (the newest T positions), keys [K, N, D] and values [K, N, E]
+with N >= T. It returns the output [H, T, E] and the log-sum-exp of each query's scores [H, T] in
+float32. H is a multiple of K. Keys and values are never repeated.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from kvstream.errors import UsageError
 from kvstream.methods.tools.heads import grouped, ungrouped
 
 BACKENDS = ("auto", "split", "flash", "sdpa", "reference")
-"""How attention can be computed: split at the memory's end (CPU), flash-attn's kernel (CUDA),
-PyTorch's choice of kernel (CUDA), with every score written out (anywhere)."""
+"""Backends of attention: `split` at the end of memory (CPU), the `flash` kernel of flash-attn
+(CUDA), the kernel that PyTorch chooses (`sdpa`, CUDA), and `reference`, which materializes every
+score (any device)."""
 BLOCK = 256
-"""Queries whose scores are in memory at once where scores have to be written out, at the most."""
+"""Maximum number of queries whose scores are materialized at once."""
 KEYS = 128
-"""The same for keys, where few queries ask."""
+"""Maximum number of keys whose scores are materialized at once for a few queries."""
 FEW = 64
-"""Fewer queries than this are summed up with their scores written out."""
+"""With fewer queries than this, scores are materialized to sum the attention."""
 HALF = (torch.bfloat16, torch.float16)
 STEP = 32
-"""Queries and keys go to the CPU's 16-bit kernel in multiples of this."""
+"""The numbers of queries and keys in the CPU's 16-bit kernel are multiples of this."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a layer's attention has beyond the plain softmax."""
+    """The parameters of a layer's attention."""
 
     scale: float
     window: int | None = None
-    """Sliding window: a query sees itself and the `window - 1` positions before."""
+    """Sliding window: a query sees itself and the `window - 1` positions before it."""
     softcap: float | None = None
     """Scores are ``softcap * tanh(scores / softcap)`` (Gemma 2)."""
     sinks: Tensor | None = None
-    """[H] learned logits that take part in the log-sum-exp alone (gpt-oss)."""
+    """[H] learned logits that only contribute to the log-sum-exp (gpt-oss)."""
 
     def plain(self, total: int) -> bool:
-        """Whether scores are those of a plain softmax over `total` keys, but for sinks."""
+        """Whether scores are those of a plain softmax over `total` keys, apart from `sinks`."""
         return self.softcap is None and (self.window is None or self.window >= total)
 
 
@@ -53,17 +54,17 @@ class AttentionRequest:
     """Evidence to measure during one forward pass."""
 
     segments: tuple[int, ...] = ()
-    """Lengths of groups of queries at the end, in order. A group's attention is summed. Sums of
-    several groups are scaled to the mean length, so that no group counts more for being longer,
-    and combined by their maximum."""
+    """Lengths of groups of queries at the end, in order. The attention of a group is summed. Sums
+    of several groups are scaled to the mean length, so that longer groups do not count more, and
+    combined by their maximum."""
     accumulated_attention: bool = False
-    """Attention that each key gets from `queries` queries."""
+    """Whether to sum the attention that each key gets from `queries` queries."""
     queries: int = 0
     decay: float = 1.0
     reduce: str = "mean"
-    """How query heads become KV heads: ``mean`` or ``max``."""
+    """How the query heads of a group are combined for their KV head: ``mean`` or ``max``."""
     first: int = 0
-    """Where those queries begin; the ones before are a prompt's."""
+    """Index of the first of those queries. Earlier ones belong to a prompt."""
 
 
 def attend(
@@ -75,10 +76,10 @@ def attend(
     *,
     log_sum_exp: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention by the fastest backend that is right for this device and shape: (out, log-sum-exp).
+    """Compute attention with the fastest backend for this device and shape: (out, log-sum-exp).
 
-    The latter may be None unless `log_sum_exp` asks for it. `backend` is one of BACKENDS, as
-    `resolve` returns it; what a backend cannot do is left to the reference.
+    The log-sum-exp may be None unless `log_sum_exp` requests it. `backend` is one of BACKENDS. If
+    it does not support the shape, the reference is used.
     """
     plain = shape.plain(k.shape[-2])
     same_width = q.shape[-1] == v.shape[-1]
@@ -92,7 +93,7 @@ def attend(
         return _sdpa(q, k, v, shape.scale), None
     else:
         out, lse = reference(q, k, v, shape)
-        return out, lse  # sinks are in it
+        return out, lse  # the reference includes the sinks
     if shape.sinks is not None:
         with_sink = torch.logaddexp(lse, shape.sinks[:, None].float())
         out = (out * (lse - with_sink).exp()[..., None]).to(q.dtype)
@@ -101,7 +102,7 @@ def attend(
 
 
 def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend to use on this device. Raises UsageError for one that is not available."""
+    """Return the backend to use on this device. Raises UsageError if `backend` is not available."""
     half = dtype in (torch.float16, torch.bfloat16)
     flash = device.type == "cuda" and half and find_spec("flash_attn") is not None
     if backend == "auto":
@@ -119,7 +120,7 @@ def resolve(backend: str, device: torch.device, dtype: torch.dtype) -> str:
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Any shape on any device, by blocks of queries with their scores written out."""
+    """Compute attention of any shape on any device, with materialized scores, in query blocks."""
     out = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     block = _block(q, k, v.shape[-1])
@@ -133,7 +134,10 @@ def reference(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Te
 
 
 def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
-    """Queries at once: on a CPU their scores take at most half of what keys and values do."""
+    """Return the number of queries to process at once.
+
+    On a CPU their scores take at most half the memory of the keys and values.
+    """
     if q.device.type != "cpu":
         return BLOCK
     entry = k.shape[0] * (k.shape[-1] + value_dim) * k.element_size()
@@ -143,9 +147,9 @@ def _block(q: Tensor, k: Tensor, value_dim: int) -> int:
 def evidence(
     q: Tensor, k: Tensor, lse: Tensor | None, shape: Shape, request: AttentionRequest
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Attention that each key gets: (window attention, accumulated attention).
+    """Measure the attention that each key gets: (window attention, accumulated attention).
 
-    Each is [K, N] float32, or None where it was not requested.
+    Each is [K, N] float32, or None if it was not requested.
     """
     window = accumulated = None
     plain = shape.plain(k.shape[-2])
@@ -178,17 +182,18 @@ def _attention_to(
     last: int,
     decay: float = 1.0,
 ) -> Tensor:
-    """[H, N] float32: attention of the queries from `first` to before `last`, summed per key.
+    """Sum the attention of the queries from `first` to before `last` per key: [H, N] float32.
 
-    A query's weight is ``decay`` to the number of queries between it and `last`. With `lse` the
-    scores are plain ones.
+    A query's weight is ``decay`` to the power of the number of queries between it and `last`. If
+    `lse` is given, the scores must be those of a plain softmax.
     """
-    # Where they are needed, as a copy from the host would wait for a GPU; not all have float64.
+    # Computed on a CUDA device, because a copy from the host would wait for it. Other devices may
+    # not have float64.
     device = q.device if q.device.type == "cuda" else torch.device("cpu")
     ages = torch.arange(last - first - 1, -1, -1, dtype=torch.float64, device=device)
     weights = (decay**ages).float().to(q.device)
     many = last - first >= FEW
-    # Few queries in float32 go the slow way below: it takes the least memory beside the keys.
+    # Few queries in float32 take the slow path below, which needs the least scratch memory.
     if lse is not None and q.device.type == "cpu" and (many or q.dtype in HALF):
         sums = _sums if many else _few_sums
         return sums(q, k, weights.clamp_min(1e-30).log() - lse[:, first:last], shape.scale, first)
@@ -204,15 +209,15 @@ def _attention_to(
 
 
 def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tensor:
-    """[H, N]: ``sum_i exp(scale q_i k_j + plus_i)`` over the queries from `first` that see key j.
+    """Return ``sum_i exp(scale q_i k_j + plus_i)`` over the queries from `first` that see key j.
 
-    Its logarithm is the log-sum-exp of attention in which keys take the place of queries and
-    queries that of keys, `plus` [H, n] added to the scores of those n. The flash kernel returns it,
-    so no scores are ever written out. It also returns an output nobody needs, so blocks of queries
-    meet blocks of keys.
+    The result is [H, N]. Its logarithm is the log-sum-exp of an attention with keys and queries
+    swapped and `plus` [H, n] added to the scores. The flash kernel returns this log-sum-exp, so
+    scores are never materialized. The kernel also returns an output that is not needed. To keep
+    that output small, queries and keys are processed in blocks.
     """
     groups, count = k.shape[0], plus.shape[1]
-    seen = k.shape[1] - q.shape[1] + first  # keys that all of these queries see
+    seen = k.shape[1] - q.shape[1] + first  # number of keys that all of these queries see
     asked = q[:, first : first + count].unflatten(0, (groups, -1)).transpose(0, 1)  # [G, K, n, D]
     plus = plus.unflatten(0, (groups, -1)).transpose(0, 1)
     sums = torch.zeros(*asked.shape[:2], k.shape[1], device=q.device)
@@ -220,8 +225,8 @@ def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tenso
     for start in range(0, count, rows):
         stop = min(start + rows, count)
         some, more = asked[:, :, start:stop], plus[:, :, start:stop]
-        # Key `seen + j` is seen by the queries from `first + j` on: a causal mask, from end to
-        # start. All of the block see the keys before it.
+        # The queries from `first + j` on see key `seen + j`: a causal mask in reverse order. All
+        # queries of the block see the keys before it.
         own = slice(seen + start, seen + stop)
         logs = _log_sums(_reversed(k[:, own]), _reversed(some), more.flip(2), scale, causal=True)
         sums[..., own] += logs[..., : stop - start].flip(2).exp_()
@@ -234,7 +239,7 @@ def _sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tenso
 
 
 def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> Tensor:
-    """The same with all scores written out, faster where queries are few."""
+    """Return the same as `_sums` with materialized scores, which is faster for few queries."""
     groups, count = k.shape[0], plus.shape[1]
     end = k.shape[1] - q.shape[1] + first + count
     asked = q[:, first : first + count].unflatten(0, (groups, -1))  # [K, G, n, D]
@@ -243,8 +248,9 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
     sums = torch.zeros(k.shape[0], k.shape[1], q.shape[0] // k.shape[0], device=q.device)
     for start in range(0, end, KEYS):
         stop = min(start + KEYS, end)
-        # Keys first: they are strided, and the product would copy them the other way round. Rounded
-        # up, as memory that grows would have a product compiled with every step (`_flash_cpu`).
+        # Keys come first: they are strided, and as the second factor they would be copied. Their
+        # number is rounded up, because growing memory would otherwise compile a product with every
+        # step (`_flash_cpu`).
         keys = F.pad(k[:, start:stop], (0, 0, 0, start + KEYS - stop))
         scores = _scaled(keys, asked, scale)[:, : stop - start]
         scores = scores.unflatten(-1, (-1, count)).add_(plus.unflatten(0, (groups, 1, -1)))
@@ -257,9 +263,10 @@ def _few_sums(q: Tensor, k: Tensor, plus: Tensor, scale: float, first: int) -> T
 
 
 def _log_sums(k: Tensor, q: Tensor, plus: Tensor, scale: float, *, causal: bool = False) -> Tensor:
-    """[G, K, N]: log of ``sum_i exp(scale q_i k_j + plus_i)``, q [G, K, n, D], k [K, N, D].
+    """Return the logarithm [G, K, N] of ``sum_i exp(scale q_i k_j + plus_i)``.
 
-    `plus` [G, K, m] is that of the first m queries; the others were added and count for nothing.
+    The shapes are q [G, K, n, D] and k [K, N, D]. `plus` [G, K, m] belongs to the first m queries.
+    The others are padding and do not contribute.
     """
     plus = F.pad(plus, (0, q.shape[2] - plus.shape[2]), value=-1e30)
     rows = k.expand(q.shape[0], *k.shape)
@@ -269,22 +276,22 @@ def _log_sums(k: Tensor, q: Tensor, plus: Tensor, scale: float, *, causal: bool 
 
 
 def _padded(x: Tensor) -> Tensor:
-    """[..., n, D] with rows of zero at the end, up to a multiple of STEP as in `_flash_cpu`."""
+    """Pad [..., n, D] with rows of zeros at the end, up to a multiple of STEP (`_flash_cpu`)."""
     more = -x.shape[-2] % STEP
     return F.pad(x, (0, 0, 0, more)) if more else x
 
 
 def _reversed(x: Tensor) -> Tensor:
-    """[..., n, D] from the last row to the first, which is repeated up to a multiple of STEP."""
+    """Reverse the rows of [..., n, D]; the first row is repeated up to a multiple of STEP."""
     n = x.shape[-2]
     order = torch.arange(n - 1, -1 - (-n % STEP), -1, device=x.device).clamp_min_(0)
     return x.index_select(-2, order)
 
 
 def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention of blocks of queries, each to memory and to the new tokens apart.
+    """Compute attention in blocks of queries, separately to memory and to the new tokens.
 
-    The two kernels skip the masked half of the new tokens' square and read no mask.
+    The two kernel calls read no mask and skip the masked half of the new tokens' scores.
     """
     old, new, rows = k.shape[1] - q.shape[1], q.shape[1], _rows(q, k, 2 if q.dtype in HALF else 1)
     if new == 1 and q.dtype not in HALF:
@@ -301,34 +308,37 @@ def _split(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tenso
 
 
 def _single(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention of one query, which sees all keys.
+    """Compute attention of one query, which sees all keys.
 
-    The heads of a group go to the kernel as queries of one head, so that it reads their keys once.
+    The kernel gets the query heads of a group as queries of one head, so it reads their keys once.
     """
     out, lse = _flash_cpu(q.reshape(k.shape[0], -1, q.shape[-1]), k, v, scale, causal=False)
     return out.reshape(q.shape[0], 1, -1), lse.reshape(q.shape[0], 1)
 
 
 def _rows(q: Tensor, k: Tensor, share: int = 1) -> int:
-    """Queries at once: copies of them and of what they get take little beside keys and values."""
+    """Return the number of queries to process at once.
+
+    Copies of the queries and of their output are then small compared with keys and values.
+    """
     groups = q.shape[0] // k.shape[0]
     rows = k.shape[1] // max(2, share * groups)
     return max(FEW, rows - rows % STEP)
 
 
 def _merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention to memory (no mask) and to the new tokens (causal) apart, merged by log-sum-exp."""
+    """Attend to memory (no mask) and to the new tokens (causal), and merge both by log-sum-exp."""
     old = k.shape[1] - q.shape[1]
     if q.dtype in HALF:
-        # The last few entries of memory go with the new tokens: what is left of it is a multiple
-        # of STEP, and is read where it lies.
+        # The last few entries of memory are processed with the new tokens. The rest of memory is
+        # then a multiple of STEP, which needs no copy.
         old -= old % STEP
     out, lse = _flash_cpu(q, k[:, old:], v[:, old:], scale, causal=True)
     if old == 0:  # an empty key tensor would kill the process inside the kernel
         return out, lse
     past, past_lse = _flash_cpu(q, k[:, :old], v[:, :old], scale, causal=False)
     share = torch.sigmoid(past_lse - lse)[..., None]
-    for first in range(0, q.shape[1], STEP):  # in float32 both are large
+    for first in range(0, q.shape[1], STEP):  # in blocks: both are large in float32
         rows = slice(first, first + STEP)
         merged = torch.lerp(out[:, rows].float(), past[:, rows].float(), share[:, rows])
         out[:, rows] = merged
@@ -338,16 +348,17 @@ def _merged(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tens
 def _flash_cpu(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """PyTorch's flash kernel for CPUs, which also returns the log-sum-exp.
+    """Call PyTorch's flash kernel for CPUs, which also returns the log-sum-exp.
 
-    With `causal` the last query sees the last key; in float32 there must be as many of both.
-    Grouped queries become a batch over the group with keys of stride 0: nothing is copied.
+    With `causal` the last query sees the last key. In float32 the numbers of queries and keys must
+    then be equal. Grouped queries become a batch over the group, and keys expand with stride 0, so
+    nothing is copied.
     """
     heads, groups = k.shape[0], q.shape[0] // k.shape[0]
     rows, mask, causal = slice(q.shape[1]), None, causal and q.shape[1] > 1
     if q.dtype in HALF:
-        # On processors with matrix tiles every new shape compiles a product that is never let go
-        # of (a quarter MiB a call), and shapes change with every chunk: sizes are rounded up.
+        # On processors with matrix tiles every new shape compiles a product that is never freed
+        # (a quarter MiB a call). Shapes change with every chunk, so sizes are rounded up.
         q, k, v, rows, mask = _rounded_up(q, k, v, causal=causal)
     asked = q.unflatten(0, (heads, groups)).transpose(0, 1)  # [G, K, T, D]
     shared_k, shared_v = k.expand(groups, *k.shape), v.expand(groups, *v.shape)
@@ -363,11 +374,12 @@ def _flash_cpu(
 def _rounded_up(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor, slice, Tensor | None]:
-    """The same with more queries and keys of zero, up to multiples of STEP.
+    """Pad queries, keys and values with zeros to multiples of STEP.
 
-    Also which rows are those of the queries, and what hides the added keys: -inf [1, 1, T, N], or
-    None where the kernel's causal mask does. As that one lets the first query see the first key
-    alone, queries are then put in front for the keys that come before the first of them.
+    Also returns the rows of the real queries and a mask of the added keys: -inf [1, 1, T, N], or
+    None if no keys were added or the kernel's causal mask hides them. That mask lets the first
+    query see only the first key. With `causal`, queries are therefore also added in front, one for
+    each key before the first query.
     """
     (new, total), more_k = (q.shape[1], k.shape[1]), -k.shape[1] % STEP
     before = total - new if causal else 0
@@ -385,7 +397,7 @@ def _rounded_up(
 
 
 def _flash_cuda(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """FlashAttention's kernel: causal mask aligned to the last key, grouped queries native."""
+    """Call FlashAttention's kernel: causal mask aligned to the last key, native grouped queries."""
     from flash_attn import flash_attn_func
 
     out, lse, _ = flash_attn_func(
@@ -400,7 +412,7 @@ def _flash_cuda(q: Tensor, k: Tensor, v: Tensor, shape: Shape) -> tuple[Tensor, 
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """PyTorch's own choice of kernel on a GPU; the causal mask is aligned to the last key."""
+    """Call the kernel that PyTorch chooses on a GPU; the causal mask is aligned to the last key."""
     from torch.nn.attention.bias import causal_lower_right
 
     new, total = q.shape[1], k.shape[1]
@@ -411,7 +423,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
-    """Masked scores [H, rows, N] in float32; the last query sees the last key."""
+    """Return masked scores [H, rows, N] in float32; the last query sees the last key."""
     block = grouped(q[:, rows], k.shape[0])
     scores = ungrouped(_scaled(block, k.transpose(-1, -2), shape.scale), q.shape[0])
     if shape.softcap is not None:
@@ -426,7 +438,7 @@ def _scores(q: Tensor, k: Tensor, shape: Shape, rows: slice) -> Tensor:
 
 
 def _scaled(a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """``scale a b`` in float32; in float16 the product would overflow before it is scaled."""
+    """Return ``scale a b`` in float32; a float16 product would overflow before it is scaled."""
     if a.dtype == torch.float16:
         a, b = a.float(), b.float()
     return (a @ b).float().mul_(scale)
@@ -438,6 +450,6 @@ def _log_sum_exp(scores: Tensor, shape: Shape) -> Tensor:
 
 
 def _reduce(summed: Tensor, heads: int, how: str) -> Tensor:
-    """[H, N] per query head -> [K, N]."""
+    """Combine the query heads of each group: [H, N] -> [K, N]."""
     group = summed.unflatten(0, (heads, -1))
     return group.amax(1) if how == "max" else group.mean(1)

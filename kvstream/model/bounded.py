@@ -1,4 +1,4 @@
-"""A causal language model whose KV cache is bounded; `probe` finds out whether it can be."""
+"""A causal language model with a bounded KV cache; `probe` checks whether a model supports it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ HEAD_BLOCK = 256
 
 
 def holding(model: nn.Module, cache: Any) -> dict[str, Any]:
-    """The argument that hands `cache` to a model's forward pass.
+    """Return the keyword argument that passes `cache` to a model's forward pass.
 
-    transformers calls it ``cache`` from 5.24 on; models with code of their own have the old name.
+    transformers names it ``cache`` from 5.24 on. Models with code of their own use the old name.
     """
     return {_cache_name(type(model).forward): cache}
 
@@ -37,22 +37,22 @@ def _cache_name(forward: Callable[..., Any]) -> str:
 
 @dataclass
 class BoundedModel:
-    """A model with the facts that the engine needs of it."""
+    """A model with the facts about it that the engine needs."""
 
     model: Any
     """The transformers model, its attention set to ``kvstream``."""
     name: str
     layers: tuple[LayerSpec, ...]
     trained_length: int
-    """Positions the model was trained for; no budget may pass it."""
+    """Number of positions that the model was trained for; no budget may exceed it."""
     head_is_plain: bool
-    """The output layer alone gives the logits (up to a known cap or scale)."""
+    """Whether the output layer alone gives the logits (up to a known cap or scale)."""
     backend: str = "auto"
-    """How attention is computed: one of `attention.BACKENDS`."""
+    """The attention backend: one of `attention.BACKENDS`."""
     states: tuple[StateSpec, ...] = ()
-    """What layers carry from token to token, instead of keys and values or beside them."""
+    """The recurrent states of layers, instead of or beside keys and values."""
     precision: str = ""
-    """Number types of computing and of the KV cache, and why they were chosen."""
+    """Number types of computation and KV cache, and the reason for them."""
 
     @property
     def device(self) -> torch.device:
@@ -60,27 +60,27 @@ class BoundedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What attention computes in."""
+        """Number type in which attention computes."""
         return self.layers[0].dtype
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """What the KV cache stores."""
+        """Number type that the KV cache stores."""
         return self.layers[0].kv_dtype
 
     def storing(self, dtype: torch.dtype | None) -> BoundedModel:
-        """The same model with a KV cache of another number type; None: what it computes in."""
+        """Return the model with a KV cache of this number type; None: the type of computation."""
         return replace(self, layers=tuple(replace(s, stored_as=dtype) for s in self.layers))
 
     @property
     def round_width(self) -> int:
-        """Passes of a multiple of this many tokens run best; 1: all alike."""
+        """Passes run fastest with a multiple of this many tokens; 1: all lengths are alike."""
         tiles = self.device.type == "cpu" and self.dtype in HALF
         return STEP if tiles else 1
 
     @property
     def facts(self) -> ModelFacts:
-        """What a method that was trained for this model may know of it."""
+        """Facts about the model for a method that was trained for it."""
         config = self.model.config.get_text_config()
         layers = tuple(
             LayerFacts(
@@ -93,21 +93,21 @@ class BoundedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name for the weights."""
+        """Short hash of the weights."""
         return fingerprint(self.model)
 
     @property
     def weights_dtype(self) -> str:
-        """The number type of most weights, as torch names it: what `fingerprint` is of."""
+        """Number type of most weights, as torch names it; `fingerprint` hashes these weights."""
         return str(self.model.dtype).removeprefix("torch.")
 
     @cached_property
     def rounded(self) -> str:
-        """The same name as of weights rounded to bfloat16, whatever they were loaded in."""
+        """Fingerprint of the weights rounded to bfloat16, regardless of the type in memory."""
         return self.fingerprint_in(torch.bfloat16)
 
     def fingerprint_in(self, dtype: torch.dtype) -> str:
-        """The name that the weights have where they are loaded in another number type."""
+        """Return the fingerprint of the weights as if they were loaded in another number type."""
         return fingerprint(self.model, dtype)
 
     def new_cache(
@@ -116,7 +116,10 @@ class BoundedModel:
         tensors: Sequence[EntryTensor] = (),
         head_tensors: Sequence[HeadTensor] = (),
     ) -> BoundedCache:
-        """A cache of `capacity` entries a head. Raises BudgetError past the trained length."""
+        """Return a cache of `capacity` entries per head.
+
+        Raises BudgetError if that exceeds the trained length.
+        """
         if capacity > self.trained_length:
             raise BudgetError(
                 f"A budget of {capacity:,} entries exceeds the {self.trained_length:,} positions "
@@ -128,13 +131,13 @@ class BoundedModel:
     def forward(
         self, ids: Sequence[int], cache: BoundedCache, request: AttentionRequest | None = None
     ) -> Tensor:
-        """Run `ids` behind what is in the cache; returns hidden states [n, d] for `logits`.
+        """Run `ids` after the tokens in the cache; return hidden states [n, d] for `logits`.
 
-        Where the output layer is not plain, the logits [n, V] themselves are returned. Raises
-        KvstreamError where layers hold different numbers of rotated entries, where entries lost
-        their order, and where the pass would exceed the budget.
+        If the output layer is not plain, the logits [n, V] are returned. Raises KvstreamError if
+        layers hold different numbers of rotated entries, if entries lost their order, or if the
+        pass would exceed the budget.
         """
-        if not cache.aligned:  # an error and no assertion: python -O removes those
+        if not cache.aligned:  # not an assertion, which python -O removes
             rotated = sorted({store.rotated for store in cache.stores})
             raise KvstreamError(
                 f"Layers hold different numbers of rotated entries ({', '.join(map(str, rotated))})"
@@ -146,7 +149,7 @@ class BoundedModel:
                 "file again."
             )
         cache.request = request or AttentionRequest()
-        if self.device.type == "cpu":  # PyTorch's causal mask of a GPU cannot be metered
+        if self.device.type == "cpu":  # PyTorch's causal mask on a GPU cannot be metered
             cache.momentary.due(len(ids) * (cache.held + len(ids)))
         start = cache.next_position
         positions = torch.arange(start, start + len(ids), device=self.device)[None]
@@ -161,12 +164,13 @@ class BoundedModel:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V], float32, of what `forward` returned for some rows."""
+        """Return logits [n, V], float32, for rows that `forward` returned."""
         return _head(self.model, hidden).float() if self.head_is_plain else hidden.float()
 
     @torch.inference_mode()
     def loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy [n] in nats of `targets` [n], each predicted by its row of `hidden`."""
+        """Return the cross-entropy [n] in nats of `targets` [n], each predicted by its row of
+        `hidden`."""
         parts = [
             nn.functional.cross_entropy(self.logits(h), t, reduction="none")
             for h, t in zip(hidden.split(HEAD_BLOCK), targets.split(HEAD_BLOCK), strict=True)
@@ -175,7 +179,7 @@ class BoundedModel:
 
 
 def runs_on(module: nn.Module) -> torch.device:
-    """Where a module computes, be its weights on disk until then."""
+    """Return the device on which a module computes, even if its weights are on disk."""
     device: torch.device = module.weight.device  # type: ignore[assignment]
     if device.type == "meta":
         return torch.device(module._hf_hook.execution_device)  # type: ignore[union-attr,arg-type]
@@ -183,7 +187,7 @@ def runs_on(module: nn.Module) -> torch.device:
 
 
 def _head(model: Any, hidden: Tensor) -> Tensor:
-    """The output layer with the caps and scales that are known of some families."""
+    """Apply the output layer, with the caps and scales of the model families that have them."""
     config = model.config.get_text_config()
     head = model.get_output_embeddings()
     logits = head(hidden.to(runs_on(head)))

@@ -1,13 +1,14 @@
-"""The bounded KV cache: allocated once, never grown, its entries counted and named.
+"""The bounded KV cache: allocated once, never grown, with an origin for every entry.
 
-A layer's entries lie in order of age: the prompt, the source's sinks, memory, then what the pass
-adds (chunk and catalyst, or question and answer). The keys of the first `unrotated` entries are
-stored unrotated; these stand at the positions that end at `BoundedCache.base`. The other keys are
-stored as the model rotated them, at `base` and on. Before the first eviction all keys are rotated:
-the cache then holds exactly what a plain one would.
+A layer stores its entries in order of age: the prompt, the source's attention sinks, memory, then
+the entries in flight (chunk and catalyst, or question and answer). The keys of the first
+`unrotated` entries are stored unrotated. Their positions are the last ones before
+`BoundedCache.base`. The other keys are stored as the model rotated them, at positions from `base`
+on. Before the first eviction all keys are rotated, so the cache holds exactly what a plain one
+would.
 
-For the length of an answer, entries can be parked at the end of the tensors (`in_sight`): attention
-does not see them, and they count as held.
+During an answer, entries can be parked at the end of the tensors (`in_sight`). Attention does not
+see them, but they count as held.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from kvstream.model.scratch import Scratch
 PROMPT = -1
 """Origin of entries that are not from the source."""
 MOVED_BYTES = 1 << 20
-"""Entries that stay are moved so much at once on a CPU: the allocator of the process keeps holes
-of what was copied. That of a GPU keeps few, and there each block would be a launch of its own."""
+"""Maximum bytes of kept entries to move at once on a CPU, whose allocator keeps the holes that
+copies leave. On a GPU all entries move at once: its allocator keeps few holes, and each block
+would need a kernel launch."""
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What a layer keeps of each token, found out by the probe."""
+    """The shapes and types of a layer's entries, as the probe finds them."""
 
     index: int
     heads: int
@@ -46,17 +48,18 @@ class LayerSpec:
     key_dim: int
     value_dim: int
     dtype: torch.dtype
-    """In which the model computes them."""
+    """The number type in which the model computes keys and values."""
     device: torch.device
     rotary: Rotary | None
     """None: the layer has no rotary positions."""
     window: int | None = None
-    """The layer slides: it keeps its newest `window - 1` entries, and no method chooses. None
-    where all layers of a model slide: then all are compressed, and `sight` alone limits them."""
+    """Sliding window of a layer that keeps its newest `window - 1` entries without a method. None:
+    a method compresses the layer. If all layers of a model slide, all are compressed, and only
+    `sight` limits them."""
     sight: int | None = None
-    """A query sees itself and the ``sight - 1`` positions before it; None: all of them."""
+    """A query sees itself and the ``sight - 1`` positions before it; None: all positions."""
     shared_by: tuple[int, ...] = ()
-    """Later layers that keep nothing, and attend to what this one keeps."""
+    """Later layers that store no entries and attend to those of this layer."""
     stored_as: torch.dtype | None = None
     """The number type that entries are stored in; None: `dtype`."""
 
@@ -67,17 +70,17 @@ class LayerSpec:
 
     @property
     def converts(self) -> bool:
-        """Whether attention computes in another type than the entries have."""
+        """Whether attention computes in a different type than the entries are stored in."""
         return self.kv_dtype != self.dtype
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of one entry's keys and values over all heads."""
+        """Bytes of keys and values of one entry in every head."""
         return self.heads * (self.key_dim + self.value_dim) * self.kv_dtype.itemsize
 
 
 class LayerStore(CacheLayerMixin):
-    """Keys [K, B, D] and values [K, B, E] of one layer, and what is known of each entry."""
+    """Keys [K, B, D] and values [K, B, E] of one layer, with origin and state of each entry."""
 
     is_sliding = False
 
@@ -94,7 +97,7 @@ class LayerStore(CacheLayerMixin):
         self.used = 0
         self.unrotated = 0
         self.parked = 0
-        """Entries at the end of the tensors, which are held and not seen."""
+        """Number of entries at the end of the tensors, which are held but not seen."""
         shape, on = (spec.heads, capacity), spec.device
         self.keys: Tensor = torch.empty(*shape, spec.key_dim, dtype=spec.kv_dtype, device=on)
         self.values: Tensor = torch.empty(*shape, spec.value_dim, dtype=spec.kv_dtype, device=on)
@@ -109,24 +112,28 @@ class LayerStore(CacheLayerMixin):
             for t in head_tensors
         }
         self.aside: dict[str, Tensor] = {}
-        """What `state` was before an answer changes it; entries that leave, leave here too."""
+        """Copy of `state` from before an answer. Entries that leave also leave this copy."""
         self.head_aside: dict[str, Tensor] = {}
-        """What `head_state` was before tokens of an answer were folded into it."""
+        """Copy of `head_state` from before tokens of an answer were folded into it."""
         self.window_attention: Tensor | None = None
         self.accumulated_attention: Tensor | None = None
         self.waiting: tuple[Tensor | None, Tensor | None] = None, None
-        """What was measured of the entries before some were parked, in their order of then."""
+        """Window and accumulated attention from before entries were parked, in the order that the
+        entries had then."""
         self.before_answer: tuple[Tensor | None, Tensor | None] = None, None
-        """What was measured of the entries before an answer, which measures for itself."""
+        """Window and accumulated attention from before an answer, which measures its own."""
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the store is allocated when it is made."""
+        """Do nothing: the constructor allocates the store."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store [1, K, n, D] and [1, K, n, E] behind what is there; hands the new ones back."""
+        """Append keys [1, K, n, D] and values [1, K, n, E] to the store, and return them.
+
+        Raises KvstreamError over the budget, ModelError if float16 cannot store them.
+        """
         end = self.used + key_states.shape[-2]
         held = end + self.parked
         if held > self.capacity:
@@ -142,7 +149,7 @@ class LayerStore(CacheLayerMixin):
         return key_states, value_states
 
     def _refuse_infinite(self, *stored: Tensor) -> None:
-        """Raises ModelError where what is stored is beyond what float16 can hold."""
+        """Raise ModelError if stored numbers are beyond the range of float16."""
         if self.spec.kv_dtype == torch.float16 and any(bool(t.isinf().any()) for t in stored):
             raise ModelError(
                 f"Layer {self.spec.index} has keys or values beyond 65,504, the most that "
@@ -164,11 +171,14 @@ class LayerStore(CacheLayerMixin):
 
     @property
     def held(self) -> int:
-        """Entries of a head, parked ones included."""
+        """Entries of each head, including parked ones."""
         return self.used + self.parked
 
     def rotated_keys(self, base: int, scratch: Tensor | None) -> Tensor:
-        """All keys as attention needs them, [K, used, D]; in `scratch` if they have to change."""
+        """Return all keys as attention needs them, [K, used, D].
+
+        They are in `scratch` if they have to be rotated or converted.
+        """
         if not self.turns and not self.spec.converts:
             return self.keys[:, : self.used]
         assert scratch is not None
@@ -185,7 +195,7 @@ class LayerStore(CacheLayerMixin):
         return self.unrotated > 0 and self.spec.rotary is not None
 
     def unrotated_keys(self, part: slice, base: int) -> Tensor:
-        """Unrotated keys [K, n, D] of the entries `part`; a copy where some are rotated."""
+        """Return unrotated keys [K, n, D] of the entries `part`: a copy if some are rotated."""
         keys = self.keys[:, part]
         if part.stop <= self.unrotated or self.spec.rotary is None:
             return keys
@@ -198,9 +208,9 @@ class LayerStore(CacheLayerMixin):
     def measured(
         self, window: Tensor | None, accumulated: Tensor | None, *, by_owner: bool
     ) -> None:
-        """Note the attention that entries got in a pass: the mean over the layers that share them.
+        """Record the attention of a pass to the entries: the mean over the layers that share them.
 
-        The owner comes first in every pass, so it is where the mean begins.
+        The owner comes first in every pass, so its attention starts the sum.
         """
         if self.spec.shared_by:
             layers = 1 + len(self.spec.shared_by)
@@ -212,22 +222,25 @@ class LayerStore(CacheLayerMixin):
         self.accumulated_attention = _sum(self.accumulated_attention, accumulated)
 
     def settle(self, base: int) -> None:
-        """Take the rotation off all rotated keys; afterwards every entry is unrotated."""
+        """Remove the rotation from all rotated keys."""
         if self.rotated and self.spec.rotary is not None:
             turned = self.keys[:, self.unrotated : self.used]
             self.spec.rotary.unrotate(turned, base, turned)
-            self._refuse_infinite(turned)  # what fits as the model rotated it can be too large
+            self._refuse_infinite(turned)  # a rotated key can fit where the unrotated does not
         self.unrotated = self.used
 
     def keep(self, first: int, indices: Tensor) -> None:
-        """Keep, of the unrotated entries from `first` on, ``first + indices`` [K, m], in order."""
+        """Keep the first `first` entries and the entries ``first + indices`` [K, m], in order.
+
+        All entries must be unrotated.
+        """
         heads, m = indices.shape
         flat = indices + first + torch.arange(heads, device=indices.device)[:, None] * self.capacity
         remembered = (*self.state.values(), *self.aside.values())
         for tensor in (self.keys, self.values, self.origin, *remembered):
             entries = tensor.flatten(0, 1)
-            # In blocks: an entry only ever moves towards the front, so none is overwritten before
-            # it is read, and no layer of memory is ever there twice.
+            # Move in blocks, so that a layer's memory never exists twice. Entries only move
+            # towards the front, so none is overwritten before it is read.
             fitting = MOVED_BYTES // (heads * tensor[0, 0].nbytes)
             block = max(16, fitting if on_host(tensor) else m)
             for at in range(0, m, block):
@@ -235,7 +248,7 @@ class LayerStore(CacheLayerMixin):
                 kept = entries.index_select(0, part.flatten()).unflatten(0, part.shape)
                 tensor[:, first + at : first + at + part.shape[1]] = kept
         self.window_attention, self.accumulated_attention = (
-            # What was measured of these entries goes with them, for whoever ranks them later.
+            # The measured attention moves with the entries, for a later ranking.
             torch.cat((t[:, :first], t.gather(-1, (indices + first).to(t.device))), -1)
             if t is not None and t.shape[-1] >= self.used
             else None
@@ -244,8 +257,9 @@ class LayerStore(CacheLayerMixin):
         self.used = self.unrotated = first + m
 
     def park(self, first: int, indices: Tensor) -> None:
-        """Of the unrotated entries from `first` on, ``first + indices`` [K, m] (in order) stay in
-        sight; the others wait at the end of the tensors.
+        """Park the entries from `first` on, except ``first + indices`` [K, m], in order.
+
+        The parked entries move to the end of the tensors. All entries must be unrotated.
         """
         heads, m = indices.shape
         hidden = torch.ones(heads, self.used - first, dtype=torch.bool, device=indices.device)
@@ -257,7 +271,7 @@ class LayerStore(CacheLayerMixin):
         self._move(first + torch.cat((indices, others), -1), places)
 
     def unpark(self, first: int) -> None:
-        """Put the parked entries back among the unrotated ones, in the order of the source."""
+        """Put the parked entries back among the others, in the order of the source."""
         end = self.used + self.parked
         places = [*range(first, self.used), *range(self.capacity - self.parked, self.capacity)]
         there = torch.tensor(places, device=self.origin.device)
@@ -265,15 +279,15 @@ class LayerStore(CacheLayerMixin):
         self._move(there[order], (slice(first, end),))
         self.used = self.unrotated = end
         self.parked = 0
-        # Where entries left in the middle of an answer, what was measured of them is of no use.
+        # If entries left during the answer, the attention measured before no longer fits.
         self.window_attention, self.accumulated_attention = (
             t if t is not None and t.shape[-1] == end else None for t in self.waiting
         )
         self.waiting = None, None
 
     def _move(self, entries: Tensor, places: Sequence[slice]) -> None:
-        """Write `entries` [K, n] of each head to `places`; a copy of one head at a time."""
-        # Their order among themselves changes: what was measured of them is not kept up.
+        """Write `entries` [K, n] of each head to `places`. Only one head is copied at a time."""
+        # The order of the entries changes, so the measured attention no longer fits.
         self.window_attention = self.accumulated_attention = None
         for tensor in (self.keys, self.values, self.origin, *self.state.values()):
             for head, chosen in zip(tensor, entries.to(tensor.device), strict=True):
@@ -288,23 +302,26 @@ class LayerStore(CacheLayerMixin):
         self.aside = {name: t.clone() for name, t in self.state.items()}
 
     def set_head_state_aside(self) -> None:
-        """Keep a copy of `head_state` for `restore_head_state`, unless there is one already."""
+        """Keep a copy of `head_state` for `restore_head_state`, unless one exists already."""
         if not self.head_aside:
             self.head_aside = {name: t.clone() for name, t in self.head_state.items()}
 
     def restore_head_state(self) -> None:
-        """Give the heads back what they remembered; without a copy nothing."""
+        """Restore `head_state` from its copy, if there is one."""
         self.head_state.update(self.head_aside)
         self.head_aside = {}
 
     def restore_state(self) -> None:
-        """Give the entries that are still held the state that they had; without a copy nothing."""
+        """Restore `state` of the entries still held from its copy, if there is one."""
         for name, before in self.aside.items():
             self.state[name][:, : self.used] = before[:, : self.used]
         self.aside = {}
 
     def release_entries(self) -> None:
-        """Give all tensors back; the layer can no longer be used. A state has its own `release`."""
+        """Free all tensors of the entries; the layer can no longer be used.
+
+        `StateStore.release` frees a recurrent state.
+        """
         nothing = self.keys.new_empty(0)
         self.keys = self.values = nothing
         self.origin = self.origin.new_empty(0)
@@ -314,22 +331,22 @@ class LayerStore(CacheLayerMixin):
         self.used = self.unrotated = self.parked = 0
 
     def tensor_bytes(self) -> int:
-        """Bytes of one entry over all heads: keys, values, origin and the method's tensors."""
+        """Return the bytes of one entry in every head: keys, values, origin and state."""
         extra = self.origin.itemsize + sum(t.itemsize for t in self.state.values())
         return self.spec.entry_bytes + self.spec.heads * extra
 
     def head_bytes(self) -> int:
-        """Bytes of what is kept of the heads as a whole."""
+        """Return the bytes of `head_state`."""
         return sum(t.nbytes for t in self.head_state.values())
 
 
 def _sum(mine: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The sum of two, on the device of `mine`; `mine` where one of them is missing."""
+    """Return the sum on the device of `mine`, or `mine` if one of the two is None."""
     return mine if mine is None or other is None else mine + other.to(mine.device)
 
 
 class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs differ in this
-    """A layer that attends and carries a state as well."""
+    """A layer that has both attention and a recurrent state."""
 
     def __init__(self, store: LayerStore, carries: StateSpec) -> None:
         StateStore.__init__(self, carries)
@@ -338,24 +355,25 @@ class HybridStore(StateStore, LayerStore):  # type: ignore[override]  # theirs d
 
 @dataclass
 class Peak:
-    """The most that was ever in memory, counted at every forward pass."""
+    """Maximum memory so far, counted at every forward pass."""
 
     tokens: int = 0
     bytes: int = 0
     scratch: int = 0
     """Bytes beside entries and the model's own activations: rotated keys, scores, similarities,
-    copies of what was measured."""
+    copies of measured attention and state."""
 
 
 def in_place(layers: Mapping[int, Any]) -> list[Any]:
-    """The layers of a cache where they are in the model; those between them keep nothing."""
+    """Return the layers as a list by model index, with a `DummyLayer` for each missing index."""
     return [layers.get(i, DummyLayer()) for i in range(max(layers) + 1)]
 
 
 class BoundedCache(Cache):
-    """One `LayerStore` per attending layer under a common budget of `capacity` entries a head.
+    """One `LayerStore` per attention layer, each with at most `capacity` entries per head.
 
-    Layers that carry a state instead, or as well, have a `StateStore`; the rest keep nothing.
+    A layer with a recurrent state has a `StateStore`, or a `HybridStore` if it also has attention.
+    The other layers store nothing.
     """
 
     def __init__(
@@ -383,53 +401,53 @@ class BoundedCache(Cache):
         super().__init__(layers=in_place({**stores, **carrying}))
         self._stores = {i: s for s in stores.values() for i in (s.spec.index, *s.spec.shared_by)}
         self.stores: list[LayerStore] = list(stores.values())
-        """The layers that attend."""
+        """The layers with attention and entries of their own."""
         self.recurrent: list[StateStore] = list(carrying.values())
-        """The layers that carry a state."""
+        """The layers with a recurrent state."""
         self.capacity = capacity
         self.base = 0
         """Position of the first rotated entry, the same for all layers."""
         self.request = AttentionRequest()
         self.torn = False
-        """Entries were moved, and the move did not end: nothing here can be used."""
+        """Whether a move of entries was interrupted. The cache can then no longer be used."""
         self.compressive_memory: CompressiveMemory | None = None
-        """Mixes what the heads remember into attention; None: nothing was folded yet."""
+        """Mixes compressive memory into attention; None: nothing was folded yet."""
         self.backend = backend
         self.peak = Peak()
         self.momentary = Scratch()
-        """What attention takes for a moment."""
+        """Scratch memory of attention."""
         self._selection = Scratch()
-        """What selection takes for a moment, after attention."""
+        """Scratch memory of selection, after attention."""
         self._scratch: dict[tuple[torch.device, bool], Tensor] = {}
 
     def store(self, layer: int) -> LayerStore:
-        """What layer `layer` of the model attends to."""
+        """Return the store that layer `layer` of the model attends to."""
         return self._stores[layer]
 
     @property
     def held(self) -> int:
-        """Entries of the fullest head, parked ones included."""
+        """Entries of the fullest head, including parked ones."""
         return max(store.held for store in self.stores)
 
     @property
     def aligned(self) -> bool:
-        """Whether all layers hold equally many rotated entries; in the middle of a pass not."""
+        """Whether all layers hold the same number of rotated entries. False during a pass."""
         return all(store.rotated == self.stores[0].rotated for store in self.stores)
 
     @property
     def next_position(self) -> int:
-        """Position of the next token, the same for all layers, because they are `aligned`."""
+        """Position of the next token, the same for all layers because they are `aligned`."""
         return self.base + self.stores[0].rotated
 
     @property
     def bytes(self) -> int:
-        """Bytes of all entries held now, with what is remembered of them."""
+        """Bytes of all entries held now, with their state and recurrent states."""
         entries = sum(s.held * s.tensor_bytes() + s.head_bytes() for s in self.stores)
         return entries + sum(s.state_bytes for s in self.recurrent)
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes at the most, beside all entries: of heads as a whole, of states and their copy."""
+        """Maximum bytes beside the entries: `head_state`, recurrent states and their copies."""
         states = sum(2 * s.carries.bytes for s in self.recurrent)
         return sum(s.head_bytes() for s in self.stores) + states
 
@@ -442,8 +460,10 @@ class BoundedCache(Cache):
         return self.next_position
 
     def scratch(self, spec: LayerSpec, *, values: bool = False) -> Tensor:
-        """Room for one layer's keys (or `values`) as attention reads them, in the type that it
-        computes in, shared by the layers of a device."""
+        """Return a buffer for one layer's keys (or `values`) in the type that attention reads.
+
+        All layers of a device share the buffer.
+        """
         which = spec.device, values
         if which not in self._scratch:
             same = [s.spec for s in self.stores if s.spec.device == spec.device]
@@ -455,7 +475,7 @@ class BoundedCache(Cache):
         return self._scratch[which]
 
     def attended(self, store: LayerStore) -> tuple[Tensor, Tensor]:
-        """Keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
+        """Return keys [K, used, D] and values [K, used, E] of a layer as attention needs them."""
         spec = store.spec
         scratch = self.scratch(spec) if store.turns or spec.converts else None
         rotary = spec.rotary and spec.rotary.width
@@ -468,7 +488,7 @@ class BoundedCache(Cache):
         return keys, values
 
     def release(self) -> None:
-        """Give all tensors back; the cache can no longer be used."""
+        """Free all tensors; the cache can no longer be used."""
         for store in self.stores:
             store.release_entries()
         for recurrent in self.recurrent:
@@ -476,17 +496,20 @@ class BoundedCache(Cache):
         self.free_scratch()
 
     def free_scratch(self) -> None:
-        """Give the room for rotated keys back; it is taken again when it is needed."""
+        """Free the buffers of `scratch`, which allocates them again when needed."""
         self._scratch.clear()
 
     def as_read(self, store: LayerStore, part: slice) -> Tensor:
-        """Unrotated keys [K, n, D] at the positions of the last pass, float32; after `settle`."""
+        """Return keys [K, n, D] at the positions of the last pass, float32, after `settle`."""
         if store.spec.rotary is None:
             return store.keys[:, part].float()
         return store.spec.rotary.rotate(store.keys[:, part], self.base - store.used + part.start)
 
     def note_peak(self) -> None:
-        """Count what is held now; called whenever entries were added."""
+        """Update `peak`. Call this whenever entries were added.
+
+        Raises KvstreamError if more than `capacity` entries are held.
+        """
         tokens = self.held
         if tokens > self.capacity:
             raise KvstreamError(f"{tokens} entries are held, over the budget of {self.capacity}.")
@@ -496,18 +519,21 @@ class BoundedCache(Cache):
 
     @contextmanager
     def selecting(self) -> Iterator[None]:
-        """Meter what a method takes inside, as the pass before was; and count it."""
+        """Count the scratch memory of the selection inside in `peak`.
+
+        It is metered if the pass before was metered.
+        """
         held = self._held_scratch()
         with self._selection.metered(on=self.momentary.on):
             yield
         self.peak.scratch = max(self.peak.scratch, held + self._selection.most)
 
     def note_scratch(self) -> None:
-        """Count what is there beside the entries after a pass."""
+        """Update `peak.scratch` after a pass."""
         self.peak.scratch = max(self.peak.scratch, self._held_scratch() + self.momentary.most)
 
     def _held_scratch(self) -> int:
-        """Bytes of rotated keys, of what was measured, of copies."""
+        """Return the bytes of rotated keys, measured attention and copies of state."""
         held: list[Tensor | None] = []
         for s in self.stores:
             held += [s.window_attention, s.accumulated_attention, *s.waiting, *s.before_answer]
@@ -517,7 +543,7 @@ class BoundedCache(Cache):
         return sum(distinct.values())
 
     def tag(self, count: int, first: int | None) -> None:
-        """Name the newest `count` entries: ordinals from `first`, or the prompt's if None."""
+        """Set the origin of the newest `count` entries: ordinals from `first`; None: PROMPT."""
         for store in self.stores:
             end = store.used
             if first is None:
@@ -529,9 +555,10 @@ class BoundedCache(Cache):
 
     @contextmanager
     def passing(self) -> Iterator[list[int]]:
-        """What comes inside leaves no trace: a catalyst, a question and its answer.
+        """Remove everything that is added inside: a catalyst, or a question and its answer.
 
-        Yields where each layer ended before; who takes older entries away lowers it.
+        Recurrent states are restored. Yields the number of entries that each layer had before. Code
+        that removes older entries inside must lower it.
         """
         ends = [store.used for store in self.stores]
         with ExitStack() as afterwards:
@@ -543,10 +570,9 @@ class BoundedCache(Cache):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """What an answer measures of the entries inside goes with it, and what was measured before
-        it comes back: the next selection goes by that.
+        """Restore the attention measured before an answer when the answer ends.
 
-        Where entries leave inside, nothing is known of the attention that the others had.
+        The next selection uses it. In a layer from which entries left inside, it is lost.
         """
         before = [store.used for store in self.stores]
         for store in self.stores:
@@ -561,10 +587,10 @@ class BoundedCache(Cache):
 
     @contextmanager
     def in_sight(self, first: int, seen: Mapping[LayerStore, Tensor]) -> Iterator[None]:
-        """Of the entries from `first` on, attention sees ``first + seen[store]`` [K, m] alone.
+        """Let attention see only ``first + seen[store]`` [K, m] of the entries from `first` on.
 
-        The others are parked: they count as held, and come back in the end. What comes inside must
-        leave no trace (`passing`), except that it may take entries away.
+        The others are parked: they count as held and come back at the end. Code inside must remove
+        what it adds (`passing`), but it may also remove older entries.
         """
         self.settle()
         with self._moving():
@@ -579,7 +605,10 @@ class BoundedCache(Cache):
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
-        """Ctrl-C in the middle of a move leaves `torn` set: entries have lost their order."""
+        """Mark the cache as `torn` while entries move.
+
+        Ctrl-C during a move leaves the mark, because the entries have lost their order.
+        """
         self.torn = True
         yield
         self.rebase()
@@ -588,7 +617,7 @@ class BoundedCache(Cache):
     def drop_newest(self, count: int) -> None:
         """Remove the newest `count` entries (a catalyst, an answer).
 
-        Raises KvstreamError if some are not rotated: those are memory.
+        Raises KvstreamError if some of them are unrotated, because those are memory.
         """
         rotated = min(store.rotated for store in self.stores)
         if count > rotated:
@@ -599,17 +628,17 @@ class BoundedCache(Cache):
             store.used -= count
 
     def cut(self, ends: Sequence[int]) -> None:
-        """Forget what came after the first ``ends[i]`` entries of each layer."""
+        """Remove all entries after the first ``ends[i]`` of layer i."""
         for store, end in zip(self.stores, ends, strict=True):
             store.used, store.unrotated = end, min(store.unrotated, end)
         self.rebase()
 
     def settle(self) -> None:
-        """Make every entry unrotated; the next ones follow the longest layer."""
+        """Unrotate all entries. The next token's position follows the longest layer."""
         for store in self.stores:
             store.settle(self.base)
         self.rebase()
 
     def rebase(self) -> None:
-        """After entries left: what remains is pushed together, and new ones follow it."""
+        """Set `base` after entries left, so that new entries follow the longest layer."""
         self.base = max(store.unrotated for store in self.stores)

@@ -1,4 +1,4 @@
-"""A short name for a model's weights, by which a memory knows the model that it belongs to."""
+"""A short hash of a model's weights. A saved memory uses it to identify its model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 WHOLE = 1 << 20
-"""Tensors of up to so many bytes are taken in whole."""
+"""Tensors of up to this many bytes are hashed completely."""
 PLACES, PLACE = 256, 4096
-"""Of larger ones so many stretches of so many bytes, evenly spaced, the two ends among them."""
+"""Number and size in bytes of the samples from a larger tensor. The samples are evenly spaced and
+include both ends."""
 
 
 def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
-    """The first 16 hex digits of a SHA-256 over the weights as they are in memory.
+    """Return the first 16 hex digits of a SHA-256 over the weights as they are in memory.
 
-    Names, shapes and number types count. Large tensors are sampled, so that a model of many
-    gigabytes takes seconds: a change to some few of their weights may go unseen.
+    The hash includes names, shapes and number types. Large tensors are sampled, so that a model of
+    many gigabytes takes seconds. A change to a few of their weights may therefore go unnoticed.
 
     Args:
         dtype: hash floating-point weights as if they were loaded in this type.
@@ -29,14 +30,14 @@ def fingerprint(model: Any, dtype: torch.dtype | None = None) -> str:
         kind = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
         digest.update(f"{name} {kind} {tuple(weight.shape)}\n".encode())
         for tensor in _plain(weight.detach()):
-            if tensor.device.type != "meta":  # what is on disk alone is known by name and shape
+            if tensor.device.type != "meta":  # of weights on disk, only name and shape are hashed
                 for part in _parts(tensor, dtype):
                     digest.update(part)
     return digest.hexdigest()[:16]
 
 
 def _plain(weight: Tensor) -> list[Tensor]:
-    """What a quantized weight consists of, where it is several tensors in one."""
+    """Return the plain tensors of a weight. A quantized weight may consist of several."""
     if not is_traceable_wrapper_subclass(weight):
         return [weight]
     names, _ = weight.__tensor_flatten__()
@@ -44,7 +45,10 @@ def _plain(weight: Tensor) -> list[Tensor]:
 
 
 def _parts(weight: Tensor, dtype: torch.dtype | None) -> list[bytes]:
-    """The bytes that count, of numbers as if of type `dtype`: what is sampled depends on it."""
+    """Return the bytes to hash, with the numbers converted to `dtype`.
+
+    The type also determines which numbers are sampled.
+    """
     flat = weight.flatten()
     cast = dtype if dtype is not None and weight.is_floating_point() else weight.dtype
     each = cast.itemsize

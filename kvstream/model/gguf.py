@@ -1,8 +1,8 @@
-"""GGUF files as model folders: converted once into the cache, and then loaded like any other.
+"""Convert GGUF files to model folders: once into the cache, then loaded like any other model.
 
-The weights go through transformers' tables for GGUF, which know each architecture's names and
-layouts, and through the package gguf, which unpacks the blocks; one tensor at a time, so that the
-whole model is never in memory. What an architecture's tables leave out is refused.
+The GGUF tables of transformers know the names and layouts of each architecture, and the package
+gguf unpacks the blocks. Tensors are converted one at a time, so the whole model is never in memory.
+A file is refused if the tables do not know its tensors or settings.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from kvstream.tokenization import gguf as gguf_tokenizer
 from kvstream.tokenization.templates import check_template
 
 FORMAT = 1
-"""Counts up when files must be converted anew."""
+"""Version of the conversion. Increase it if files must be converted again."""
 BLOCK = 1 << 24
-"""Numbers that are unpacked at once."""
+"""Numbers to unpack at once."""
 READ = 1 << 24
-"""Bytes that are read at once for the digest."""
+"""Bytes to read at once for the digest."""
 SPARE = 256 * 1024**2
-"""Bytes of the disk that are left free."""
+"""Bytes of the disk to leave free."""
 STALE_S = 24 * 3600
-"""An unfinished conversion of this age is of a program that was killed."""
+"""Age in seconds from which an unfinished conversion is left over from a killed program."""
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 F32, F16, BF16, MXFP4 = 0, 1, 30, 39
-"""ggml's numbers of the types that are not stored as 16-bit floats of the usual kind."""
+"""ggml's numbers for the types that `_dtype` and `_numbers` distinguish."""
 
 Tell = Callable[[str], None]
 
 
 def converted(path: Path, quiet: bool = False) -> Path:
-    """The model folder for a GGUF file, made now if it is not in the cache.
+    """Return the model folder for a GGUF file. It is made if the cache does not have it.
 
-    Raises ModelError with what is wrong with the file, the disk or the cache.
+    Raises ModelError for a problem with the file, the disk or the cache.
     """
     refuse_undecodable(converted_folder(), f"give the cache another place: {CACHE_VARIABLE}=FOLDER")
     digest = digest_of(path)
@@ -72,14 +72,15 @@ def converted(path: Path, quiet: bool = False) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a model is in a folder of the cache: not where a part of it was removed."""
+    """Whether a folder of the cache holds a model. False if a part of it was removed."""
     return all((folder / name).is_file() for name in ("config.json", SINGLE))
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, or of all parts of a model one behind the other, in hex.
+    """Return the SHA-256 in hex of a file, or of all parts of a model, concatenated.
 
-    Of a file that was converted, and lies as it did then, it is known. Raises ModelError.
+    It is stored for a converted file that has not changed since. Raises ModelError if the file
+    cannot be read.
     """
     with suppress(OSError, UnicodeDecodeError):
         digest = _known(path).read_text("ascii").strip()
@@ -92,18 +93,18 @@ def digest_of(path: Path) -> str:
 
 
 def _known(path: Path) -> Path:
-    """Where the digest of a converted file stands."""
+    """Return the path at which the digest of a converted file is stored."""
     return converted_folder() / "digests" / _identity(gguf_file.parts(path))
 
 
 def _identity(paths: Sequence[Path]) -> str:
-    """Short for the files as they lie there: they are not read."""
+    """Hash the paths, sizes and modification times of the files, without reading them."""
     facts = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def _digest(paths: Sequence[Path]) -> str:
-    """SHA-256 of the files, one behind the other."""
+    """Return the SHA-256 of the concatenated files."""
     total = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -113,7 +114,7 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Under another name first, so that nobody reads a part of it."""
+    """Write a file under a temporary name and rename it, so that nobody reads a part of it."""
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         part.write_bytes(data)
@@ -124,7 +125,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _teller(quiet: bool) -> Tell:
-    """Says how far a conversion is: on a terminal in one line, else only where it begins."""
+    """Return a function that reports progress on stderr.
+
+    A terminal shows it in one line. Elsewhere only the first text and full sentences are printed.
+    """
     if quiet or sys.stderr is None:
         return lambda text: None
     live = sys.stderr.isatty()
@@ -154,8 +158,8 @@ def _convert(path: Path, folder: Path, tell: Tell) -> None:
             try:
                 _write_weights(file, names, part, half, _progress(path, tell))
                 break
-            except OverflowError:  # numbers beyond float16: all of them with its larger range
-                (part / SINGLE).unlink()  # its room is needed
+            except OverflowError:  # numbers beyond float16: write all of them in bfloat16
+                (part / SINGLE).unlink()  # the second attempt needs the disk space
         config.dtype = torch.float32 if names.all_full else torch.bfloat16
         config.save_pretrained(part)
         (part / "tokenizer.json").write_text(tokenizer, "utf-8")
@@ -184,13 +188,16 @@ def _progress(path: Path, tell: Tell) -> Callable[[float], None]:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder under another name, renamed when all is in it; removed where something fails."""
+    """Make a folder under a temporary name, and rename it at the end.
+
+    It is removed after an error. Raises ModelError if the cache cannot be written.
+    """
     root = folder.parent
     part = root / f"part-{secrets.token_hex(6)}"
     try:
         root.mkdir(parents=True, exist_ok=True)
         for old in root.glob("part-*"):
-            with suppress(FileNotFoundError):  # another process has just given it its name
+            with suppress(FileNotFoundError):  # another process has just renamed it
                 if time.time() - old.stat().st_mtime > STALE_S:
                     shutil.rmtree(old, ignore_errors=True)
         part.mkdir()
@@ -202,7 +209,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         try:
             part.rename(folder)
         except OSError:
-            if not is_whole(folder):  # else another process was faster
+            if not is_whole(folder):  # otherwise another process was faster
                 shutil.rmtree(folder, ignore_errors=True)
                 part.rename(folder)
     except OSError as error:
@@ -222,7 +229,10 @@ def _write_weights(
     half: torch.dtype | None,
     progress: Callable[[float], None],
 ) -> None:
-    """``model.safetensors``, tensor by tensor. Raises OverflowError for numbers beyond float16."""
+    """Write ``model.safetensors``, tensor by tensor.
+
+    Raises OverflowError for numbers beyond float16, ModelError for a full disk or a damaged file.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     dtypes, end = {}, 0
     for target in names.targets:
@@ -267,7 +277,11 @@ def _refuse_without_room(folder: Path, size: int) -> None:
 
 
 def _dtype(target: Target, half: torch.dtype | None) -> torch.dtype:
-    """In which numbers a tensor is stored; what was quantized in 16 bits with a long fraction."""
+    """Return the number type that stores a tensor.
+
+    float32 stays float32. bfloat16 and MXFP4 become bfloat16, and all others float16, which has a
+    longer fraction. `half` replaces either 16-bit type.
+    """
     kinds = {place.kind for place in target.sources}
     if kinds == {F32}:
         return torch.float32
@@ -275,14 +289,18 @@ def _dtype(target: Target, half: torch.dtype | None) -> torch.dtype:
 
 
 def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
-    """The numbers of a tensor, read and unpacked block by block."""
+    """Read and unpack the numbers of a tensor, block by block.
+
+    Raises OverflowError for numbers beyond float16, ModelError if the file is too short or gguf
+    cannot unpack it.
+    """
     from gguf import GGMLQuantizationType, dequantize
 
     kind = GGMLQuantizationType(place.kind)
     width = place.shape[-1] if place.shape else 1
     rows = place.numbers // max(width, 1)
     row_bytes = place.bytes // max(rows, 1)
-    # One row is left in full precision: scales of norms and biases, to which tables add.
+    # Vectors (scales of norms, biases) stay in float32, because the tables add to them.
     out = torch.empty(rows, width, dtype=torch.float32 if len(place.shape) < 2 else dtype)
     step = max(1, BLOCK // max(width, 1))
     with _opened(place.path) as file:
@@ -308,7 +326,7 @@ def _unpacked(place: Place, dtype: torch.dtype) -> Tensor:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Raises ModelError, as an OSError here would be taken for one of the cache."""
+    """Open a file. Raises ModelError, because `new_folder` blames an OSError on the cache."""
     try:
         return path.open("rb")
     except OSError as error:
@@ -316,7 +334,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _numbers(data: np.ndarray, kind: Any, dequantize: Callable[..., np.ndarray]) -> np.ndarray:
-    """float32 [rows, width] of rows of bytes."""
+    """Return float32 numbers [rows, width] for rows of bytes."""
     plain = {F32: np.float32, F16: np.float16}.get(int(kind))
     if plain is not None:
         return data.view(plain).astype(np.float32)

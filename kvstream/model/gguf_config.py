@@ -1,8 +1,8 @@
-"""The configuration of a GGUF file's model, as transformers has it.
+"""Build the transformers configuration of the model in a GGUF file.
 
-transformers' table gives most of it. What the table leaves out and the answers depend on, such as
-the scaling of rotary frequencies, is added here or refused: a model that computes something else
-answers worse without a word.
+The tables of transformers give most of it. They leave out some fields that change the answers, such
+as the scaling of rotary frequencies. These are added or refused here, because a model that computes
+something else gives worse answers without an error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STATES = {"mamba", "mamba2", "rwkv6", "rwkv7"}
 LATENT = {"deepseek2"}
 ALWAYS_TIED = {"falcon", "bloom"}
 PARTIAL = {"stablelm", "phi3", "nemotron"}
-"""Architectures in which transformers rotates a part of each head if the config says so."""
+"""Architectures in which transformers can rotate a part of each head."""
 CHANGES = (
     "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "logit_scale",
     "embedding_scale", "residual_scale", "attention.temperature_scale",
 )  # fmt: skip
-"""Keys that change the answers and that transformers' tables do not read."""
+"""Keys that change the answers but that the tables of transformers do not read."""
 
 
 def refuse_architecture(file: GGUF, path: Path) -> None:
-    """Raises ModelError, UnsupportedModelError for a kind of model that is no use here."""
+    """Raise ModelError or UnsupportedModelError if kvstream cannot use the model."""
     problem = architecture_problem(file)
     if problem is not None:
         kind = (
@@ -42,7 +42,7 @@ def refuse_architecture(file: GGUF, path: Path) -> None:
 
 
 def architecture_problem(file: GGUF) -> str | None:
-    """Why a model cannot be read under a budget, from its header; None if nothing is known."""
+    """Return why the model cannot run under a budget, judged by its header; None: no problem."""
     architecture = file.architecture
     if architecture in ENCODERS:
         return "is not a decoder-only language model, so it has no KV cache to bound"
@@ -72,7 +72,7 @@ def _known() -> set[str]:
 
 
 def model_config(file: GGUF, path: Path) -> Any:
-    """transformers' configuration. Raises ModelError where the header lacks something."""
+    """Return the transformers configuration. Raises ModelError if the header lacks something."""
     from transformers import AutoConfig
 
     try:
@@ -80,14 +80,14 @@ def model_config(file: GGUF, path: Path) -> Any:
         settings.pop("_model_name_or_path", None)
         tied = "output.weight" not in file.tensors or file.architecture in ALWAYS_TIED
         settings["tie_word_embeddings"] = tied
-        settings.setdefault("pad_token_id", None)  # else that of the class, for another vocabulary
+        settings.setdefault("pad_token_id", None)  # the class default is for another vocabulary
         settings |= _heads(file, path) | _rope(file, path) | _experts(file)
         kind = settings.pop("model_type")
         settings.pop("architectures", None)
         config = AutoConfig.for_model(kind, **settings)
     except ModelError:
         raise
-    except Exception as error:  # the tables and classes raise nearly everything
+    except Exception as error:  # the tables and classes raise many kinds of exceptions
         raise ModelError(
             f"The header of {path} lacks something that the model needs "
             f"({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}); "
@@ -127,7 +127,7 @@ def _class_name(config: Any, path: Path) -> str:
 
 
 def _heads(file: GGUF, path: Path) -> dict[str, Any]:
-    """Width of the heads, how much of it is rotated, and how scores are scaled and capped."""
+    """Return the width of the heads, its rotated part, and the scale and caps of the scores."""
     found: dict[str, Any] = {}
     count = file.of_model("attention.head_count")
     width = file.of_model("attention.key_length")
@@ -146,7 +146,7 @@ def _heads(file: GGUF, path: Path) -> dict[str, Any]:
         found["partial_rotary_factor"] = rotated / width
         found.pop("head_dim", None)
     if file.architecture in ("gemma2", "gemma3"):
-        # Their largest models scale by the width of the model, as llama.cpp does.
+        # The largest models scale by the model width per head, as llama.cpp does.
         largest = file.of_model("block_count") == {"gemma2": 46, "gemma3": 62}[file.architecture]
         by = file.of_model("embedding_length") // count if largest else width
         found["query_pre_attn_scalar"] = by
@@ -157,7 +157,7 @@ def _heads(file: GGUF, path: Path) -> dict[str, Any]:
 
 
 def _experts(file: GGUF) -> dict[str, Any]:
-    """Widths of experts, where transformers' table leaves those of the class."""
+    """Return the widths of experts, which the tables of transformers leave at class defaults."""
     if file.architecture not in ("qwen2moe", "qwen3moe"):
         return {}
     widths = {
@@ -168,15 +168,15 @@ def _experts(file: GGUF) -> dict[str, Any]:
 
 
 def _rope(file: GGUF, path: Path) -> dict[str, Any]:
-    """Rotary frequencies that are scaled. Raises ModelError for a scaling that is not known."""
+    """Return the parameters of rotary positions. Raises ModelError for an unknown scaling."""
     base = float(file.of_model("rope.freq_base", 10000.0))
-    # As llama.cpp reads it: a factor alone is linear scaling, and it had another name once.
+    # As in llama.cpp, a factor alone means linear scaling. `scale_linear` is its old name.
     factor = file.of_model("rope.scaling.factor", file.of_model("rope.scale_linear")) or 0.0
     kind = file.of_model("rope.scaling.type", "linear" if factor not in (0, 1) else "none")
     original = file.of_model("rope.scaling.original_context_length")
     scaled: dict[str, Any] = {}
     if file.architecture.startswith(("qwen35", "lfm2", "gpt-oss", "gemma4")):
-        return {}  # transformers' tables read it
+        return {}  # the tables of transformers read the scaling
     if "rope_freqs.weight" in file.tensors:
         scaled = _by_frequency(file, path, base)
     elif "rope_factors_short.weight" in file.tensors:
@@ -219,7 +219,7 @@ def _rope(file: GGUF, path: Path) -> dict[str, Any]:
             }
         }
     if not scaled:
-        return {"rope_theta": base}  # some of transformers' tables (StarCoder2) leave it out
+        return {"rope_theta": base}  # some tables of transformers (StarCoder2) leave it out
     more = {}
     if scaled["rope_type"] == "longrope":
         more["original_max_position_embeddings"] = scaled["original_max_position_embeddings"]
@@ -232,11 +232,11 @@ ORDINARY = {
     "yarn_attn_factor": (1.0,),
     "yarn_log_multiplier": (0.0,),
 }
-"""Values of a scaling's other fields that change nothing."""
+"""Values of other fields of a scaling that have no effect."""
 
 
 def _refuse_factors(file: GGUF, path: Path) -> None:
-    """Raises ModelError for a field of the scaling that changes what the model computes."""
+    """Raise ModelError if another field of the scaling changes what the model computes."""
     for name, ordinary in ORDINARY.items():
         value = file.of_model(f"rope.scaling.{name}")
         if value is not None and float(value) not in ordinary:
@@ -247,7 +247,7 @@ def _refuse_factors(file: GGUF, path: Path) -> None:
 
 
 def _by_frequency(file: GGUF, path: Path, base: float) -> dict[str, Any]:
-    """Llama 3's scaling: the file has the factor of each frequency, the table its parameters."""
+    """Return the parameters of the Llama 3 scaling. The file has the factor of each frequency."""
     factors = np.array(_read(file, "rope_freqs.weight"))
     low, high, length = 1.0, 4.0, 8192
     factor = round(float(factors.max()), 3)

@@ -1,6 +1,6 @@
-"""Which tensors of a GGUF file make which tensors of the transformers model, and how.
+"""Map the tensors of a GGUF file to the tensors of the transformers model.
 
-The tables are transformers' own: the older one has a name map and a processor for each
+The tables are those of transformers. The older table has a name map and a processor for each
 architecture, the newer one a list of renamings and conversions.
 """
 
@@ -21,8 +21,8 @@ from kvstream.errors import ModelError
 from kvstream.store.gguf_file import AGAIN, GGUF, Place, all_float32
 
 OTHERS = re.compile(r"(v|a|mm|s)\..*|rope_(freqs|factors_short|factors_long)\.weight")
-"""Tensors that are no part of the language model: of images and sound, and frequencies and their
-factors, which the configuration has."""
+"""Names of tensors that are not part of the language model: image and audio tensors, and rotary
+frequencies and their factors, which the configuration contains."""
 Load = Callable[[Place], Tensor]
 
 
@@ -41,14 +41,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every tensor that the model needs, and how each is made."""
+    """All tensors that the model needs, and the function that makes each of them."""
 
     targets: tuple[Target, ...]
     _make: Callable[[Target, Load], Tensor]
 
     def made(self, target: Target, load: Load) -> Tensor:
-        """The tensor, in the names and layout of transformers. Raises ModelError where what the
-        header says of the heads does not divide it."""
+        """Make the tensor in the layout of transformers.
+
+        Raises ModelError if the shape does not match the heads of the header.
+        """
         try:
             return self._make(target, load)
         except ValueError as error:
@@ -65,14 +67,14 @@ class Plan:
 
 
 def plan(file: GGUF, config: Any, path: Path) -> Plan:
-    """Match the file with the model. Raises ModelError where either has what the other lacks."""
+    """Match the file with the model. Raises ModelError if one has tensors that the other lacks."""
     from transformers import AutoModelForCausalLM
     from transformers.integrations.gguf import is_gguf_arch_supported
 
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # the classes raise nearly everything
+    except Exception as error:  # the model classes raise many kinds of exceptions
         raise ModelError(
             f"The header of {path} describes no model that transformers can build "
             f"({type(error).__name__}: {str(error).splitlines()[0][:200]}); choose the model in "
@@ -117,7 +119,7 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
     names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
     sources: dict[str, list[Place]] = {}
     for place in file.tensors.values():
-        # Tensors that hold all experts are mapped without their suffix.
+        # The map has no suffix for tensors that hold all experts.
         name = names.get(place.name) or names.get(place.name.removesuffix(".weight"))
         if name is not None:
             sources.setdefault(name, []).append(place)
@@ -126,7 +128,7 @@ def _by_processor(file: GGUF, config: Any, model: Any) -> Found:
         made: dict[str, Tensor] = {}
         for place in target.sources:
             weights = load(place)
-            # numpy has no bfloat16; what moves numbers about may do so with their bits.
+            # numpy has no bfloat16. The processor only moves numbers, so it can move their bits.
             view = torch.int16 if weights.dtype == torch.bfloat16 else weights.dtype
             result = processor.process(
                 weights=weights.view(view).numpy(),

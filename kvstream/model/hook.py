@@ -1,7 +1,7 @@
 """The attention function that transformers calls, registered under the name ``kvstream``.
 
-A model run under this name finds the cache of the current forward pass here. No mask function is
-registered for the name, so transformers builds no mask; batches are of one sequence.
+It finds the cache of the current forward pass in this module. No mask function is registered for
+the name, so transformers builds no mask. A batch has one sequence.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _running: list[tuple[BoundedCache | None, dict[int, Met]]] = []
 
 @dataclass(frozen=True)
 class Met:
-    """An attention that ran."""
+    """A recorded call of a layer's attention."""
 
     module: nn.Module
     keys: Tensor
-    """[1, K, T, D], as it was handed them."""
+    """[1, K, T, D], as the attention received them."""
 
 
 @contextmanager
 def running(cache: BoundedCache | None) -> Iterator[dict[int, Met]]:
-    """Forward passes inside use `cache`.
+    """Use `cache` in the forward passes inside.
 
-    None is for the probe: the model's input attends to itself alone, and the attentions are yielded
-    by layer as they are met.
+    None is for the probe: the input attends only to itself. The yielded dictionary then collects
+    the call of each layer's attention.
     """
     met: dict[int, Met] = {}
     _running.append((cache, met))
@@ -54,9 +54,9 @@ def shape_of(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Shape:
-    """What a layer that sees `sight` positions hands its attention beside queries and keys."""
+    """Return the attention parameters of a layer that sees `sight` positions."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    # Some models build their window into the mask alone, and hand over none.
+    # Some models pass no window, because they only build it into the mask.
     return Shape(scale, sliding_window or sight, softcap, sinks)
 
 
@@ -73,7 +73,10 @@ def bounded_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, H, T, D]; key and value are already in the cache. Returns [1, T, H, E]."""
+    """Attend from query [1, H, T, D] to the cache, which already contains key and value.
+
+    Returns the output [1, T, H, E].
+    """
     if not _running:
         raise KvstreamError("A model set up by kvstream was called outside of kvstream.")
     cache, met = _running[-1]
@@ -87,7 +90,7 @@ def bounded_attention(
     store = cache.store(layer)
     keys, values = cache.attended(store)
     owner = layer == store.spec.index
-    if not owner:  # which may be on another device
+    if not owner:  # the owner may be on another device
         keys, values = keys.to(query.device), values.to(query.device)
     memory = cache.compressive_memory if store.head_state and owner else None
     sizes = query.shape, keys.shape, keys.dtype, shape.window, shape.softcap, shape.sinks is None
@@ -106,7 +109,7 @@ def bounded_attention(
         with cache.momentary.metered("mix", *sizes) as results:
             out = memory.mix(layer, query[0], out, lse, store.head_state)
             results.append(out)
-    # Contiguous, since some models take a view of it.
+    # Contiguous, because some models take a view of it.
     return out.transpose(0, 1).contiguous()[None], None
 
 

@@ -1,11 +1,11 @@
 """8-bit integer products on a CPU: weights quantized once, activations token by token.
 
-A weight's row and a token's vector each have one scale, the largest of their numbers over 127, and
-no offset. The product of the integers is exact (int32). The few columns with the largest
-activations stay in float32, as they would make the scale coarse for all others (LLM.int8(), arXiv
-2208.07339, section 3.2; here their number is fixed). It is PyTorch's `torch._int_mm`, the one
-that torchao's int8 configurations call; this file alone knows of it. CPUs without VNNI are slow
-with it where tokens come one by one; there `torch._weight_int8pack_mm` takes bfloat16 activations.
+Each weight row and each token's vector has one scale, its largest absolute number over 127, and no
+offset. The product of the integers is exact (int32). The few columns with the largest activations
+stay in float32, because they would make the scale coarse for all others (LLM.int8(), arXiv
+2208.07339, section 3.2; here their number is fixed). The product is PyTorch's `torch._int_mm`,
+which the int8 configurations of torchao also call. Only this file uses it. On CPUs without VNNI it
+is slow for single tokens; there `torch._weight_int8pack_mm` takes bfloat16 activations.
 """
 
 from __future__ import annotations
@@ -22,32 +22,37 @@ from torch import Tensor, nn
 from kvstream.errors import ModelError
 
 LEAST = 64
-"""Narrower layers stay as they are: routers and the like, which cost little and matter much."""
+"""Minimum width of a quantized layer. Narrower ones, such as routers, cost little and matter much.
+"""
 LEAST_SHARE = 0.5
-"""Of the weights of a model that must be in layers that can be quantized."""
+"""Minimum share of a model's weights in layers that can be quantized."""
 WORTH = 1.3
-"""How many times as fast as float32 it must be."""
+"""Minimum speed of an 8-bit product relative to float32."""
 TRIED = (256, 768, 768)
-"""Tokens, width and outputs of the product that is tried."""
+"""Tokens, width and outputs of the product that `problem` tests."""
 ERROR = 0.02
-"""Relative error of that product; 8 bits were seen at 0.011."""
+"""Maximum relative error of that product; the measured error of 8 bits was 0.011."""
 LARGEST = 127
 COLUMNS = 16
-"""Of the activations that stay in float32, at the most; an eighth in narrow layers."""
+"""Maximum number of activation columns in float32; in narrow layers an eighth of the columns."""
 ROUND = 0.02
-"""Seconds of the processor that a product is timed for."""
+"""Minimum processor time in seconds of one round of timing."""
 FEW = 4
-"""Fewer tokens than this may go the other way."""
+"""Fewer tokens than this may use `torch._weight_int8pack_mm`."""
 PACKED = 16
-"""Widths are multiples of this there; PyTorch reads beyond the end of the rows of others."""
+"""Widths for `torch._weight_int8pack_mm` are multiples of this. For others PyTorch reads beyond the
+end of the rows."""
 
 
 class Int8Linear(nn.Module):
-    """A linear layer of 8-bit weights; takes and gives float32."""
+    """A linear layer with 8-bit weights and float32 input and output."""
 
     def __init__(self, linear: nn.Linear, *, packs: bool = False) -> None:
-        """`packs`: few tokens stay in bfloat16, and weights are widened within the product, where
-        the width allows it."""
+        """Quantize `linear`.
+
+        packs: for few tokens use bfloat16 activations and widen weights within the product, if the
+        width allows it.
+        """
         super().__init__()
         self.packs = packs and linear.in_features % PACKED == 0
         weight, scale = quantized(linear.weight.detach().float())
@@ -61,14 +66,14 @@ class Int8Linear(nn.Module):
         self._ones = torch.ones(self.out_features, dtype=torch.bfloat16)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out], float32."""
+        """Apply the layer: [..., in] -> [..., out], float32."""
         if x.requires_grad and torch.is_grad_enabled():
             out: Tensor = _Product.apply(x, self)
             return out
         return self.product(x)
 
     def product(self, x: Tensor) -> Tensor:
-        """What `forward` returns, without gradients."""
+        """Compute the same as `forward`, without gradients."""
         rows = x.reshape(-1, x.shape[-1])
         if self.packs and rows.shape[0] < FEW:
             out = torch._weight_int8pack_mm(rows.bfloat16(), self.weight, self._ones).float()
@@ -84,7 +89,7 @@ class Int8Linear(nn.Module):
 
 
 class _Product(torch.autograd.Function):
-    """Gradients as if the product were that of the float32 weights: rounding has none."""
+    """The product with the gradient of the dequantized weights, because rounding has none."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Int8Linear) -> Tensor:
@@ -98,18 +103,18 @@ class _Product(torch.autograd.Function):
 
 
 def largest_columns(rows: Tensor) -> Tensor:
-    """Which of the columns of rows [n, d] have the largest numbers, [k] int64."""
+    """Return the indices [k] int64 of the columns of rows [n, d] with the largest numbers."""
     return rows.abs().amax(0).topk(min(COLUMNS, rows.shape[1] // 8)).indices
 
 
 def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [n, d] as int8 and the scale of each, [n, 1] float32."""
+    """Return rows [n, d] as int8, and the scale of each row, [n, 1] float32."""
     scale = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_min_(1e-30)
     return (rows / scale).round_().to(torch.int8), scale
 
 
 def quantize(model: nn.Module, name: str) -> None:
-    """Replace a model's linear layers. Raises ModelError where most weights are in others."""
+    """Quantize a model's linear layers. Raises ModelError if most weights are in other layers."""
     places = [
         (parent, key, child)
         for parent in model.modules()
@@ -118,7 +123,7 @@ def quantize(model: nn.Module, name: str) -> None:
         and type(child).forward is nn.Linear.forward
         and min(child.weight.shape) >= LEAST
     ]
-    # A table that is the output layer, too, stays for looking up.
+    # Embedding tables are not counted: they stay for lookup, even if tied to the output layer.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     inside = sum(c.weight.numel() for _, _, c in places if id(c.weight) not in tables)
     beside = sum(p.numel() for p in model.parameters() if id(p) not in tables)
@@ -134,7 +139,7 @@ def quantize(model: nn.Module, name: str) -> None:
 
 
 def problem() -> str | None:
-    """What is wrong with 8-bit products on this machine, if anything."""
+    """Return what is wrong with 8-bit products on this machine, or None."""
     tokens, width, outputs = TRIED
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(tokens, width, generator=generator)
@@ -157,22 +162,22 @@ def problem() -> str | None:
 
 @torch.inference_mode()
 def packing_is_faster() -> bool:
-    """Whether one token's product is faster on this machine with its activations in bfloat16."""
+    """Whether a single token's product is faster on this machine with bfloat16 activations."""
     _, width, outputs = TRIED
     linear = nn.Linear(width, outputs, bias=False)
     x = torch.ones(1, width)
     ways = [Int8Linear(linear, packs=packs) for packs in (True, False)]
     try:
         packed, plain = (_seconds(partial(layer, x)) for layer in ways)
-    except (RuntimeError, AttributeError):  # a PyTorch without it
+    except (RuntimeError, AttributeError):  # this PyTorch does not have it
         return False
     return packed < plain
 
 
 def _seconds(run: Callable[[], Any], rounds: int = 5) -> float:
-    """Processor time of the fastest of some rounds; above 0.
+    """Return the processor time per run in the fastest of some rounds; always above 0.
 
-    A round runs for at least ROUND, because the clock of some machines counts in steps of
+    A round runs for at least ROUND seconds, because the clock of some machines has a resolution of
     milliseconds.
     """
     found = []

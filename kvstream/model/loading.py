@@ -1,4 +1,4 @@
-"""From a name to a bounded model: the hub's cache, a local folder, or the embedded pocket."""
+"""Load a bounded model by name: from the hub, a local folder or file, or the embedded pocket."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ _SIZES = {
     "max_position_embeddings": (1, 10**12),
     "sliding_window": (0, 10**12),
 }
-"""The least and the most that a configuration may say; more than any model has."""
+"""Minimum and maximum of the sizes in a configuration. No model needs more."""
 
 
 def folder(settings: ModelSettings) -> str:
-    """What transformers is to load: a folder or a hub id. Raises ModelError if it is not there."""
+    """Return the folder or hub id for transformers. Raises ModelError if there is none.
+
+    Fetches, converts or merges the model first if necessary.
+    """
     if settings.name == POCKET:
         return str(pocket.path())
     if settings.name == reader.NAME:
@@ -59,7 +62,7 @@ def folder(settings: ModelSettings) -> str:
                 "train one (python -m kvstream.training.reader)."
             )
         return str(merged(reader.path(), settings.quiet))
-    # Path would raise for a user that is unknown, and for a name that is too long.
+    # Path methods raise for an unknown user and for a name that is too long.
     path = stores.find(settings.name) or Path(os.path.expanduser(settings.name))
     if not os.path.exists(path):
         path = offered.fetched(settings.name) or path
@@ -83,7 +86,7 @@ def folder(settings: ModelSettings) -> str:
 
 
 def must_be_cached(settings: ModelSettings, where: str) -> bool:
-    """Whether a model of the hub can only come from the cache, because nothing connects to the hub.
+    """Whether a model of the hub can only come from the cache, because the hub is unreachable.
 
     Raises ModelError if the cache does not have it.
     """
@@ -103,7 +106,7 @@ def must_be_cached(settings: ModelSettings, where: str) -> bool:
 
 
 def _converted(path: Path, settings: ModelSettings) -> Path:
-    """The folder of a GGUF file. Raises ModelError."""
+    """Return the model folder of a GGUF file. Raises ModelError."""
     if not is_gguf(path):
         raise ModelError(f"{path} is not a model: give a folder, a GGUF file or a hub id.")
     from kvstream.model.gguf import converted
@@ -112,7 +115,11 @@ def _converted(path: Path, settings: ModelSettings) -> Path:
 
 
 def _check_config(path: Path) -> None:
-    """Before the tokenizer, which reads it first, is blamed, or a wrong size is built for hours."""
+    """Raise ModelError for a damaged config.json, wrong sizes or files that are not regular.
+
+    Otherwise the tokenizer, which reads the file first, would be blamed, or a model of a wrong size
+    would be built for hours.
+    """
     wrong = ""
     try:
         config = json.loads(path.read_text("utf-8"))
@@ -134,7 +141,7 @@ def _check_config(path: Path) -> None:
 
 
 def _wrong_size(config: dict[str, Any]) -> str:
-    """What is wrong with the sizes in a configuration, if anything."""
+    """Return what is wrong with the sizes in a configuration; empty if nothing."""
     text = config.get("text_config")
     for sizes in (config, *([text] if isinstance(text, dict) else [])):
         for name, (least, most) in _SIZES.items():
@@ -147,7 +154,10 @@ def _wrong_size(config: dict[str, Any]) -> str:
 
 
 def load(settings: ModelSettings) -> BoundedModel:
-    """Load, place and probe a model. Raises ModelError with the remedy, UnsupportedModelError."""
+    """Load, place and probe a model.
+
+    Raises ModelError with the remedy, UnsupportedModelError, MemoryError.
+    """
     if settings.threads:
         torch.set_num_threads(settings.threads)
     where = folder(settings)
@@ -168,10 +178,10 @@ def load(settings: ModelSettings) -> BoundedModel:
             where,
             dtype=chosen.load,
             use_safetensors=True,
-            # This reports weights that do not fit, with sizes; transformers' own report is off.
+            # Returns weights of the wrong shape for `_check_complete`; transformers' report is off.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            # Else transformers asks the hub for an adapter, and asks again for 24 seconds.
+            # Otherwise transformers asks the hub for an adapter, and retries for 24 seconds.
             adapter_kwargs={"local_files_only": common["local_files_only"]},
             **placement,
             **common,
@@ -182,14 +192,17 @@ def load(settings: ModelSettings) -> BoundedModel:
         raise _explained(settings, where, error) from error
     model, found = loaded
     if getattr(model.config, "quantization_config", None) is None:
-        # What quantizers store has names and shapes of its own, which they check themselves.
+        # Quantizers check their own names and shapes.
         _check_complete(settings.name, found)
     model.requires_grad_(False)
     return in_precision(model, settings, chosen)
 
 
 def choose(settings: ModelSettings, device: torch.device, where: str | None) -> Precision:
-    """The number types, without 8-bit products where they are wrong or slow. Raises UsageError."""
+    """Choose the number types, without 8-bit products if they are wrong or slow.
+
+    Raises UsageError.
+    """
     embedded = settings.name == POCKET
     chosen = precision_of(settings, device, embedded=embedded, where=where)
     problem = int8.problem() if chosen.int8 else None
@@ -201,14 +214,14 @@ def choose(settings: ModelSettings, device: torch.device, where: str | None) -> 
 
 
 def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> BoundedModel:
-    """Probe a loaded model that is to compute and to store as chosen.
+    """Probe a loaded model and set its number types as chosen.
 
-    Raises ModelError for --quantize int8 where it does not apply, UnsupportedModelError.
+    Raises ModelError if --quantize int8 does not apply to it, UnsupportedModelError.
     """
     if chosen.widen:
         widen(model)
     bounded = bound(model, settings.name).storing(chosen.kv)
-    if chosen.int8:  # after the probe, whose small tolerances 8 bits would exceed
+    if chosen.int8:  # after the probe: 8 bits would exceed its tolerances
         int8.quantize(model, settings.name)
     bounded.backend = resolve(settings.attn, bounded.device, bounded.dtype)
     bounded.precision = told(bounded.dtype, bounded.kv_dtype, chosen.why)
@@ -216,7 +229,7 @@ def in_precision(model: Any, settings: ModelSettings, chosen: Precision) -> Boun
 
 
 def refuse_together(settings: ModelSettings, skim: ModelSettings) -> None:
-    """Raises ModelError where two models do not fit in the device's memory together."""
+    """Raise ModelError if two models do not fit in the device's memory together."""
     size = 0
     for one in (settings, skim):
         where, device = folder(one), device_of(one.device)
@@ -230,7 +243,7 @@ def refuse_together(settings: ModelSettings, skim: ModelSettings) -> None:
 
 
 def _quiet() -> None:
-    """Keep transformers' bars and notices off stderr; the hub's download bar stays."""
+    """Turn off the progress bars and notices of transformers; the hub's download bar stays."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
@@ -241,7 +254,7 @@ def _quiet() -> None:
 
 
 def _check_complete(name: str, found: dict[str, Any]) -> None:
-    """Refuse a model of which a part was not in the files: it would be drawn at random."""
+    """Raise ModelError if the files lack weights, which would be initialized at random."""
     remedy = (
         "config.json and weights belong to different models, or are damaged: download both again."
     )
@@ -260,7 +273,7 @@ def _check_complete(name: str, found: dict[str, Any]) -> None:
 
 
 def _explained(settings: ModelSettings, where: str, error: Exception) -> ModelError:
-    """transformers' and the hub's errors in our words, with what to do."""
+    """Convert an error of transformers or the hub to a ModelError with the remedy."""
     name, kind, text = settings.name, type(error).__name__, str(error)
     chain = f"{kind} {text} {type(error.__cause__).__name__} {error.__cause__}"
     if "GatedRepo" in chain or "gated" in text.lower():
@@ -297,9 +310,9 @@ def _no_safetensors(name: str, found: str = "", more: str = "") -> str:
 
 
 def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | None:
-    """What is wrong with the files of a model that are here, and what to do, if anything.
+    """Return what is wrong with a model's local files and the remedy, or None.
 
-    fetched: whether it was getting at them that failed.
+    fetched: whether opening or downloading the files failed.
     """
     name, path = settings.name, folder_of(where, settings.revision)
     if path is None:
@@ -323,7 +336,7 @@ def _wrong_files(settings: ModelSettings, where: str, fetched: bool) -> str | No
         wrong = f"{Path(error.filename).name} is missing"
         remedy = "copy or download it again" if local else f"check the network and {again}"
     else:
-        # Files of the cache are links: without what they lead to nothing would be fetched again.
+        # Files of the cache are links. They are fetched again only if their targets are removed.
         cached = path.parent.parent
         remedy = "copy or download it again" if local else f"remove {cached} and {again}"
     return wrong and f"The model {name!r} is damaged: {wrong}; {remedy}."

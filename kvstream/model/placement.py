@@ -1,4 +1,4 @@
-"""Where a model's weights go and in which numbers, and whether there is room: before loading."""
+"""Decide before loading where a model's weights go, how they are quantized, and if they fit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvstream.model.weights import HEADROOM, Weights, weights_in, weights_on_hub
 from kvstream.settings import ModelSettings
 
 BITS = {"8bit": 8, "4bit": 4}
-"""What bitsandbytes can do."""
+"""Bits per weight of the quantizations of bitsandbytes."""
 
 
 def device_of(name: str) -> torch.device:
-    """The device that `name` means here. Raises UsageError for one that cannot be used."""
+    """Return the device for `name`. Raises UsageError if it cannot be used on this machine."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,16 +35,17 @@ def device_of(name: str) -> torch.device:
 
 
 def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
-    """What `from_pretrained` takes to place the weights.
+    """Return the arguments of `from_pretrained` that place the weights.
 
-    With `ModelSettings.max_weights` what is over goes from GPUs to the CPU, and from the CPU stays
-    on disk: accelerate reads it from the checkpoint's files whenever it is needed.
+    Weights beyond `ModelSettings.max_weights` go from GPUs to the CPU. On a CPU they stay on disk,
+    and accelerate reads them from the model's files whenever they are needed. Raises UsageError
+    for `max_weights` on other devices.
     """
     limit = settings.max_weights
     if limit is None:
         if settings.device == "auto" and device.type == "cuda" and torch.cuda.device_count() > 1:
             return {"device_map": "auto"}
-        return {"device_map": {"": device}}  # placed at once: what is quantized cannot be moved
+        return {"device_map": {"": device}}  # not moved later: quantized weights cannot be moved
     if device.type == "cpu":
         return {"device_map": "auto", "max_memory": {"cpu": limit}}
     if device.type != "cuda":
@@ -55,7 +56,10 @@ def device_map(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
 
 
 def quantization(settings: ModelSettings) -> dict[str, Any]:
-    """What `from_pretrained` takes to quantize while loading. Raises ModelError."""
+    """Return the arguments of `from_pretrained` that quantize while loading.
+
+    Raises ModelError without bitsandbytes.
+    """
     if settings.quantize not in BITS:
         return {}
     if find_spec("bitsandbytes") is None:
@@ -70,9 +74,9 @@ def quantization(settings: ModelSettings) -> dict[str, Any]:
 
 
 def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, dtype: Any) -> None:
-    """Compare what the weights will take with the memory there is, before minutes of loading.
+    """Raise ModelError if the weights do not fit in memory, before minutes of loading.
 
-    Raises ModelError. Spread over several devices, a model is accelerate's to place.
+    Does not check a model that accelerate places over several devices.
     """
     weights = weights_of(where, settings)
     size = loaded_size(where, settings, device, dtype)
@@ -93,8 +97,10 @@ def refuse_too_large(where: str, settings: ModelSettings, device: torch.device, 
 def loaded_size(
     where: str, settings: ModelSettings, device: torch.device, dtype: Any
 ) -> int | None:
-    """Bytes of a model's weights on the device; None where accelerate places them over several, or
-    nothing is known."""
+    """Return the bytes of a model's weights on the device.
+
+    None if accelerate places them over several devices, or if the weights are unknown.
+    """
     if device_map(settings, device).get("device_map") == "auto":
         return None
     weights = weights_of(where, settings)
@@ -108,7 +114,7 @@ def loaded_size(
 def refuse_beyond_memory(
     name: str, size: int, device: torch.device, remedies: Sequence[str]
 ) -> None:
-    """Raises ModelError where so many bytes of weights cannot be loaded on the device."""
+    """Raise ModelError if `size` bytes of weights do not fit in the device's free memory."""
     needs, free = size * HEADROOM, free_memory(device)
     if needs > free:
         *some, last = remedies
@@ -119,9 +125,9 @@ def refuse_beyond_memory(
 
 
 def weights_of(where: str, settings: ModelSettings) -> Weights | None:
-    """What is to be loaded from a folder, the cache or the hub; None where that is not known.
+    """Return the weights to load from a folder, the cache or the hub; None if they are unknown.
 
-    What is wrong with files that cannot be understood, loading says better.
+    Damaged files raise no error here, because loading gives a better message.
     """
     folder = folder_of(where, settings.revision)
     if folder is not None:
@@ -131,12 +137,12 @@ def weights_of(where: str, settings: ModelSettings) -> Weights | None:
         return None
     try:
         return weights_on_hub(where, settings.revision, folder and folder / "config.json")
-    except Exception:  # the library raises nearly everything
+    except Exception:  # the library raises many kinds of exceptions
         return None
 
 
 def folder_of(where: str, revision: str | None) -> Path | None:
-    """The folder itself, or that of the hub's cache which has a model's configuration."""
+    """Return the folder itself, or the folder in the hub's cache with the model's configuration."""
     if Path(where).is_dir():
         return Path(where)
     import huggingface_hub as hub
@@ -146,7 +152,7 @@ def folder_of(where: str, revision: str | None) -> Path | None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free where the device has its memory."""
+    """Return the free bytes of the device's memory."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
 
 

@@ -1,4 +1,4 @@
-"""In which numbers a model computes, its weights lie in memory, and its KV cache is stored."""
+"""Choose the number types of a model's computation, its weights in memory and its KV cache."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ DTYPES = {
 }  # fmt: skip
 HALVES = ("bfloat16", "float16")
 INSTRUCTIONS = ("avx512_bf16", "amx_tile")
-"""Of processors of the kinds `X86` that multiply bfloat16."""
+"""Instruction sets of `X86` processors that multiply bfloat16."""
 INT8_WHY = "except for 8-bit products"
 X86 = ("x86_64", "AMD64")
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What was chosen, and why."""
+    """The chosen number types, and the reason."""
 
     load: Any
-    """What `from_pretrained` takes as dtype: a type, or ``auto`` (as stored)."""
+    """The `dtype` argument of `from_pretrained`: a type, or ``auto`` (as stored)."""
     why: str
     widen: bool = False
-    """Weights stay in 16 bits, and are widened to float32 while the model computes."""
+    """Whether weights stay in 16 bits and are widened to float32 while the model computes."""
     int8: bool = False
-    """The products of the layers take 8-bit integers."""
+    """Whether the products of linear layers use 8-bit integers."""
     kv: torch.dtype | None = None
-    """What the KV cache stores; None: what the model computes in."""
+    """Number type of the KV cache; None: the type in which the model computes."""
 
 
 def precision_of(
     settings: ModelSettings, device: torch.device, *, embedded: bool, where: str | None = None
 ) -> Precision:
-    """The types for a model. Raises UsageError for an unknown name.
+    """Choose the number types for a model. Raises UsageError for an unknown name.
 
-    `where`: folder or hub id of the weights. On a CPU that has no instructions for the 16-bit
-    numbers in which they are stored, ``auto`` computes in float32: bfloat16 was seen at an eighth
-    of its speed. Where float32 weights do not fit, they stay in 16 bits and are widened. The KV
-    cache then stays in the 16-bit type of the weights, unless `ModelSettings.kv_dtype` says
-    otherwise.
+    `where` is the folder or hub id of the weights. If a CPU has no instructions for the 16-bit type
+    of the stored weights, ``auto`` computes in float32: bfloat16 ran at an eighth of its speed. The
+    KV cache then uses the 16-bit type, unless `ModelSettings.kv_dtype` names another. If float32
+    weights do not fit, they stay in 16 bits and are widened.
     """
     asked = _named(settings.dtype, "dtype")
     kv = _named(settings.kv_dtype, "kv-dtype")
@@ -84,7 +83,10 @@ def _for_int8(
     kv: torch.dtype | None,
     where: str | None,
 ) -> Precision:
-    """The types beside 8-bit products, which take and give float32. Raises UsageError."""
+    """Choose the number types around 8-bit products, whose input and output are float32.
+
+    Raises UsageError for settings that --quantize int8 cannot be combined with.
+    """
     if device.type != "cpu":
         raise UsageError(
             f"--quantize {INT8} is for the CPU, and the model goes to {device.type}; use "
@@ -107,19 +109,19 @@ def _for_int8(
 
 
 def _named(name: str, option: str) -> torch.dtype | None:
-    """The type of a name; None for ``auto``. Raises UsageError."""
+    """Return the type of a name; None for ``auto``. Raises UsageError for an unknown name."""
     if name != "auto" and name not in DTYPES:
         raise UsageError(f"Unknown {option} {name!r}; choose one of auto, {', '.join(DTYPES)}.")
     return DTYPES.get(name)
 
 
 def _fits(weights: Weights | None, device: torch.device) -> bool:
-    """Whether the weights in float32 fit in what memory is free."""
+    """Whether the weights in float32 fit in the free memory. True for unknown weights."""
     return weights is None or weights.loaded(4) * HEADROOM <= placement.free_memory(device)
 
 
 def _stored_type(weights: Weights | None) -> torch.dtype:
-    """The 16-bit type that most numbers are stored in, so that nothing is rounded."""
+    """Return the 16-bit type of most stored numbers, so that these are not rounded."""
     assert weights is not None
     halves = {"F16": torch.float16, "BF16": torch.bfloat16}
     most = max(halves, key=lambda kind: weights.floats[kind])
@@ -135,34 +137,34 @@ def _no_room(weights: Weights | None) -> str:
 
 
 def automatic_dtype(device: str) -> torch.dtype:
-    """What weights in bfloat16 are computed in where nothing is asked for."""
+    """Return the default number type of computation for weights stored in bfloat16."""
     return torch.float32 if is_slow("bfloat16", device) else torch.bfloat16
 
 
 def is_slow(name: str, device: str) -> bool:
-    """Whether a number type has no instructions on this kind of device."""
+    """Whether this kind of device has no instructions for a number type."""
     return device == "cpu" and name in _slow_on_cpu()
 
 
 def told(model_dtype: torch.dtype, kv_dtype: torch.dtype, why: str) -> str:
-    """The choice in a few words, for the status line."""
+    """Describe the chosen types briefly, for the status line."""
     computes, stores = (str(t).removeprefix("torch.") for t in (model_dtype, kv_dtype))
     cache = "" if computes == stores else f", KV cache {stores}"
     return f"{computes}{cache} ({why})"
 
 
 def _slow_on_cpu() -> set[str]:
-    """Types of 16 bits that this CPU does not multiply in hardware: slower than float32."""
+    """Return the 16-bit types that this CPU does not multiply in hardware: slower than float32."""
     fast = {"bfloat16": fast_bfloat16(), "float16": _fast_float16()}
     return {name for name, in_hardware in fast.items() if not in_hardware}
 
 
 def fast_bfloat16() -> bool:
-    """Whether this CPU has instructions for products of bfloat16."""
+    """Whether this CPU has instructions for bfloat16 products."""
     check = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if not (check and check()):
         return False
-    # On x86 the check is content with AVX-512, where oneDNN computes bfloat16 by other means.
+    # On x86 the check accepts plain AVX-512, on which oneDNN only emulates bfloat16.
     asks = (getattr(torch.cpu, f"_is_{name}_supported", None) for name in INSTRUCTIONS)
     return platform.machine() not in X86 or any(bool(ask and ask()) for ask in asks)
 

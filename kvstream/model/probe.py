@@ -1,8 +1,9 @@
-"""Whether the cache of a causal language model can be bounded, and how.
+"""Check whether and how the KV cache of a causal language model can be bounded.
 
-The probe runs a few tokens at two places and compares what each layer stored. It refuses, with the
-reason, what would not survive that kept entries get new positions: learned or absolute positions,
-ALiBi, latent attention, layers that keep something else than keys and values or a state.
+The probe runs a few tokens at two positions and compares what each layer stored. Kept entries get
+new positions, and the probe refuses models that this breaks, with the reason: learned or absolute
+positions, ALiBi, latent attention, layers that store something other than keys and values or a
+state.
 """
 
 from __future__ import annotations
@@ -35,8 +36,7 @@ NEITHER = {"dummy"}
 
 
 def bound(model: Any, name: str) -> BoundedModel:
-    """Probe a loaded transformers model. Raises UnsupportedModelError with what stands in the
-    way."""
+    """Probe a loaded transformers model. Raises UnsupportedModelError with the reason."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
             f"{name} ({_kind(model)}) has an encoder, which reads its input as a whole; kvstream "
@@ -65,12 +65,15 @@ def bound(model: Any, name: str) -> BoundedModel:
 
 
 def trained_length(config: Any) -> int:
-    """Positions the model was trained for, before a scaling that changes with the length."""
+    """Return the number of positions that the model was trained for.
+
+    This excludes positions at which a length-dependent scaling changes the model.
+    """
     length = int(getattr(config, "max_position_embeddings", 0) or 2**31)
     rope = getattr(config, "rope_parameters", None) or {}
     nested = [r for r in rope.values() if isinstance(r, dict)] or [rope]
     for parameters in nested:
-        # Frequencies, or for some the queries' scale, change past the original length.
+        # Past the original length, the frequencies or (in some models) the query scale change.
         changes = parameters.get("rope_type") in ("dynamic", "longrope")
         if changes or parameters.get("llama_4_scaling_beta"):
             original = parameters.get("original_max_position_embeddings") or getattr(
@@ -92,7 +95,7 @@ def _probe_ids(model: Any) -> Tensor:
 
 @torch.inference_mode()
 def _own_logits(model: Any, name: str) -> Tensor:
-    """Logits [n, V] of the probe's tokens with the model's own attention and no cache."""
+    """Return logits [n, V] of the probe's tokens with the model's own attention and no cache."""
     try:
         logits: Tensor = model(input_ids=_probe_ids(model), use_cache=False).logits[0]
     except Exception as error:
@@ -100,7 +103,7 @@ def _own_logits(model: Any, name: str) -> Tensor:
             f"{name} ({_kind(model)}) does not run on text alone ({type(error).__name__}: "
             f"{error}); kvstream needs a decoder-only language model."
         ) from error
-    own = logits.to(model.dtype)  # as exact as what they were computed with
+    own = logits.to(model.dtype)  # the precision they were computed in
     if not bool(own.isfinite().all()):
         kind = str(own.dtype).removeprefix("torch.")
         raise UnsupportedModelError(
@@ -111,12 +114,12 @@ def _own_logits(model: Any, name: str) -> Tensor:
 
 
 def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
-    """Steps through the bounded cache must give what the model gives on its own."""
+    """Check that passes through the bounded cache give the model's own logits."""
     ids, cache = _probe_ids(bounded.model)[0].tolist(), bounded.new_cache(PROBE_TOKENS)
-    # One token behind others goes another way than several, in layers that carry a state.
+    # Recurrent layers compute a single token after others in another way than several tokens.
     parts = ids[:1], ids[1:2], ids[2:]
     ours = torch.cat([bounded.forward(part, cache) for part in parts])
-    if not _distance(own, ours) <= _tolerance(own):  # NaN is no agreement
+    if not _distance(own, ours) <= _tolerance(own):  # also refuses NaN
         raise UnsupportedModelError(
             f"{bounded.name} ({_kind(bounded.model)}) gives different answers through the replaced "
             "attention and cache than through its own, so kvstream cannot run it faithfully."
@@ -124,12 +127,13 @@ def _check_logits(bounded: BoundedModel, own: Tensor) -> None:
 
 
 def _check_states(bounded: BoundedModel) -> None:
-    """Several tokens must go on from a state, which some code of transformers forgets (Jamba).
+    """Check that several tokens continue from a state, which some code of transformers (Jamba)
+    forgets.
 
-    Logits hardly show it in low precision. But a state that is no number leaves none behind it.
+    Logits hardly show this in low precision. But if the state is NaN, the next one must be NaN too.
     """
     name = "recurrent.0"
-    # Of one class all layers are alike, and those behind the first get no numbers.
+    # Check only the first layer: all are of one class, and the later ones get NaN as input.
     first = next((spec.index for spec in bounded.states if name in spec.shapes), None)
     if first is None:
         return
@@ -179,7 +183,7 @@ def _probe(
                     f"Layer {layer} of {name} ({_kind(model)}) does not attend through the "
                     "replaceable attention; its memory cannot be bounded."
                 )
-            # Where every layer slides there would be no memory at all: all are compressed then.
+            # If every layer slides, there would be no memory, so then all layers are compressed.
             window = None if None not in sights.values() else sight
             rotary = _positions(name, layer, recorder.rotary(met[layer].module, layer), here, there)
             (keys, values) = here[layer]
@@ -204,7 +208,10 @@ def _probe(
 
 
 def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """The kind of each layer and its settings; refuses kinds of memory that are not known."""
+    """Return the kind of each layer and its settings.
+
+    Raises UnsupportedModelError for an unknown kind, or if no layer has attention.
+    """
     kinds, settings = get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))
     for index, kind in enumerate(kinds):
         if kind not in ATTENDS | CARRIES | BOTH | NEITHER:
@@ -221,7 +228,7 @@ def _kinds(model: Any, name: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 class _Recorder(Cache):
-    """Stands in for the cache during the probe: keeps what each layer hands over."""
+    """Replaces the cache during the probe and records what each layer stores."""
 
     def __init__(self, carrying: Mapping[int, Mapping[str, Any]], count: int) -> None:
         self.stored: dict[int, tuple[Tensor, Tensor]] = {}
@@ -271,7 +278,7 @@ def _record(
 
 
 def _owner(keys: Tensor, stored: Mapping[int, tuple[Tensor, Tensor]]) -> int | None:
-    """The layer that keeps these keys."""
+    """Return the layer that stores these keys, or None."""
     for layer, (kept, _) in stored.items():
         if kept.shape == keys.shape and torch.equal(kept, keys.to(kept.device)):
             return layer
@@ -285,26 +292,29 @@ def _positions(
     here: dict[int, tuple[Tensor, Tensor]],
     there: dict[int, tuple[Tensor, Tensor]],
 ) -> Rotary | None:
-    """The rotation in a layer's keys, None if they carry no position; refuses anything else."""
+    """Return the rotation in a layer's keys, or None if they contain no position.
+
+    Raises UnsupportedModelError for anything else.
+    """
     (keys, values), (moved, moved_values) = here[layer], there[layer]
-    drift = _distance(values, moved_values)  # in low precision the deeper layers drift a little
+    drift = _distance(values, moved_values)  # deeper layers drift a little in low precision
     if not drift <= _tolerance(values):
         raise UnsupportedModelError(
             f"Layer {layer} of {name} stores values that change with the position; "
             "latent attention and similar designs cannot be bounded by evicting entries."
         )
-    # Not turned at all, turned over the width of the tables, or twice that (tables of half width).
+    # Try no rotation, rotation over the width of the tables, and over twice that (half tables).
     ways: list[tuple[Rotary | None, Tensor, Tensor]] = [(None, keys, moved)]
     if rotary is not None:
         for width in (rotary.width, min(2 * rotary.width, keys.shape[-1])):
             turned = replace(rotary, width=width)
             try:
                 taken_off = turned.unrotate(keys[0], 0), turned.unrotate(moved[0], PROBE_SHIFT)
-            except (RuntimeError, TypeError):  # other tables, or a function of its own (GPT-J)
+            except (RuntimeError, TypeError):  # other tables or another signature (GPT-J)
                 continue
             ways.append((turned, taken_off[0][None], taken_off[1][None]))
-    # Every dimension counts alike here: some models have a few that are a hundred times larger
-    # and hardly turn, beside which the rotation of all others would not show.
+    # Weigh all dimensions equally: in some models a few are a hundred times larger and hardly
+    # rotate, which would hide the rotation of all others.
     way, first, second = min(ways, key=lambda w: _distance(_even(w[1]), _even(w[2])))
     if not _distance(first, second) <= min(_tolerance(keys), 3 * drift + _tolerance(keys) / 5):
         raise UnsupportedModelError(
@@ -315,20 +325,20 @@ def _positions(
 
 
 def _even(keys: Tensor) -> Tensor:
-    """Keys [1, K, n, D] with every dimension scaled to the same size."""
+    """Return keys [1, K, n, D] with every dimension scaled to the same size."""
     keys = keys.float()
     return keys / (keys.pow(2).mean(2, keepdim=True).sqrt() + 1e-12)
 
 
 def _tolerance(x: Tensor) -> float:
-    """Relative difference that rounding may cause; a wrong position causes about 1."""
+    """Return the relative difference that rounding may cause; a wrong position causes about 1."""
     return 1e-3 if x.dtype in (torch.float32, torch.float64) else 0.1
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    """Relative difference of the median token; tokens are the last but one dimension.
+    """Return the relative difference of the median token. Tokens are the second last dimension.
 
-    The median, since in low precision single tokens may go to other experts.
+    It is the median because in low precision single tokens may go to other experts.
     """
     tokens = a.shape[-2]
     a = a.float().transpose(-2, 0).reshape(tokens, -1)
@@ -339,7 +349,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 @torch.inference_mode()
 def _head_is_plain(bounded: BoundedModel, own: Tensor) -> bool:
-    """Whether the output layer alone gives the model's own logits, tried on the probe's tokens."""
+    """Whether the output layer alone gives the model's own logits for the probe's tokens."""
     model = bounded.model
     if model.get_output_embeddings() is None or model.base_model is model:
         return False

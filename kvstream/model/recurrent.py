@@ -1,8 +1,8 @@
-"""Layers that carry a state from token to token: of one size, however long the text is.
+"""Recurrent layers: they carry a state of fixed size from token to token.
 
-Nothing has to leave such a layer, and nothing can: its state cannot be taken apart into tokens. So
-what goes through the model and is to leave no trace (a catalyst, a question, an answer) is put
-behind a copy of the states, and they go back to the copy afterwards.
+A state cannot be split into tokens, so nothing is evicted from it, and nothing has to be. A
+catalyst, question or answer must not change it. The states are therefore copied before and restored
+afterwards.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from transformers.cache_utils import LinearAttentionLayer
 from kvstream.errors import KvstreamError
 
 PARTS = {"conv": "conv_states", "recurrent": "recurrent_states"}
-"""The newest inputs of a short convolution, and what the recurrence carries."""
+"""The newest inputs of a short convolution, and the state of the recurrence."""
 FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state")
 
 
 @dataclass(frozen=True)
 class StateSpec:
-    """What a layer carries on, found out by the probe."""
+    """The states of a layer, as the probe finds them."""
 
     index: int
     settings: Mapping[str, Any]
-    """What transformers makes the layer's cache with."""
+    """Arguments with which transformers makes the layer's cache."""
     shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
     """Shape and number type of every state, under names such as ``conv.0``."""
     device: torch.device
@@ -40,7 +40,7 @@ class StateSpec:
 
 
 class StateStore(LinearAttentionLayer):
-    """The states of one layer, and a copy of them while something passes through."""
+    """The states of one layer, and a copy of them between `set_aside` and `give_back`."""
 
     def __init__(self, carries: StateSpec) -> None:
         super().__init__(**carries.settings)
@@ -48,7 +48,7 @@ class StateStore(LinearAttentionLayer):
         self._aside: dict[str, dict[int, Any]] | None = None
 
     def carried(self) -> dict[str, Tensor]:
-        """The states by name, as in `StateSpec.shapes`; none before the first token."""
+        """Return the states by name, as in `StateSpec.shapes`. Empty before the first token."""
         return {
             f"{part}.{i}": tensor
             for part, attribute in PARTS.items()
@@ -57,7 +57,7 @@ class StateStore(LinearAttentionLayer):
         }
 
     def resume(self, carried: Mapping[str, Tensor]) -> None:
-        """Go on from what `carried` gave; the tensors become the layer's own."""
+        """Continue from states that `carried` returned. The layer takes over the tensors."""
         for name, tensor in carried.items():
             part, _, i = name.partition(".")
             if part == "conv":
@@ -68,7 +68,7 @@ class StateStore(LinearAttentionLayer):
             self.has_previous_state[int(i)] = True
 
     def set_aside(self) -> None:
-        """Keep a copy of the states, for `give_back`; there may be one copy at a time."""
+        """Copy the states for `give_back`. Raises KvstreamError if a copy exists already."""
         if self._aside is not None:
             raise KvstreamError(
                 "Another answer of this memory is still being made; let it end, or close it."
@@ -80,21 +80,21 @@ class StateStore(LinearAttentionLayer):
         }
 
     def give_back(self) -> None:
-        """Forget every token since `set_aside`."""
+        """Restore the states that `set_aside` copied."""
         assert self._aside is not None
         for name, values in self._aside.items():
             setattr(self, name, values)
         self._aside = None
 
     def release(self) -> None:
-        """Give the memory of the states back; they can no longer be used."""
+        """Free the states; they can no longer be used."""
         for name in PARTS.values():
             setattr(self, name, {})
         self._aside = None
 
     @property
     def state_bytes(self) -> int:
-        """Bytes held now, with the copy. Raises KvstreamError if that is more than was declared."""
+        """Bytes held now, with the copy. Raises KvstreamError if they exceed those of `carries`."""
         kept = [getattr(self, name) for name in PARTS.values()]
         most = self.carries.bytes
         if self._aside is not None:
@@ -110,7 +110,7 @@ class StateStore(LinearAttentionLayer):
 
 
 def spec_of(index: int, settings: Mapping[str, Any], layer: LinearAttentionLayer) -> StateSpec:
-    """What `layer` turned out to carry after some tokens."""
+    """Return the spec of the states that `layer` carries after some tokens."""
     tensors = {
         f"{part}.{i}": tensor
         for part, attribute in PARTS.items()

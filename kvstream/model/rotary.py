@@ -1,7 +1,7 @@
-"""Rotary positions of one layer, applied and taken off with the model's own functions.
+"""Rotary positions of one layer, applied and removed with the model's own functions.
 
-Keys are stored unrotated, because kept entries get new positions after every chunk and rotating
-by the difference again and again drifts (5-38% after 1,000 times in bf16, against 0.35%).
+Keys are stored unrotated, because kept entries get new positions after every chunk. Repeated
+rotation by the difference drifts: 5-38% after 1,000 times in bf16, against 0.35%.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 BLOCK_ELEMENTS = 2**18
-"""Elements of keys that are rotated at once, at the most; a quarter of a layer's keys is enough."""
+"""Maximum elements of keys to rotate at once. A block is also at most a quarter of the keys."""
 
 
 class Angles:
     """Cosines and sines of a rotary embedding, float32 [positions, rotary dims].
 
-    Calls the embedding again as it was called, for as many positions as were ever needed; layers
-    that were given the same call share the tables.
+    Repeats the recorded call of the embedding for all positions needed so far. Layers that used
+    the same call share the tables.
     """
 
     def __init__(
@@ -40,13 +40,17 @@ class Angles:
         self._tables = self._back = (torch.empty(0), torch.empty(0))
 
     def at(self, start: int, count: int, *, back: bool = False) -> tuple[Tensor, Tensor]:
-        """(cos, sin), each [count, rotary dims], of the positions from `start`; or to undo them."""
+        """Return (cos, sin), each [count, rotary dims], of the positions from `start`.
+
+        With `back` they remove the rotation.
+        """
         if self._tables[0].shape[0] < start + count:
-            # More than asked for, so that growing memories do not recompute each time; but some
-            # embeddings (dynamic, LongRoPE) change all their frequencies past the trained length.
+            # Compute more than requested, so that growing memory does not recompute each time. Some
+            # embeddings (dynamic, LongRoPE) change all frequencies past the trained length, so the
+            # extra positions end there.
             roomy = min(-(-(start + count) // 1024) * 1024, self._limit)
             cos, sin = self._tables = self._compute(max(start + count, roomy))
-            # They carry the attention scaling of YaRN and the like: cos² + sin² is its square.
+            # The tables include attention scaling (YaRN and others): cos² + sin² is its square.
             scale = cos[:1, :1] ** 2 + sin[:1, :1] ** 2
             self._back = cos / scale, -sin / scale
         cos, sin = self._back if back else self._tables
@@ -68,25 +72,28 @@ class Angles:
 
 @dataclass
 class Rotary:
-    """Rotation of keys [K, n, D] to other positions, and back.
+    """Rotates keys [K, n, D] to positions and back.
 
-    ``apply`` is the modeling module's ``apply_rotary_pos_emb``. It is given the first `width`
-    dimensions of the keys; the others are not rotated (partial RoPE).
+    `apply` is the modeling module's ``apply_rotary_pos_emb``. It gets the first `width` dimensions
+    of the keys; the others are not rotated (partial RoPE).
     """
 
     apply: Callable[..., tuple[Tensor, Tensor]]
     angles: Angles
     width: int
     queries: int = 0
-    """Heads of queries that are rotated for nothing beside the keys."""
+    """Number of query heads that `apply` needs beside the keys; their results are not used."""
 
     def rotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
-        """Keys, any float dtype, at positions start, start + 1, ...; into `out`, or float32."""
+        """Rotate keys of any float dtype to positions start, start + 1, ...
+
+        The result is in `out`, or in a new float32 tensor.
+        """
         cos, sin = self.angles.at(start, keys.shape[-2])
         return self._turn(keys, cos, sin, out)
 
     def unrotate(self, keys: Tensor, start: int, out: Tensor | None = None) -> Tensor:
-        """The inverse of `rotate`, exact up to rounding; `out` may be `keys`."""
+        """Invert `rotate`, exact up to rounding; `out` may be `keys`."""
         cos, sin = self.angles.at(start, keys.shape[-2], back=True)
         return self._turn(keys, cos, sin, out)
 
@@ -94,8 +101,8 @@ class Rotary:
         if out is None:
             out = torch.empty(keys.shape, dtype=torch.float32, device=keys.device)
         heads, count, dim = keys.shape
-        # In blocks that stay in the processor's cache: the model's function makes several float32
-        # copies of what it is given, which for a whole layer would be many times its keys.
+        # Blocks fit in the processor's cache. The model's function makes several float32 copies of
+        # its input, which for a whole layer would be many times its keys.
         block = min(BLOCK_ELEMENTS // (heads * dim), -(-count // 4))
         block = max(16, block)
         room = (2, heads, min(block, count), self.width)
@@ -114,16 +121,16 @@ class Rotary:
 
     @cached_property
     def _by_halves(self) -> bool:
-        """Whether `apply` computes what `_turned` does, bit for bit, as in most models."""
+        """Whether `apply` computes exactly the same bits as `_turned`, as in most models."""
         keys, cos, sin = torch.arange(3.0 * 8 * self.width).sin().view(3, 1, 8, self.width)
         try:
             theirs = self._applied(keys, cos[0], sin[0])
-        except RuntimeError:  # tables of another width
+        except RuntimeError:  # the tables have another width
             return False
         return torch.equal(theirs, _turned(keys, cos[0], sin[0], torch.empty(2, *keys.shape)))
 
     def _applied(self, keys: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The model's function wants queries too: none, or one head where none will not do."""
+        """Call the model's function, which also takes queries: pass no head, or one if it fails."""
         keys, cos, sin = keys[None], cos[None], sin[None]
         if self.queries == 0:
             try:
@@ -134,16 +141,17 @@ class Rotary:
 
 
 def _of_both(apply: Callable[..., Any]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """`apply` for queries and keys, where the model's (Gemma 3n, 4) turns one tensor at a time."""
+    """Adapt an `apply` that rotates one tensor at a time (Gemma 3n, 4) to queries and keys."""
     if list(inspect.signature(apply).parameters)[1] != "cos":
         return apply
     return lambda queries, keys, cos, sin: (queries, apply(keys, cos, sin))
 
 
 def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
-    """Keys [K, n, D] with each dimension of one half turned with its fellow in the other, float32.
+    """Rotate keys [K, n, D]: each dimension of the first half with its partner in the second half.
 
-    What most models do, in a third of the memory and half of the time: in `work` [2, K, n, D].
+    Computes in `work` [2, K, n, D], float32, and returns a part of it. This is the rotation of most
+    models, in a third of the memory and half of the time.
     """
     turned, crossed = work
     half = keys.shape[-1] // 2
@@ -157,7 +165,7 @@ def _turned(keys: Tensor, cos: Tensor, sin: Tensor, work: Tensor) -> Tensor:
 
 
 class RotaryRecorder:
-    """Finds out, during a forward pass, which rotary embedding each attention layer is given."""
+    """Records in a forward pass which rotary embedding each attention layer gets."""
 
     def __init__(self, model: nn.Module, limit: int) -> None:
         self._limit = limit
@@ -191,7 +199,7 @@ class RotaryRecorder:
             self._given[module.layer_idx] = given[0]  # type: ignore[index]
 
     def rotary(self, attention: nn.Module, layer: int) -> Rotary | None:
-        """The layer's rotation; None where it was given none."""
+        """Return the layer's rotation, or None if it got none."""
         apply = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
         given = self._given.get(layer)
         if apply is None or given is None:

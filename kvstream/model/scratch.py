@@ -1,7 +1,7 @@
-"""How much memory attention and selection take beside keys and values: measured, not estimated.
+"""Measure the scratch memory of attention and selection: temporary tensors beside keys and values.
 
-PyTorch hands every operation of a `Meter` to Python, which takes some microseconds each. So a pass
-is metered only where it may need more than the passes before: see `Scratch.due`.
+PyTorch passes every operation inside a `Meter` to Python, which takes a few microseconds each. So a
+pass is metered only if it may need more than the passes before: see `Scratch.due`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 GROWN = 1.1
-"""A pass is metered again once it is larger by this factor."""
+"""A pass is metered again if it is larger than the largest metered pass by this factor."""
 ALWAYS = 3
-"""First passes that are metered whatever their size: they first evict, and first read memory."""
+"""Number of first passes that are metered regardless of size. They include the first eviction and
+the first reading of memory."""
 
 
 class Meter(TorchDispatchMode):
-    """Counts bytes of the tensors that are made inside until nothing refers to them any more.
+    """Counts the bytes of the tensors that are made inside, until nothing refers to them.
 
-    What one operation takes and frees within itself is not seen.
+    It does not see memory that one operation allocates and frees internally.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
         self.most = 0
-        """The highest that `now` was."""
+        """Maximum of `now` so far."""
         self._tensors: Counter[int] = Counter()
-        """How many tensors share each block of memory that was made inside."""
+        """Number of tensors that share each storage that was made inside."""
         self._alive: dict[int, weakref.ref[Tensor]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled inside, and the wrapper that says so takes a third of the time."""
+        """Return False: nothing is compiled inside, and the wrapper that True adds takes a third
+        of the time."""
         return False
 
     def __torch_dispatch__(
@@ -57,7 +59,7 @@ class Meter(TorchDispatchMode):
         return made
 
     def _is_new(self, at: int, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Whether a block of memory is none of what the operation was given, nor a view of it."""
+        """Whether the storage `at` belongs to none of the operation's arguments."""
         return all(t.untyped_storage()._cdata != at for t in _given(args, kwargs))
 
     def _count(self, tensor: Tensor, at: int, size: int) -> None:
@@ -80,7 +82,7 @@ class Meter(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """The tensors among an operation's arguments or results, in lists as well."""
+    """Yield the tensors among an operation's arguments or results, including those in lists."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, tuple | list):
@@ -98,21 +100,21 @@ def _given(args: tuple[Any, ...], kwargs: Any) -> Iterator[Tensor]:
 
 
 class Scratch:
-    """The most that was taken for a moment in passes that were metered, in bytes."""
+    """The maximum of scratch memory in the metered passes, in bytes."""
 
     def __init__(self) -> None:
         self.most = 0
         self.on = False
-        """Whether the pass that runs is metered."""
+        """Whether the current pass is metered."""
         self._passes = 0
         self._largest = 0.0
         self._met: set[Hashable] = set()
 
     def due(self, size: int) -> None:
-        """Meter the pass that follows if it may need more than those before.
+        """Meter the next pass if it may need more than the passes before.
 
         Args:
-            size: its queries times the entries that these attend to.
+            size: number of queries of the pass times the entries that they attend to.
         """
         self.on = self._passes < ALWAYS or size > GROWN * self._largest
         if self.on:
@@ -122,12 +124,12 @@ class Scratch:
 
     @contextmanager
     def metered(self, *shape: Hashable, on: bool | None = None) -> Iterator[list[Tensor]]:
-        """Count what is made inside, but for the results that are put into the list.
+        """Count the tensors that are made inside, except the results put into the yielded list.
 
         Args:
-            shape: what the work takes depends on these alone. So layers of one shape are metered
-                once in a pass. None given: always.
-            on: whether to meter, unless `due` says it.
+            shape: the values that alone determine the scratch memory of the work. Layers of the
+                same shape are metered once in a pass. Without values every layer is metered.
+            on: whether to meter. None: as `due` decided.
         """
         results: list[Tensor] = []
         if not (self.on if on is None else on) or shape in self._met:

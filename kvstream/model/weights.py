@@ -1,4 +1,4 @@
-"""What a model's weights are in its files, from the headers: nothing is loaded."""
+"""Sizes and number types of a model's weights, read from file headers without loading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HEADROOM = 1.1
-"""Loading needs a little more than the weights alone."""
+"""Factor for the memory of loading, which needs a little more than the weights."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _DECLARED = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -22,22 +22,22 @@ _LONGEST_HEADER = 100 * 1024**2
 
 @dataclass(frozen=True)
 class Weights:
-    """How many numbers there are, of which size."""
+    """Numbers and bytes of a model's weights."""
 
     parameters: int
     bytes: int
-    """In the files."""
+    """Bytes in the files."""
     floats: Counter[str]
-    """Numbers of each floating-point type, which loading may change; others stay as they are."""
+    """Count of numbers of each floating-point type. Loading may convert these, but no others."""
     declared: int | None = None
-    """Bytes of a floating-point number that ``config.json`` asks for."""
+    """Bytes of a floating-point number according to ``config.json``."""
     declared_name: str | None = None
-    """The type of number that ``config.json`` asks for, as torch names it."""
+    """Number type according to ``config.json``, as torch names it."""
 
     @property
     def number_name(self) -> str | None:
-        """The type of number in memory, where nothing else is asked for; None for quantized
-        weights, of which most are no floating-point numbers."""
+        """Default number type in memory. None for quantized weights: more than half of their bytes
+        are not floating-point numbers."""
         stored = sum(count * _FLOATS[kind] for kind, count in self.floats.items())
         if 2 * stored < self.bytes or not self.floats:
             return None
@@ -46,12 +46,15 @@ class Weights:
 
     @property
     def number_bytes(self) -> int:
-        """Of a floating-point number in memory, where nothing else is asked for."""
+        """Default bytes of a floating-point number in memory."""
         most = self.floats.most_common(1)
         return self.declared or (_FLOATS[most[0][0]] if most else 2)
 
     def loaded(self, number_bytes: float | None = None) -> int:
-        """Bytes in memory with so many for a floating-point number; None: as `config.json` says."""
+        """Return the bytes in memory with `number_bytes` for each floating-point number.
+
+        None: as `config.json` says.
+        """
         each = number_bytes or self.declared
         if each is None:
             return self.bytes
@@ -60,7 +63,10 @@ class Weights:
 
 
 def weights_in(folder: Path) -> Weights:
-    """Those that transformers would load from a folder. Raises FileNotFoundError, ValueError."""
+    """Return the weights that transformers would load from a folder.
+
+    Raises FileNotFoundError for a missing file, ValueError for a damaged one.
+    """
     tensors = [
         (tensor["dtype"], math.prod(tensor["shape"]), tensor["data_offsets"])
         for file in files(folder)
@@ -71,7 +77,7 @@ def weights_in(folder: Path) -> Weights:
 
 
 def weights_on_hub(name: str, revision: str | None, config: Path | None = None) -> Weights:
-    """The same of a model that is to be fetched, and of its ``config.json`` if that is here."""
+    """Return the weights of a model on the hub, with its local ``config.json`` if given."""
     import huggingface_hub as hub
 
     found = hub.HfApi().get_safetensors_metadata(name, revision=revision)
@@ -95,7 +101,7 @@ def _counted(tensors: Iterable[tuple[str, int, tuple[int, int]]], config: Path |
 
 
 def _declared(config: Path | None) -> str | None:
-    """The type of number that a configuration names."""
+    """Return the number type that a configuration names, if any."""
     if config is None or not config.is_file():
         return None
     settings = json.loads(config.read_text("utf-8"))
@@ -104,8 +110,9 @@ def _declared(config: Path | None) -> str | None:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that transformers would load; others beside them, such as Mistral's
-    ``consolidated.safetensors``, hold the same again. Raises ValueError for a broken index.
+    """Return the files that transformers would load. Raises ValueError for a broken index.
+
+    Other files in the folder, such as Mistral's ``consolidated.safetensors``, repeat the weights.
     """
     single, index = folder / SINGLE, folder / INDEX
     if single.is_file() or not index.is_file():
@@ -118,7 +125,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the files, if anything. Raises FileNotFoundError."""
+    """Return what is wrong with the files, or None. Raises FileNotFoundError for a missing file."""
     try:
         for file in files(folder):
             length, tensors = _header(file)
@@ -134,7 +141,10 @@ def damage(folder: Path) -> str | None:
 
 
 def _header(file: Path) -> tuple[int, dict[str, Any]]:
-    """Bytes of a safetensors header, and it: name -> dtype, shape, data_offsets."""
+    """Return the bytes of a safetensors header, and the header: name -> dtype, shape, data_offsets.
+
+    Raises ValueError if it is damaged.
+    """
     with file.open("rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0

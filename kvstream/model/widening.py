@@ -1,8 +1,8 @@
-"""Weights that stay in 16 bits and are widened to float32 where the model needs them.
+"""Keep weights in 16 bits and widen them to float32 when the model needs them.
 
-For CPUs without instructions for 16-bit products, where float32 weights do not fit in memory. The
-results are those of float32 weights: each number is converted exactly. Linear layers are widened
-and multiplied in blocks of rows that stay in the processor's cache.
+This is for CPUs without instructions for 16-bit products, if float32 weights do not fit in memory.
+Each number is converted exactly, so the results are those of float32 weights. Linear layers are
+widened and multiplied in blocks of rows that fit in the processor's cache.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 HALF = (torch.bfloat16, torch.float16)
 SMALL = 1 << 16
-"""Weights of up to so many numbers (norms, biases) are widened once and for all."""
+"""Weights of up to this many numbers (norms, biases) are widened once, when the model is loaded."""
 BLOCK = 1 << 20
-"""Numbers of a linear layer that are widened at once."""
+"""Numbers of a linear layer to widen at once."""
 
 
 def widen(model: Any) -> None:
-    """Let a model with 16-bit weights compute in float32; its weights stay as they are."""
+    """Let a model compute in float32 while its large weights stay in 16 bits."""
     room = torch.empty(BLOCK)
     modules: list[Any] = list(model.modules())
     for module in modules:
@@ -31,7 +31,7 @@ def widen(model: Any) -> None:
         if not large:
             continue
         if isinstance(module, nn.Embedding):
-            module.padding_idx = None  # of no use without training, and it names a row
+            module.padding_idx = None  # only for training, and it may be beyond the rows looked up
             own = type(module).forward
             module.forward = partial(_looked_up, module, own)  # type: ignore[method-assign]
         elif type(module).forward is nn.Linear.forward:
@@ -41,7 +41,7 @@ def widen(model: Any) -> None:
 
 
 def _small_ones_widened(module: nn.Module) -> list[str]:
-    """Widen a module's own small weights and its buffers; the names of its large weights."""
+    """Widen a module's own small weights and its buffers; return the names of its large weights."""
     large = []
     for name, weight in module.named_parameters(recurse=False):
         if weight.dtype in HALF and weight.numel() > SMALL:
@@ -55,7 +55,7 @@ def _small_ones_widened(module: nn.Module) -> list[str]:
 
 
 def _multiplied(module: nn.Linear, room: Tensor, x: Tensor) -> Tensor:
-    """What a linear layer gives, [..., out], for x [..., in] in float32."""
+    """Apply a linear layer to x [..., in] in float32; return [..., out]."""
     weight = module.weight
     rows = max(1, room.numel() // weight.shape[1])
     out = None
@@ -75,7 +75,7 @@ def _multiplied(module: nn.Linear, room: Tensor, x: Tensor) -> Tensor:
 
 
 def _looked_up(module: Any, own: Callable[..., Tensor], ids: Tensor) -> Tensor:
-    """The rows of `ids` alone are widened; what else the module does with them follows."""
+    """Apply an embedding with only the rows of `ids` widened."""
     table = module.weight
     rows = nn.Parameter(table[ids.flatten()].float(), requires_grad=False)
     module._parameters["weight"] = rows
@@ -88,7 +88,7 @@ def _looked_up(module: Any, own: Callable[..., Tensor], ids: Tensor) -> Tensor:
 def _whole(
     module: Any, own: Callable[..., Any], large: list[str], *args: Any, **kwargs: Any
 ) -> Any:
-    """A module of another kind (experts of a mixture) with all of its weights widened."""
+    """Apply another kind of module (experts of a mixture) with all its large weights widened."""
     kept = {name: getattr(module, name) for name in large}
     try:
         for name, weight in kept.items():
