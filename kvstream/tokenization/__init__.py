@@ -1,1 +1,1 @@
-"""Blocks of text to tokens, as if all were encoded at once, and back: passages of tokens."""
+"""Encode blocks of text as if all text were encoded at once; find the passages of tokens."""

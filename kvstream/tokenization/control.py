@@ -1,15 +1,14 @@
-"""Keeps the control sequences of a chat template out of the ids of text that is only read.
+"""Keep the control sequences of a chat template out of the ids of text that is only read.
 
-A tokenizer that takes special tokens in a text as plain text still gives their ids where its own
-vocabulary holds them, where its normalizer makes them out of other characters, or where the
-template marks turns by ordinary tokens such as ``[INST]``.  So the ids are checked, not the text:
+Even if a tokenizer treats special tokens in a text as plain text, it can still give their ids: if
+its own vocabulary contains them, if its normalizer makes them out of other characters, or if the
+template marks turns by ordinary tokens such as ``[INST]``. So the ids are checked, not the text:
 
 - no id that a template writes as a control token may occur, and
 - no sequence of ids that the template writes for one of its markers may occur.
 
-Where one does, the characters of that place are encoded one by one.  Their text stays as it is.
-Where even that gives the same ids, other ids stand between them, and as a last resort in their
-place.
+If one occurs, the characters of that place are encoded one by one, and their text stays the same.
+If even that gives the same ids, other ids are put between them, or as a last resort in their place.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _TAG = re.compile(r"<\|[^<>|\n]{1,64}\|>|<+[^<>\s\"'=,]{1,64}>+|\[+[^\[\]\s\"'=,
 _HEADER = re.compile(
     r"(?:#{1,6} ?[^\n:#]{1,30}:?|\w{1,20}[:\uff1a]|(\*\*|==|__)[^\n*=_]{1,30}\1:?)\s*$"
 )
-"""In front of a message where a template has no tags: ``### Input:``, ``USER:``, ``**User**``."""
+"""A header before a message in templates without tags: ``### Input:``, ``USER:``, ``**User**``."""
 _COMPLETES = "Answer:"
-"""A prompt that ends so is a plain text to be completed: it has no turns."""
+"""A prompt with this end is a plain text to be completed, without turns."""
 _LITERAL = ("data", "string")
 _TURNS = (
     ("user",),
@@ -43,17 +42,17 @@ _TURNS = (
 )
 _MARK = "kvstream9c41e7"
 _BEFORE, _BEHIND = ("", "x", " ", "\n", ".", "]", ">"), ("", "x", " ", "\n")
-"""Neighbors that a marker may have in a prompt: its ids depend on them."""
+"""Neighbors that a marker may have in a prompt. Its ids depend on them."""
 _SEPARATORS = (" ", "_", ".", "x")
 _SPACE = "▁"
 _SPACES = f"{_SPACE}Ġ"
 
 Encode = Callable[[str, bool], tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""(text, continuing) -> ids, first characters and ends of the tokens; each int [n]."""
+"""(text, continuing) -> ids of the tokens, their first characters and their ends; each int [n]."""
 
 
 def frames(template: str, render: Callable[..., str]) -> tuple[str, ...]:
-    """What a template writes around messages, and the texts in its source."""
+    """Return the texts that a template writes around messages, and those in its source."""
     found: dict[str, None] = dict.fromkeys(_literals(template))
     for turns, prompts in product(_TURNS, (True, False)):
         marks = [f"{_MARK}{number:02d}" for number in range(len(turns))]
@@ -67,7 +66,7 @@ def frames(template: str, render: Callable[..., str]) -> tuple[str, ...]:
 
 
 def markers(frames: Iterable[str], control: Iterable[str]) -> set[str]:
-    """The texts in ``frames`` that mark turns; ``control`` are texts of control tokens."""
+    """Return the texts in ``frames`` that mark turns. ``control``: texts of control tokens."""
     control = tuple(control)
     found: set[str] = set()
     headers: set[str] = set()
@@ -82,7 +81,7 @@ def markers(frames: Iterable[str], control: Iterable[str]) -> set[str]:
 
 
 def _literals(template: str) -> Iterator[str]:
-    """The texts in a template's source: it may have branches that are not rendered."""
+    """Yield the texts in a template's source, which may have branches that are not rendered."""
     from jinja2 import Environment
     from jinja2.exceptions import TemplateSyntaxError
 
@@ -90,7 +89,7 @@ def _literals(template: str) -> Iterator[str]:
         for _, kind, value in Environment().lex(template):
             if kind in _LITERAL:
                 yield value
-    except TemplateSyntaxError:  # what is not rendered then is not known
+    except TemplateSyntaxError:  # the texts of other branches are then unknown
         return
 
 
@@ -101,19 +100,19 @@ class Text:
     pieces: Mapping[str, int]
     """The whole vocabulary with the added tokens."""
     prefix: str = ""
-    """In front of tokens that go on in a word (``##``)."""
+    """Prefix of tokens that continue a word (``##``)."""
     suffix: str = ""
-    """Behind tokens that end a word (``</w>``)."""
+    """Suffix of tokens that end a word (``</w>``)."""
     spaces: bool = False
-    """``▁`` stands for a space."""
+    """Whether ``▁`` stands for a space."""
     fallback: bool = False
-    """A byte may have a token of its own: ``<0x0A>``."""
+    """Whether a byte may have a token of its own: ``<0x0A>``."""
     normalizer: Literal["", "NFC"] | None = None
     """``""``: the ids spell the text itself; ``"NFC"``: its normal form; None: something else."""
 
 
 class Guard:
-    """Finds control sequences in ids, and breaks them apart."""
+    """Finds control sequences in ids and breaks them apart."""
 
     def __init__(
         self,
@@ -124,13 +123,14 @@ class Guard:
         marks: Iterable[str],
         unknown: int | None,
     ) -> None:
-        """``plain`` encodes what is read, ``template`` what the template writes.
+        """Determine the ids of all markers.
 
-        ``control``: ids of control tokens; ``unknown``: that of unknown words; ``marks``: markers.
+        ``plain`` encodes text that is read, ``template`` text that the template writes.
+        ``control``: ids of control tokens. ``marks``: markers. ``unknown``: id of unknown words.
         """
         self._text, self._plain = text, plain
         single = set(control)
-        self._known: dict[str, str] = {}  # a marker, and how its ids spell it
+        self._known: dict[str, str] = {}  # marker -> its spelling by its ids
         self._sequences: set[tuple[int, ...]] = set()
         if unknown is not None and unknown in plain("\ue000", True)[0]:
             single.discard(unknown)  # any text may give it
@@ -139,7 +139,7 @@ class Guard:
         for found in written.values():
             single |= {ids[0] for ids in found if len(ids) == 1 and ids[0] != unknown}
         for mark, found in written.items():
-            # Unknown words alone are no marker, and what holds a control token is found by that.
+            # Ids of unknown words alone are not a marker. Ids with a control token are found by it.
             found = {ids for ids in found if not single & set(ids) and self._tells(ids, unknown)}
             spelling = self._spelled(found) if found else ""
             if spelling:
@@ -156,13 +156,13 @@ class Guard:
         self._rare = sorted({min(mark, key=_commonness) for mark in texts})
         self._singles: dict[str, list[int]] = {}
         self.reach = max(map(len, self._sequences), default=1) - 1
-        """Ids on either side of a border that decide whether a sequence crosses it."""
+        """Number of ids on either side of a border that decide whether a sequence crosses it."""
         self.longest = max((len(mark.encode()) for mark in self._known), default=0)
-        """UTF-8 bytes of the longest marker that is no control token."""
+        """UTF-8 bytes of the longest marker that is not a control token."""
 
     @cached_property
     def _pieces(self) -> list[str]:
-        """How each id is spelled."""
+        """The spelling of each id."""
         pieces = [""] * self._size
         for piece, number in self._text.pieces.items():
             piece = piece.removeprefix(self._text.prefix).removesuffix(self._text.suffix)
@@ -170,17 +170,17 @@ class Guard:
         return pieces
 
     def _tells(self, ids: Iterable[int], unknown: int | None) -> bool:
-        """Whether there is more in ``ids`` than spaces and unknown words."""
+        """Whether ``ids`` contain more than spaces and unknown words."""
         return any(self._pieces[i].strip(_SPACES) for i in ids if i != unknown)
 
     def _spelled(self, found: Iterable[Sequence[int]]) -> str:
-        """What is common to the spellings of one marker between different neighbors."""
+        """Return the shortest spelling of one marker among those between different neighbors."""
         spellings = ["".join(self._pieces[i] for i in ids).strip(_SPACES) for ids in found]
         return min(spellings, key=len)
 
     def clean(self, text: str, ids: np.ndarray) -> bool:
-        """Whether ``ids``, which stand for ``text``, hold no control sequence."""
-        if self._control.take(ids, mode="clip").any():  # the fastest of the ways to look up
+        """Whether ``ids``, the ids of ``text``, contain no control sequence."""
+        if self._control.take(ids, mode="clip").any():  # `take` is the fastest lookup
             return False
         if not self._spellings:
             return True
@@ -192,7 +192,7 @@ class Guard:
         return not any(spelling in spelled for spelling in self._spellings)
 
     def _spells(self, text: str) -> bool:
-        """Whether the ids of ``text`` spell just that."""
+        """Whether the ids of ``text`` spell exactly that text."""
         kind = self._text.normalizer
         if kind is None or (self._text.spaces and _SPACE in text):
             return False
@@ -201,11 +201,11 @@ class Guard:
         return not kind or text.isascii() or unicodedata.is_normalized(kind, text)
 
     def count(self, ids: Sequence[int]) -> int:
-        """Control sequences in ids of a template."""
+        """Return the number of control sequences in ids of a template."""
         return len(self._places(np.array(ids, dtype=np.int32)))
 
     def _places(self, ids: np.ndarray) -> list[tuple[int, int]]:
-        """Control sequences in ``ids`` as (first, end), in order and apart."""
+        """Return control sequences in ``ids`` as (first, end), in order, without overlaps."""
         found = [(int(i), int(i) + 1) for i in np.flatnonzero(self._control[ids])]
         if self._spellings:
             pieces = [self._pieces[i] for i in ids.tolist()]
@@ -223,8 +223,10 @@ class Guard:
         return joined
 
     def mend(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids of ``text`` without control sequences, the characters at which tokens begin, and
-        which tokens are the first of a place that was broken apart.
+        """Return ids of ``text`` without control sequences.
+
+        Also returns the character at which each token begins, and the index of the first token of
+        each place that was broken apart.
         """
         ids, begins, ends = self._plain(text, continuing)
         new: list[int] = []
@@ -244,13 +246,13 @@ class Guard:
             starts += [first + place for _, place in apart]
         new += ids[done:].tolist()
         starts += begins[done:].tolist()
-        if broken and broken[-1] == len(new) and new:  # nothing stands for the last place
+        if broken and broken[-1] == len(new) and new:  # the last place has no tokens
             broken[-1] -= 1
         places = np.array(starts, dtype=np.int64), np.array(broken, dtype=np.int64)
         return np.array(new, dtype=np.int32), *places
 
     def _apart(self, piece: str, before: list[int], behind: list[int]) -> list[tuple[int, int]]:
-        """Ids for the text of a control sequence, and the characters of it that they stand for."""
+        """Return ids for the text of a control sequence, and the character that each stands for."""
         single = [(i, place) for place, char in enumerate(piece) for i in self._of(char)]
         ways = [single]
         fillers = [i for text in _SEPARATORS for i in self._of(text)[:1]]
@@ -268,7 +270,7 @@ class Guard:
         return self._singles[char]
 
     def holds(self, ids: Sequence[int]) -> bool:
-        """Whether ``ids`` hold a control token, or a marker's ids as a template writes them."""
+        """Whether ``ids`` contain a control token, or a marker's ids as a template writes them."""
         if self._control[np.array(ids, dtype=np.int64)].any():
             return True
         lengths = {len(sequence) for sequence in self._sequences}
@@ -279,7 +281,7 @@ class Guard:
         )
 
     def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
-        """What must stand between ids that were encoded apart, lest they make a sequence."""
+        """Return ids to put between separately encoded ids that would form a control sequence."""
         if not self.reach:
             return []
         before, behind = list(before[-self.reach :]), list(behind[: self.reach])
@@ -290,18 +292,18 @@ class Guard:
 
 
 def _filled(single: list[tuple[int, int]], filler: int) -> list[tuple[int, int]]:
-    """The same with ``filler`` between any two."""
+    """Return the same tokens with ``filler`` between any two."""
     pairs = [[(filler, second[1]), second] for _, second in pairwise(single)]
     return single[:1] + [entry for pair in pairs for entry in pair]
 
 
 def _commonness(char: str) -> int:
-    """What is rare in texts comes first."""
+    """Return a sort key for characters: those that are rare in texts come first."""
     return "|<>[]{}#/_".find(char) if char in "|<>[]{}#/_" else 100 + char.isalnum()
 
 
 def _written(template: Encode, mark: str) -> set[tuple[int, ...]]:
-    """The ids that a template may write for ``mark``, those that hold some of it."""
+    """Return the ids that a template may write for ``mark``, including those that hold a part."""
     found = set()
     for before, behind in product(_BEFORE, _BEHIND):
         for continuing in (True, False):
@@ -318,9 +320,10 @@ def text_of(
     vocabulary: Mapping[str, int],
     alphabet: Iterable[str],
 ) -> Text:
-    """How the ids of a tokenizer of the library spell texts.
+    """Determine how the ids of a tokenizer of the library spell texts.
 
-    ``state`` is what a part of it says of itself; ``alphabet`` stands for bytes.
+    ``state`` returns the state of one of its components. ``alphabet``: characters that stand for
+    bytes.
     """
     model, words = backend.model, state(backend.pre_tokenizer)
     normalizer = state(backend.normalizer)

@@ -1,7 +1,8 @@
-"""Which words and numbers a text has, in a fixed room: a Bloom filter of their forms.
+"""The words and numbers of a text in fixed memory: a Bloom filter of their forms.
 
-What it does not have is certainly not in the text. What it has may be absent: `mistaken` says how
-often an absent form passes. Bloom 1970, "Space/time trade-offs in hash coding".
+A form that the filter does not have is certainly not in the text. A form that it has may still be
+absent: `mistaken` is the share of absent forms that pass. Bloom 1970, "Space/time trade-offs in
+hash coding".
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import numpy as np
 from kvstream.input.blocks import TextBlock
 
 BYTES = 1 << 18
-"""Size of the filter, whatever the length of the text."""
+"""Size of the filter, regardless of the length of the text."""
 HASHES = 2
 """Bits that each form sets. After the 20,000 forms of a long novel 0.04% of absent forms pass,
 after the 300,000 of a library 6%."""
 LONGEST = 64
-"""Characters of a form that count, and that wait at the end of a block."""
+"""Maximum characters of a form that are compared, and that wait at the end of a block."""
 NUMBER = re.compile(r"\d+(?:[.,:/'’-]\d+)*")
-"""Digits, and what stands between them in amounts, dates and telephone numbers."""
+"""Digits, and the characters between them in amounts, dates and telephone numbers."""
 _FORM = re.compile(rf"(?P<number>{NUMBER.pattern})|[^\W\d_]+")
 _CUT = re.compile(r"(?:[^\W\d_]+|\d[\d.,:/'’-]*)\Z")
 _DIGITS = re.compile(r"\d+")
@@ -32,7 +33,7 @@ _ACCENTS = re.compile("[\u0300-\u036f]+")
 
 
 def folded(text: str) -> str:
-    """A text without upper case and accents: ``Défago`` is ``defago``."""
+    """Return a text without upper case and accents: ``Défago`` becomes ``defago``."""
     text = text.casefold()
     if text.isascii():
         return text
@@ -41,13 +42,13 @@ def folded(text: str) -> str:
 
 
 def number_forms(number: str) -> list[str]:
-    """All digits of a number such as ``555-0199`` in a row, and each run of them."""
+    """Return all digits of a number such as ``555-0199`` in a row, and each run of them."""
     runs = _DIGITS.findall(number)
     return ["".join(runs), *runs] if len(runs) > 1 else runs
 
 
 class WordForms:
-    """Takes a text block by block; finds words and numbers that are not in it."""
+    """Takes a text block by block, and tells whether it contains a word or number."""
 
     def __init__(self) -> None:
         self._bits = np.zeros(BYTES, dtype=np.uint8)
@@ -55,7 +56,7 @@ class WordForms:
         self._source = 0
 
     def feed(self, block: TextBlock) -> None:
-        """Take in the next block of the sources; a word may go on in the one after it."""
+        """Add the next block of the sources. A word may continue in the block after it."""
         if block.source != self._source:
             self.add(self._rest)
             self._rest, self._source = "", block.source
@@ -66,11 +67,11 @@ class WordForms:
         self.add(text[:end])
 
     def add(self, text: str) -> None:
-        """Take in a text that ends with a whole word."""
+        """Add a text that ends with a whole word."""
         _set(self._bits, _forms(text))
 
     def has_word(self, word: str) -> bool:
-        """Whether the text has `word`, letters alone, in any case, with or without accents."""
+        """Whether the text has `word` (only letters), in any case, with or without accents."""
         return self._has(word) or self._has(folded(word))
 
     def has_number(self, number: str) -> bool:
@@ -84,14 +85,14 @@ class WordForms:
         return float((int(np.unpackbits(self._bits).sum()) / (8 * BYTES)) ** HASHES)
 
     def packed(self) -> bytes:
-        """All that is known, for a file, as if the text ended here."""
+        """Return the filter as bytes for a file, as if the text ended here."""
         bits = self._bits.copy()
         _set(bits, _forms(self._rest))
         return zlib.compress(bits.tobytes())
 
     @classmethod
     def unpacked(cls, data: bytes) -> WordForms:
-        """From `packed`. Raises ValueError."""
+        """Restore the bytes of `packed`. Raises ValueError if they are damaged."""
         try:
             raw = zlib.decompressobj().decompress(data, BYTES + 1)
         except zlib.error as error:
@@ -104,7 +105,7 @@ class WordForms:
 
     @classmethod
     def of_both(cls, first: WordForms, second: WordForms) -> WordForms:
-        """The words of two texts."""
+        """Combine the words of two texts."""
         forms = cls()
         for part in (first, second):
             forms._bits |= part._bits
@@ -119,7 +120,7 @@ class WordForms:
 
 
 def _forms(text: str) -> set[str]:
-    """Words and numbers of a text in their forms; words as they are, and without accents."""
+    """Return the forms of the words and numbers of a text; words with and without accents."""
     forms: set[str] = set()
     without = folded(text)
     for each in (text,) if without == text.casefold() else (text, without):
@@ -129,7 +130,7 @@ def _forms(text: str) -> set[str]:
 
 
 def _places(forms: Iterable[str]) -> np.ndarray:
-    """The bits of all forms, int64 [n * HASHES]."""
+    """Return the bits of all forms, int64 [n * HASHES]."""
     keys = (form.encode("utf-8", "replace") for form in forms)
     digests = b"".join(blake2b(key, digest_size=4 * HASHES).digest() for key in keys)
     return np.frombuffer(digests, dtype="<u4").astype(np.int64) % (8 * BYTES)

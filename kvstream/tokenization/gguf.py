@@ -1,9 +1,10 @@
-"""The tokenizer of a GGUF file, as the ``tokenizers`` library describes one (tokenizer.json).
+"""Convert the tokenizer of a GGUF file to a tokenizer.json of the ``tokenizers`` library.
 
 A GGUF file has a vocabulary, merges or scores, and in ``tokenizer.ggml.pre`` the name of the rule
-by which text is cut into words before merging. The rules are llama.cpp's (src/llama-vocab.cpp):
-ids must be equal to its ids. A name that is not known is refused: another rule gives other tokens,
-and a model that reads other tokens than in training answers worse without a word.
+that splits text into words before merging. The rules are those of llama.cpp
+(src/llama-vocab.cpp), and the ids must be the same. An unknown name is refused: another rule gives
+other tokens, and a model that reads other tokens than in training gives worse answers without an
+error.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of tokens in ``tokenizer.ggml.token_type``."""
 SPACE = "▁"
 TEXT = frozenset((9, 10, 13, *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1)))
-"""Bytes that texts are made of. Some vocabularies lack others, such as control characters; those
-are left out of the text, as llama.cpp leaves them out."""
+"""Bytes that occur in texts. Some vocabularies lack other bytes, such as control characters. Those
+are left out of the text, as in llama.cpp."""
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SHORT = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -36,7 +37,7 @@ def _words(digits: str, letters: str = _LETTERS, signs: str = _SIGNS, short: str
 
 
 def _by_case(behind: str) -> str:
-    """Words in which capitals come before small letters."""
+    """Return a pattern of words in which capital letters come before lower-case letters."""
     start = r"[^\r\n\p{L}\p{N}]?"
     return f"{start}{_UPPER}*{_LOWER}+{behind}|{start}{_UPPER}+{_LOWER}*{behind}"
 
@@ -50,7 +51,7 @@ _DEEPSEEK3 = (
 )
 _FINNISH = r" ?[^(\s|.,!?…。，、।۔،)]+"
 DIGITS = "digits"
-"""Stands for a cut at every digit and then as in GPT-2: the library has parts for both."""
+"""Stands for a split at every digit, then as in GPT-2. The library has components for both."""
 
 SPLITS: dict[str, tuple[str, ...]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
@@ -73,8 +74,8 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "seed-coder": (_words(r"\p{N}", signs=r" ?[^\s\p{L}\p{N}\r\n]+"),),
     "minicpm5": (r"\p{N}{1,3}", _words(r"\p{N}+")),
 }  # fmt: skip
-"""Patterns that cut one after another, each what the ones before it left together. The empty tuple
-is the library's own cut of GPT-2."""
+"""Patterns of each rule, applied in order: each splits the pieces of the one before. The empty
+tuple is the library's built-in GPT-2 split."""
 _SAME: dict[str, Iterable[str]] = {
     "gpt-2": (
         "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion",
@@ -95,7 +96,7 @@ _SAME: dict[str, Iterable[str]] = {
     "deepseek-v3": ("hunyuan-dense", "joyai-llm", "hy_v4"),
     "bloom": ("poro-chat", "gpt3-finnish"),
 }  # fmt: skip
-"""Names of the same rule."""
+"""Other names of the same rules."""
 RULES = {same: name for name, others in _SAME.items() for same in (name, *others)} | {
     name: name for name in SPLITS
 }
@@ -103,20 +104,20 @@ WHOLE_WORDS = {
     "minicpm5", "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
     "lfm2", "tekken",
 }  # fmt: skip
-"""Rules under which a word that is in the vocabulary is one token, whatever the merges are."""
+"""Rules by which a word in the vocabulary is one token, regardless of the merges."""
 BEGINS = WHOLE_WORDS - {"minicpm5"}
-"""Rules under which a text begins with the BOS token where the file does not say."""
+"""Rules by which a text begins with the BOS token unless the file says otherwise."""
 
 
 def build(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    """``tokenizer.json`` and what belongs into ``tokenizer_config.json``.
+    """Build ``tokenizer.json`` and the content of ``tokenizer_config.json``.
 
-    ``keys``: the header of the GGUF file, with its arrays of texts. Raises ModelError where there
-    is no tokenizer, or none that can be rebuilt with the same ids.
+    ``keys``: the header of the GGUF file, with its arrays of texts. Raises ModelError if there is
+    no tokenizer, or none that can be rebuilt with the same ids.
     """
     try:
         return _built(keys, name)
-    except (TypeError, ValueError, AttributeError) as error:  # a number where a text belongs
+    except (TypeError, ValueError, AttributeError) as error:  # such as a number instead of a text
         raise ModelError(
             f"The tokenizer of {name} is damaged: a field of its header is of the wrong kind "
             f"({error}); download it again."
@@ -154,7 +155,7 @@ def _built(keys: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _byte_level(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> str:
-    """Merges of bytes, within words that a rule has cut."""
+    """Build a BPE of bytes, within the words of a rule."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     pre = found.get("pre", "default") or "default"
@@ -192,11 +193,11 @@ Merges = list[tuple[str, str]]
 
 
 def _by_scores(found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str) -> Merges:
-    """Merges in the order of the scores of what they make, as SentencePiece joins."""
+    """Return merges in the order of the scores of their results, as in SentencePiece."""
     scores = found.get("scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelError(f"The tokenizer of {name} has no scores; download the model again.")
-    # Control tokens are no results: text that spells one stays text.
+    # Merges never make control tokens: text that spells one stays text.
     plain = [i for i, kind in enumerate(kinds) if kind in (NORMAL, USER_DEFINED)]
     order = sorted((i for i in plain if len(tokens[i]) > 1), key=lambda i: (-scores[i], i))
     vocabulary = set(tokens)
@@ -209,7 +210,7 @@ def _by_scores(found: Mapping[str, Any], tokens: list[str], kinds: list[int], na
 
 
 def _by_lines(found: Mapping[str, Any], tokens: list[str], name: str) -> Merges:
-    """The merges of the file, and those that join a run of line breaks to one token."""
+    """Return the merges of the file, and those that join a run of line breaks to one token."""
     vocabulary = set(tokens)
     merges = [pair for pair in _listed(found, name) if {*pair, "".join(pair)} <= vocabulary]
     runs = sorted((token for token in tokens if token and not token.strip("\n")), key=len)
@@ -221,7 +222,7 @@ def _cuts(token: str) -> Merges:
 
 
 def _listed(found: Mapping[str, Any], name: str) -> Merges:
-    """The merges that the file lists: two texts with a space between them."""
+    """Read the merges of the file: two texts with a space between them."""
     merges = found.get("merges")
     if not isinstance(merges, list):
         raise ModelError(f"The tokenizer of {name} has no merges; download the model again.")
@@ -232,7 +233,7 @@ def _listed(found: Mapping[str, Any], name: str) -> Merges:
 def _characters(
     merges: Merges, found: Mapping[str, Any], tokens: list[str], kinds: list[int], name: str
 ) -> str:
-    """Merges of characters, of which spaces are a visible one; others fall back to bytes."""
+    """Build a BPE of characters, with ``▁`` for spaces. Unknown characters become bytes."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -251,7 +252,7 @@ def _characters(
     put = [normalizers.Prepend(SPACE)] if prefix else []
     backend.normalizer = normalizers.Sequence([*put, normalizers.Replace(" ", SPACE)])
     if lines:
-        # A run of line breaks is one token where there is one for it, else each is by itself.
+        # A run of line breaks is one token if the vocabulary has it; otherwise each is separate.
         runs = max((len(token) for token in tokens if not token.strip("\n")), default=1)
         cut = Regex(rf"(?<!\n)\n{{1,{runs}}}(?!\n)|\n")
         backend.pre_tokenizer = pre_tokenizers.Split(cut, "isolated")
@@ -263,7 +264,7 @@ def _characters(
 
 
 def _with_added(backend: Any, tokens: list[str], kinds: list[int]) -> str:
-    """The tokenizer's JSON, with the tokens that are looked for before all else."""
+    """Return the tokenizer's JSON, with the tokens that are searched for before all else."""
     from tokenizers import AddedToken
 
     backend.add_tokens(
@@ -278,7 +279,7 @@ def _with_added(backend: Any, tokens: list[str], kinds: list[int]) -> str:
 
 
 def _config(found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:
-    """The tokens with a part to play, and the chat template."""
+    """Return the special tokens and the chat template for ``tokenizer_config.json``."""
     template = keys.get("tokenizer.chat_template")
     begins = found.get("model") in ("llama", "gemma4") or found.get("pre") in BEGINS
     begins = bool(found.get("add_bos_token", begins))
@@ -295,7 +296,8 @@ def _config(found: Mapping[str, Any], keys: Mapping[str, Any], tokens: list[str]
         "pad_token": token("padding"),
     }
     if begins or "bos_token" in (template or ""):
-        # Without a template a text begins with it, which a model that never saw it must not read.
+        # Without a template, kvstream puts BOS before a text, and a model that was trained without
+        # BOS must not read it. So it is only set if the rule, the file or the template uses it.
         config["bos_token"] = token("bos")
     if template:
         config["chat_template"] = template

@@ -1,4 +1,4 @@
-"""Hugging Face's fast tokenizers."""
+"""Fast tokenizers of Hugging Face."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import tokenizers
 
 _NOWHERE = "\ue000\U000f0000\U0010fffd"
-"""Characters of private use."""
+"""Private-use characters, which vocabularies do not contain."""
 WORTH = 1 << 22
-"""Characters that took the library as long as it takes to look for a faster way."""
+"""Characters to encode before `_Pair.stand_in` is called: encoding them takes about as long."""
 
 
 class HubTokenizer(Tokenizer):
-    """A ``tokenizers`` backend and, for its names and chat template, transformers' wrapper.
+    """A ``tokenizers`` backend, and the transformers wrapper with its names and chat template.
 
-    The backend itself is left as it is: light copies that share its model encode, ``_plain`` for
-    documents and ``_control`` for template text.  Long documents are encoded by a faster stand-in
-    where one is certain to give the same.
+    The backend itself is not changed. Light copies that share its model encode: ``_plain`` for
+    documents and ``_control`` for template text. A faster stand-in encodes long documents if it is
+    certain to give the same ids.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, wrapper: Any = None, name: str = "") -> None:
@@ -55,7 +55,8 @@ class HubTokenizer(Tokenizer):
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         template = str(getattr(wrapper, "chat_template", None) or "")
         around = frames(template, self.render) if template else ()
-        # Some role markers are added tokens that are not declared special; the template knows.
+        # Some role markers are added tokens that are not declared special, but the template uses
+        # them.
         control = {
             token.content
             for token in added.values()
@@ -84,7 +85,7 @@ class HubTokenizer(Tokenizer):
                 *self.eos_ids,
                 *([self.bos_id] if self.bos_id is not None else []),
             },
-            # Those of single words are plain text where others touch them.
+            # Added tokens with `single_word` are plain text next to other word characters.
             (markers(around, control) - control)
             | {token.content for token in added.values() if token.single_word} & control,
             self._unknown(backend),
@@ -136,7 +137,7 @@ class HubTokenizer(Tokenizer):
         return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars], broken)
 
     def _spans(self, text: str, continuing: bool) -> Spans:
-        """Those of ``text``, whatever ids it gives."""
+        """Return the spans of ``text`` without a check for control sequences."""
         ids = self._quickly(text, continuing)
         if ids is None and self._pieces is not None and self._unchanged(text):
             ids = np.array(self._plain.ids(text, continuing), dtype=np.int32)
@@ -146,12 +147,12 @@ class HubTokenizer(Tokenizer):
             size = len(text) if text.isascii() else len(text.encode())
             if (int(ends[-1]) if len(ends) else 0) == size:
                 return Spans(ids, ends - lengths)
-        # A prefix, a normalizer or an unknown token: only the library knows what came from where.
+        # With a prefix, a normalizer or an unknown token, only the library knows the places.
         ids, chars, _ = self._plain.places(text, continuing)
         return Spans(ids, chars if text.isascii() else utf8_starts(text)[chars])
 
     def _unknown(self, backend: tokenizers.Tokenizer) -> int | None:
-        """The id of characters that the vocabulary has not; None where they become bytes."""
+        """Return the id of characters that are not in the vocabulary; None if they become bytes."""
         name = getattr(backend.model, "unk_token", None)
         if name:
             return backend.token_to_id(name)
@@ -162,7 +163,7 @@ class HubTokenizer(Tokenizer):
         return None
 
     def _quickly(self, text: str, continuing: bool) -> np.ndarray | None:
-        """Ids by a stand-in; None where they may be others, or few were encoded so far."""
+        """Return ids by the stand-in; None if they may differ, or if little was encoded so far."""
         if self._encoded < WORTH:
             self._encoded += len(text)
             if self._encoded < WORTH:
@@ -175,7 +176,7 @@ class HubTokenizer(Tokenizer):
         return self._quick.encode(text)
 
     def _unchanged(self, text: str) -> bool:
-        """Whether the normalizer leaves ``text`` alone."""
+        """Whether the normalizer does not change ``text``."""
         normalizer = self._backend.normalizer
         with without_panics():
             return normalizer is None or normalizer.normalize_str(text) == text
@@ -191,7 +192,7 @@ class HubTokenizer(Tokenizer):
 
 
 class _Pair:
-    """Two copies of a backend: for the beginning of a text, and for text that goes on."""
+    """Two copies of a backend: for the beginning of a text, and for text that continues another."""
 
     def __init__(self, backend: tokenizers.Tokenizer, control: set[str]) -> None:
         self._first = _copy(backend, first=True, control=control)
@@ -202,7 +203,7 @@ class _Pair:
             _state(part, first=True) != _state(part, first=False)
             for part in (backend.normalizer, backend.pre_tokenizer)
         )
-        """Whether the two differ."""
+        """Whether the two copies differ."""
         added = backend.get_added_tokens_decoder().values()
         self._active = [token for token in added if token.content not in control]
         self._inner: re.Pattern[str] | None = None
@@ -211,7 +212,7 @@ class _Pair:
             self._inner = re.compile("|".join(patterns))
 
     def stand_in(self) -> TiktokenBPE | MetaspaceBPE | None:
-        """What does the same faster for text that goes on, if that is certain."""
+        """Return a faster encoder for continuing text, or None if the same ids are not certain."""
 
         def encode(text: str) -> list[int]:
             return self.ids(text, continuing=True)
@@ -224,7 +225,7 @@ class _Pair:
         return [i for backend, part in self._parts(text, continuing) for i in _fast(backend, part)]
 
     def places(self, text: str, continuing: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """ids int32 [n], and the characters at which each token begins and ends, int64 [n]."""
+        """Return ids int32 [n], and the characters at which tokens begin and end, int64 [n]."""
         ids: list[int] = []
         offsets = [np.empty((0, 2), dtype=np.int64)]
         place = 0
@@ -238,7 +239,8 @@ class _Pair:
         return np.array(ids, dtype=np.int32), begins, ends
 
     def _parts(self, text: str, continuing: bool) -> list[tuple[tokenizers.Tokenizer, str]]:
-        """Who encodes what. Behind an added token some tokenizers put a prefix again."""
+        """Split ``text`` by the copy that encodes it: some tokenizers add a prefix again after an
+        added token."""
         if not continuing:
             return [(self._first, text)]
         match = self._inner.search(text) if self._inner is not None else None
@@ -248,17 +250,17 @@ class _Pair:
 
 
 def _fast(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    """Ids alone: this entry of the library spends no time on offsets."""
+    """Return only ids: this function of the library spends no time on offsets."""
     with without_panics():
         ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
     return ids
 
 
 def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> tokenizers.Tokenizer:
-    """A tokenizer that shares the model (and so costs little).
+    """Return a light copy of a tokenizer, which shares its model.
 
-    Without post-processing: it would trim offsets.  Not ``first``: without prefixes.  Added
-    tokens in ``control`` are declared special, so they can be switched off.
+    The copy has no post-processor, which would trim offsets. Unless ``first``, it adds no prefixes.
+    Added tokens in ``control`` are declared special, so that they can be disabled.
     """
     from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
@@ -284,7 +286,7 @@ def _copy(backend: tokenizers.Tokenizer, *, first: bool, control: set[str]) -> t
         ]
     )
     if any(copy.token_to_id(token.content) != number for number, token in added):
-        # The numbering has holes, which only the whole description can restate.
+        # The ids have gaps, which only the complete JSON can restore.
         whole = json.loads(backend.to_str())
         whole |= {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": None}
         for token in whole["added_tokens"]:
@@ -308,7 +310,7 @@ def _component(empty: Any, state: dict[str, Any]) -> Any:
 
 
 def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
-    """The same normalizer or pre-tokenizer for text that goes on: nothing is put in front."""
+    """Return a normalizer or pre-tokenizer for continuing text, which adds no prefix."""
     kind = state["type"]
     if kind == "Prepend":
         return None
@@ -326,7 +328,7 @@ def _without_prefix(state: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _byte_pieces(backend: tokenizers.Tokenizer, vocabulary: dict[str, int]) -> list[bytes] | None:
-    """The bytes of every token of a byte-level tokenizer, None for others."""
+    """Return the bytes of every token of a byte-level tokenizer, or None for other kinds."""
     pre_tokenizer = _state(backend.pre_tokenizer, first=True) or {"type": ""}
     parts = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     if not any(part["type"] == "ByteLevel" for part in parts):

@@ -1,4 +1,4 @@
-"""Tokenizers, and sources as streams of tokens."""
+"""Load tokenizers, and open sources as streams of tokens."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = [
 
 
 _TRIAL = "The key, No. 12, is \u00e9 \u8a9e.\n\n" + "a" * 40 + "!"
-"""What every tokenizer must be able to encode."""
+"""A text that every tokenizer must be able to encode."""
 _RUNS = ("a", "e", "1", " ", "\n", "-", "A", "\u00e9", "x ", "the ", "No. 12, ")
-"""Patterns that try many ways to match text try most of them on runs of these."""
+"""Pieces to repeat. Patterns with much backtracking do most of it on such runs."""
 _LONGEST_RUN = 4096
-"""Characters; shorter runs come first, so that a bad pattern is found before it takes long."""
+"""Maximum characters of a run. Shorter runs come first, to find a bad pattern early."""
 _MOST_S = 1.0
-"""Seconds that a run may take. A sound tokenizer takes milliseconds."""
+"""Maximum seconds to encode a run. A good tokenizer takes milliseconds."""
 
 
 def open_stream(
@@ -45,9 +45,9 @@ def open_stream(
     on_block: Callable[[TextBlock], None] | None = None,
     after: tuple[int, int] = (0, 0),
 ) -> TokenStream | ReadAhead:
-    """The sources as tokens; long ones of known size are read and encoded in a thread.
+    """Open the sources as tokens. Long ones of known size are read and encoded in a thread.
 
-    ``after``: tokens and bytes that were read before.
+    ``after``: number of tokens and bytes that were read before.
     """
     size = sources.size_hint()
     if after[0]:
@@ -62,9 +62,10 @@ def load_tokenizer(
     offline: bool = False,
     trust_remote_code: bool = False,
 ) -> Tokenizer:
-    """The tokenizer of a model: a hub id, a local folder, or ``pocket``.
+    """Load the tokenizer of a model: a hub id, a local folder, or ``pocket``.
 
-    Raises ModelError where there is none, it cannot be fetched, or it has no fast version.
+    Raises ModelError if there is none, or if it cannot be fetched, has no fast version or fails on
+    a trial text.
     """
     from kvstream.store import pocket
 
@@ -85,7 +86,7 @@ def load_tokenizer(
             tokenizer.encode(_TRIAL)
             _try_runs(tokenizer)
         return tokenizer
-    except BaseException as error:  # a panic of Rust is no Exception
+    except BaseException as error:  # a Rust panic is not an Exception
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
             raise
         if is_out_of_memory(error):
@@ -98,7 +99,7 @@ def load_tokenizer(
 
 
 def _try_runs(tokenizer: Tokenizer) -> None:
-    """Raises TimeoutError where repeated text takes too long to be encoded."""
+    """Raise TimeoutError if encoding repeated text takes too long."""
     size = 16
     while size <= _LONGEST_RUN:
         for run in _RUNS:
@@ -130,11 +131,11 @@ def _wrapper(name: str, revision: str | None, offline: bool, trust_remote_code: 
             local_files_only=offline,
             trust_remote_code=trust_remote_code,
         )
-    except Exception as error:  # the library raises nearly everything: OSError, ValueError, ...
+    except Exception as error:  # the library raises many kinds: OSError, ValueError, ...
         if is_out_of_memory(error):
             raise
         here = Path(name).exists()
-        if offline and not here:  # the library would say that it could not connect
+        if offline and not here:  # the library's message would be that it could not connect
             raise ModelError(
                 f"The tokenizer of {name} is not on this machine; run once without --offline."
             ) from error

@@ -1,11 +1,11 @@
-"""BPE of the `tokenizers` library that writes spaces as ``▁`` (Llama 2, Mistral, Gemma), by words.
+"""Encode BPE that writes spaces as ``▁`` (Llama 2, Mistral, Gemma) word by word, with a table.
 
-Such tokenizers join characters over a whole text, for they do not cut it into words; that is slow,
-and the same words are joined again and again.  But where no token holds two characters side by
-side, nothing is ever joined across their border, and what is on either side comes about as it would
-alone.  So text is cut there (mostly in front of spaces and marks), and each different piece, called
-a word here, is encoded once and then taken from a table, which is emptied when it gets large.  What
-is not certain is left to the library: whole tokenizers, and single texts.
+Such tokenizers of the `tokenizers` library join characters over a whole text without splitting it
+into words. That is slow, because the same words are joined repeatedly. But if no token contains two
+characters next to each other, nothing is joined across their border, and each side gives the same
+tokens as it does alone. So text is split there (mostly before spaces and marks). Each different
+piece, called a word here, is encoded once and then read from a table. The table is emptied when it
+gets large. Tokenizers and single texts for which the result is not certain are left to the library.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 SPACE = "▁"
 MOST = 1 << 19
-"""Characters of words that the table may hold: some 60,000 words, 10 MB."""
+"""Maximum characters of words in the table: about 60,000 words, 10 MB."""
 OTHER = 128
-"""What stands for all characters beyond ASCII, which are never cut apart."""
+"""Code for all characters beyond ASCII, which are never split from each other."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class MetaspaceBPE:
-    """Stands in for a tokenizer of the library, in text that goes on; see `convert`."""
+    """Replaces a tokenizer of the library for text that continues other text; see `convert`."""
 
     def __init__(
         self,
@@ -42,11 +42,12 @@ class MetaspaceBPE:
         cuts: Iterable[str] = (),
         doubtful: Iterable[str] = (),
     ) -> None:
-        """``lengths``: UTF-8 bytes of text for each id; no text is as long as an unknown token.
+        """Make an empty table.
 
-        ``joins``: bool [129, 129], whether some token may hold two characters side by side (ASCII,
-        `OTHER`).  ``cuts``: added tokens, which the library looks for before all else.
-        ``doubtful``: texts that only it can handle.
+        ``lengths``: UTF-8 bytes of text for each id; huge for the unknown token, so that it never
+        matches a text. ``joins``: bool [129, 129], whether some token may contain two characters
+        (ASCII, `OTHER`) next to each other. ``cuts``: added tokens, which the library searches for
+        before all else. ``doubtful``: texts that only the library can handle.
         """
         self.lengths = lengths
         self._backend = backend
@@ -57,7 +58,7 @@ class MetaspaceBPE:
         self._empty()
 
     def encode(self, text: str) -> np.ndarray | None:
-        """Ids int32 [n], or None where the library must encode ``text``."""
+        """Return ids int32 [n], or None if the library must encode ``text``."""
         if any(part in text for part in self._doubtful):
             return None
         words = self._words(text)
@@ -88,11 +89,11 @@ class MetaspaceBPE:
     def _empty(self) -> None:
         self._numbers: dict[str, int] = {}
         self._held = 0  # characters
-        self._ids = np.empty(0, dtype=np.int32)  # of all words, one after the other
-        self._begins = np.zeros(1, dtype=np.int64)  # where each word's begin, and the end
+        self._ids = np.empty(0, dtype=np.int32)  # ids of all words, concatenated
+        self._begins = np.zeros(1, dtype=np.int64)  # first index of each word's ids, and the end
 
     def _learn(self, words: list[str]) -> bool:
-        """Put ``words`` into the table; False if one of them has what no token stands for."""
+        """Add ``words`` to the table. Return False if the tokens do not cover all their text."""
         encodings = self._backend.encode_batch_fast(words, add_special_tokens=False)
         found = [encoding.ids for encoding in encodings]
         counts = np.array([len(ids) for ids in found])
@@ -115,10 +116,10 @@ def convert(
     added: Sequence[Any],
     prefixed: bool,
 ) -> MetaspaceBPE | None:
-    """A stand-in for ``encode``, or None where it is not certain to give the same ids.
+    """Return a faster equivalent of ``encode``, or None if the same ids are not certain.
 
-    ``encode`` is ``backend`` without a prefix in front; ``added`` are the tokens that it looks for
-    before all else, and with ``prefixed`` a prefix may come again behind one of them.
+    ``encode`` is ``backend`` without a prefix. ``added`` are the tokens that it searches for before
+    all else. With ``prefixed`` the library may add a prefix again after one of them.
     """
     model = json.loads(backend.model.__getstate__())
     if not _writes_spaces(backend) or model["type"] != "BPE":
@@ -152,12 +153,12 @@ def convert(
 
 
 def _writes_spaces(backend: tokenizers.Tokenizer) -> bool:
-    """Whether all that happens to text before it is joined is that ``▁`` stands for a space."""
+    """Whether the only change to text before merging is that ``▁`` replaces spaces."""
     replaces = _parts(backend.normalizer, "normalizers")
     cuts = _parts(backend.pre_tokenizer, "pretokenizers")
     space = {"String": " "}
     replaced = [{"type": "Replace", "pattern": space, "content": SPACE}]
-    if replaces == replaced:  # then no space is left to cut at
+    if replaces == replaced:  # then no space is left, and a split at spaces has no effect
         return all(part["type"] == "Split" and part["pattern"] == space for part in cuts)
     if replaces or len(cuts) != 1:
         return False

@@ -1,4 +1,4 @@
-"""Panics of the ``tokenizers`` library, which writes their backtraces to stderr by itself."""
+"""Hide panics of the ``tokenizers`` library, which writes their backtraces directly to stderr."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _kept = -1
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Nothing that a library writes to stderr within is shown; exceptions pass as they are.
+    """Discard what libraries write to stderr inside. Exceptions are not affected.
 
-    Only where ``sys.stderr`` has a descriptor of its own, as in the command line: elsewhere the
-    messages of other threads would be lost too.
+    This only works if ``sys.stderr`` has a descriptor of its own, as in the command line. Otherwise
+    the messages of other threads would be lost too.
     """
     if not _apart():
         yield
@@ -34,7 +34,7 @@ def without_panics() -> Iterator[None]:
 def _apart() -> bool:
     try:
         return sys.stderr.fileno() != _STDERR
-    except (AttributeError, OSError, ValueError):  # no stderr, or one that is no file
+    except (AttributeError, OSError, ValueError):  # stderr is missing or not a file
         return False
 
 

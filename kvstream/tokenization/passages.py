@@ -1,7 +1,7 @@
-"""The text that memory still touches: sentences or lines, and which retained tokens are in them.
+"""The passages (sentences or lines) of the text that still contain retained tokens.
 
-Nothing here grows with the document: ``prune`` forgets what no retained token points into, and
-between two calls there is only what was read since.
+Nothing here grows with the document. ``prune`` removes passages without retained tokens, and
+between two calls only the text read since is added.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Mode = Literal["auto", "sentences", "lines"]
 Cutter = Callable[..., Iterator[tuple[int, int]]]
 
 SAMPLE = 8192
-"""Characters of a source by which ``auto`` decides."""
+"""Characters at the start of a source by which ``auto`` chooses sentences or lines."""
 BATCH = 4096
-"""Characters that wait before they are cut; a slow pipe brings a few at a time."""
+"""Characters to collect before they are cut, because a slow pipe sends only a few at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ class Passage:
     start: int
     """Global byte offset of the first character."""
     end: int
-    """Global byte offset behind the last one."""
+    """Global byte offset after the last character."""
     line_start: int
     """Line of the first character in its source, from 1."""
     line_end: int
     text: str
     weight: float = 0.0
-    """Sum over the retained tokens that lie in it."""
+    """Sum of the weights of the retained tokens in the passage."""
     place: int | str | None = None
-    """In a document: the page of the first character, or the heading above it (empty: none)."""
+    """In a document: page of the first character, or the heading above it (empty: no heading)."""
     page_end: int | None = None
-    """The page of the last character, where it is another one."""
+    """Page of the last character, if it is another page."""
 
     @property
     def spot(self) -> str:
-        """The line, page or chapter in short; a document without headings has none of them."""
+        """The line, page or chapter in short form; ``text`` if a document has no headings."""
         if self.place is None:
             return str(self.line_start)
         if isinstance(self.place, str):
@@ -59,13 +59,13 @@ class Passage:
         return pages(self.place, self.page_end)
 
     def moved(self, sources: int, size: int) -> Passage:
-        """The same behind so many sources and bytes of another text."""
+        """Return the passage moved by the number of sources and bytes of a text before it."""
         return replace(
             self, source=self.source + sources, start=self.start + size, end=self.end + size
         )
 
     def where(self) -> dict[str, Any]:
-        """Lines in a plain text, page or chapter in a document; what does not apply is None."""
+        """Return lines of a plain text, page or chapter of a document. Other values are None."""
         plain = self.place is None
         return {
             "line_start": self.line_start if plain else None,
@@ -77,17 +77,17 @@ class Passage:
 
 
 def pages(first: int, last: int | None) -> str:
-    """``p. 212``, or ``pp. 212-213``."""
+    """Return ``p. 212`` or ``pp. 212-213``."""
     return f"p. {first}" if last in (None, first) else f"pp. {first}-{last}"
 
 
 class Passages:
-    """Fed with the blocks of the sources, in order; cuts them into passages as they come."""
+    """Takes the blocks of the sources in order and cuts them into passages."""
 
     def __init__(self, mode: Mode = "auto") -> None:
         self._mode = mode
         self._found: list[Passage] = []
-        # Byte behind the passage before: white space counts for what follows it.
+        # Byte after the previous passage: white space counts for the passage that follows it.
         self._reach: list[int] = []
         self._blocks: list[TextBlock] = []
         self._chars = 0
@@ -96,21 +96,21 @@ class Passages:
         self._line = 1
         self._behind = 0
         self._cut: Cutter | None = None
-        # Where places of a document, and lines behind others that were left out, begin.
+        # First bytes of stretches with the same place and number of left-out lines.
         self._marks: list[int] = []
         self._places: list[tuple[int | str | None, int]] = []
 
     def __len__(self) -> int:
-        """Passages held."""
+        """Return the number of passages held."""
         return len(self._found)
 
     @property
     def held_chars(self) -> int:
-        """Characters held, those not yet cut included."""
+        """Characters held, including those not yet cut."""
         return self._chars + sum(len(passage.text) for passage in self._found)
 
     def feed(self, block: TextBlock) -> None:
-        """Take in the next block of text."""
+        """Add the next block of text."""
         if block.source != self._source:
             self._settle(final=True)
             self._source, self._line, self._cut = block.source, 1, None
@@ -124,19 +124,19 @@ class Passages:
             self._settle(final=False)
 
     def take(self, *, final: bool = False) -> list[Passage]:
-        """The passages that are certain by now, handed out once; with ``final`` all that is left.
+        """Return and remove the passages whose ends are certain; with ``final`` all of them.
 
-        For reading through a text without a memory; what is taken is no longer held.
+        This is for reading through a text without a memory.
         """
         self._settle(final=final)
         found, self._found, self._reach = self._found, [], []
         return found
 
     def prune(self, byte_starts: np.ndarray, read_to: int) -> None:
-        """Forget the passages before ``read_to`` in which none of ``byte_starts`` lies.
+        """Remove the passages before ``read_to`` that contain none of ``byte_starts``.
 
-        ``byte_starts`` int64 [any], in any order: where the retained tokens begin. ``read_to`` is
-        the end of the last chunk: text behind it has been read, but its tokens not yet.
+        ``byte_starts`` int64 [any]: first bytes of the retained tokens, in any order. ``read_to``
+        is the end of the last chunk. Text after it was added, but its tokens were not read yet.
         """
         self._settle(final=False)
         if not self._found:
@@ -149,10 +149,10 @@ class Passages:
         self._reach = [self._reach[index] for index in kept]
 
     def score(self, byte_starts: np.ndarray, weights: np.ndarray) -> list[Passage]:
-        """The passages that hold tokens, in document order, each with the sum of their weights.
+        """Return the passages that contain tokens, in document order, with their sums of weights.
 
-        ``byte_starts`` int64 [n] and ``weights`` float [n] belong together, in any order; a token
-        in the white space between passages counts for the next one.
+        ``byte_starts`` int64 [n] and ``weights`` float [n] belong to the same tokens, in any order.
+        A token in the white space between passages counts for the next passage.
         """
         found, reach = self.held()
         if not found:
@@ -163,7 +163,7 @@ class Passages:
         return [replace(found[i], weight=float(sums[i])) for i in np.unique(places).tolist()]
 
     def held(self) -> tuple[list[Passage], list[int]]:
-        """All passages as if the text ended here, and the byte behind which each one begins."""
+        """Return all passages as if the text ended here, and the end of the passage before each."""
         self._settle(final=False)
         found, reach = list(self._found), list(self._reach)
         if self._blocks:
@@ -175,17 +175,17 @@ class Passages:
         return found, reach
 
     def restore(self, found: Sequence[Passage], reach: Sequence[int]) -> None:
-        """Go on behind passages that were ``held``: what is fed next belongs to other sources."""
+        """Continue after passages from `held`. The next blocks must belong to other sources."""
         self._found, self._reach = list(found), list(reach)
         self._source = found[-1].source if found else 0
 
     def _settle(self, *, final: bool) -> None:
-        """Cut what waits into passages, as far as their ends are certain."""
+        """Cut the waiting text into passages whose ends are certain."""
         if not self._blocks or (self._cut is None and self._chars < SAMPLE and not final):
             return
         text, offsets = self._waiting()
         self._cut = self._cut or self._suited(text)
-        # Behind so much white space nothing goes on, and it need not be held until it ends.
+        # No passage continues after this much white space, so it need not be held until it ends.
         final = final or len(text) - len(text.rstrip()) > MOST_CHARS
         used = 0
         for passage, behind, end in self._pieces(text, offsets, self._cut, final=final):
@@ -197,7 +197,7 @@ class Passages:
         if final or rest.isspace():
             self._line += rest.count("\n")
             used = len(text)
-        # From the end of the last passage: the newlines behind it are still to be counted.
+        # Keep the text from the end of the last passage: its newlines are not counted yet.
         widths = np.diff(offsets)[used:]
         rest = text[used:]
         self._blocks = [TextBlock(rest, int(offsets[used]), self._source, widths)] if rest else []
@@ -207,7 +207,7 @@ class Passages:
         self._wanted = self._chars + BATCH
 
     def _waiting(self) -> tuple[str, np.ndarray]:
-        """The text that waits, and the byte offset of each of its characters and its end."""
+        """Return the waiting text, and the byte offsets of its characters and its end."""
         parts = [block.offsets() for block in self._blocks]
         offsets = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
         return "".join(block.text for block in self._blocks), offsets
@@ -220,7 +220,7 @@ class Passages:
     def _pieces(
         self, text: str, offsets: np.ndarray, cut: Cutter, *, final: bool
     ) -> Iterator[tuple[Passage, int, int]]:
-        """Passages in ``text``, the byte behind the one before, and the characters used."""
+        """Yield passages in ``text``, the end of the passage before, and the characters used."""
         line, counted, behind = self._line, 0, self._behind
         for start, end in cut(text, final=final):
             first = line + text.count("\n", counted, start)
@@ -237,14 +237,14 @@ class Passages:
             behind = stop
 
     def _at(self, byte: int) -> tuple[int | str | None, int]:
-        """The place that a byte lies in, and the lines that were left out before it."""
+        """Return the place of a byte, and the number of lines that were left out before it."""
         return self._places[max(bisect_right(self._marks, byte) - 1, 0)]
 
 
 def _places(
     byte_starts: np.ndarray, reach: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which of ``byte_starts`` lie in a passage (bool), and in which one each of those lies."""
+    """Return which of ``byte_starts`` are in a passage (bool), and the passage of each of those."""
     byte_starts = np.asarray(byte_starts, dtype=np.int64)
     places = np.searchsorted(ends, byte_starts, side="right")
     inside = places < len(ends)
@@ -253,43 +253,46 @@ def _places(
 
 
 class TokenOrigins:
-    """Where in the sources the tokens begin that are still retained; the others are forgotten."""
+    """The first bytes of the tokens that are still retained. The others are removed."""
 
     def __init__(self) -> None:
         self._ordinals = np.empty(0, dtype=np.int64)
         self._starts = np.empty(0, dtype=np.int64)
         self._new: list[np.ndarray] = []
         self.appended = 0
-        """Tokens so far: the ordinal of the next one."""
+        """Number of tokens so far: the ordinal of the next one."""
         self._joined = 0
 
     def __len__(self) -> int:
-        """Tokens known."""
+        """Return the number of tokens known."""
         return len(self._ordinals) + self.appended - self._joined
 
     def append(self, chunk: TokenBatch) -> None:
-        """The next tokens of the stream; the first one of all has ordinal 0."""
+        """Add the next tokens of the stream. The very first token has ordinal 0."""
         self._new.append(chunk.starts)
         self.appended += len(chunk)
 
     def prune(self, ordinals: np.ndarray) -> None:
-        """Forget all but ``ordinals`` (int [n], sorted, unique). Raises ValueError on others."""
+        """Keep only ``ordinals`` (int [n], sorted, unique). Raises ValueError for unknown ones."""
         starts = self.starts(ordinals)
         self._ordinals = np.array(ordinals, dtype=np.int64)
         self._starts = starts
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
-        """(ordinals, byte starts) int64 [n] of all tokens that were not forgotten, in order."""
+        """Return (ordinals, byte starts) int64 [n] of all tokens that are known, in order."""
         self.starts(np.empty(0, dtype=np.int64))
         return self._ordinals, self._starts
 
     def restore(self, ordinals: np.ndarray, starts: np.ndarray, appended: int) -> None:
-        """Go on after ``appended`` tokens, of which these are known."""
+        """Continue after ``appended`` tokens, of which these are known."""
         self._ordinals, self._starts, self._new = ordinals, starts, []
         self.appended = self._joined = appended
 
     def starts(self, ordinals: np.ndarray) -> np.ndarray:
-        """Global byte starts int64 of ``ordinals`` (any shape and order). Raises ValueError."""
+        """Return global byte starts int64 of ``ordinals`` (any shape and order).
+
+        Raises ValueError for unknown ones.
+        """
         if self._new:
             fresh = np.arange(self._joined, self.appended, dtype=np.int64)
             self._ordinals = np.concatenate([self._ordinals, fresh])
@@ -306,20 +309,21 @@ class TokenOrigins:
 
 _VARIABLE = re.compile(r"0x[0-9a-f]+|\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]{4,})*\b|\d+", re.I)
 _ALIKE = 0.7
-"""Share of words that two passages may have in common before one of them is enough."""
+"""Maximum share of words that two chosen passages may have in common."""
 
 
 def extract(
     passages: Sequence[Passage], n: int, *, max_chars: int | None = None, parts: int = 1
 ) -> list[Passage]:
-    """The ``n`` passages that memory held on to most, in document order.
+    """Return the ``n`` passages with the most weight in memory, in document order.
 
-    With ``parts`` the document's parts of equal length take turns: memory holds more of what it has
-    read last, and all of a summary would be from there.
+    With ``parts`` the document is divided into parts of equal length, which take turns. Otherwise a
+    summary would mostly come from the end, of which memory holds more.
 
-    Passages that say the same, numbers and identifiers aside (log lines!), count once.  A long
-    passage gathers weight by its length alone, so weights are divided by the root of it.
-    ``max_chars`` bounds their text together; the first is always there.
+    Passages that differ only in numbers and identifiers, such as log lines, count once. A long
+    passage has more weight because of its length, so weights are divided by the square root of the
+    length. ``max_chars`` limits the text of all passages together, but the first is always
+    included.
     """
     ranked = sorted(passages, key=lambda p: (-p.weight / max(len(p.text), 20) ** 0.5, p.start))
     if parts > 1 and passages:

@@ -1,7 +1,7 @@
-"""Reading and encoding beside the model: a thread that keeps a few blocks of tokens ready.
+"""Read and encode in parallel to the model: a thread keeps a few blocks of tokens ready.
 
-Only for sources whose size is known. A pipe's writer runs beside us anyway, and a pipe may say
-nothing for hours, which a thread could not be woken from.
+This is only for sources of known size. The writer of a pipe runs in parallel anyway, and a pipe may
+send nothing for hours, while a waiting thread cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kvstream.tokenization.stream import TokenBatch, TokenStream
 from kvstream.tokenization.tokenizer import Tokenizer
 
 AHEAD = 2
-"""Encoded blocks that may wait; each has about 64k characters."""
+"""Maximum number of encoded blocks that wait; each has about 64k characters."""
 LOOK_SECONDS = 0.1
-"""A thread that has nothing to do looks so often whether it is still needed."""
+"""Interval in seconds at which a blocked thread checks whether it is still needed."""
 
 
 @dataclass
 class _Block:
-    """What came of one block of text, and what the stream knew then."""
+    """The tokens of one block of text, and the state of the stream after it."""
 
     chunk: TokenBatch
     estimate: int | None
@@ -43,13 +43,13 @@ _Queue = queue.Queue[_Block | BaseException]
 def _run(
     stream: TokenStream, shown: list[TextBlock], blocks: _Queue, closed: threading.Event
 ) -> None:
-    """What the thread does."""
+    """Run the thread: put blocks of tokens into the queue."""
     try:
         while not closed.is_set():
-            # A block and no more: whoever reads token by token encodes it at the same time.
+            # Encode one block and no more, as for a reader of single tokens; then take all of it.
             first = stream.read(1)
             if stream.paused and not len(first):
-                continue  # a long log of which nothing passes lets others act; here nobody waits
+                continue  # a long log in which no line passes lets others act; nobody waits here
             rest = stream.read(stream._ready_tokens)
             ids = np.concatenate([first.ids, rest.ids])
             chunk = TokenBatch(ids, np.concatenate([first.starts, rest.starts]), rest.end)
@@ -72,11 +72,11 @@ def _put(item: _Block | BaseException, blocks: _Queue, closed: threading.Event) 
 
 
 class ReadAhead:
-    """A `TokenStream` that runs ahead in a thread; gives the same tokens and the same estimates.
+    """A `TokenStream` that reads ahead in a thread, with the same tokens and the same estimates.
 
-    `on_block` is called by whoever reads, when the tokens of a block are first asked for. An error
-    of the thread is raised there too. The thread ends with the sources, when this is closed, or
-    when nobody holds it any more.
+    `on_block` is called in the caller's thread, when the tokens of a block are first requested. An
+    error of the background thread is raised there too. The background thread ends with the sources,
+    or when this object is closed or garbage-collected.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class ReadAhead:
         shown: list[TextBlock] = []
         stream = TokenStream(tokenizer, sources, None if on_block is None else shown.append)
         self.seen = stream.seen
-        """Tokens handed out."""
+        """Number of tokens returned so far."""
         self.paused = False
-        """The thread waits instead."""
+        """Always False: the thread waits instead."""
         self.forced_cuts = 0
         self.broken = 0
         self._on_block = on_block
         self._queue: _Queue = queue.Queue(AHEAD)
         self._closed = threading.Event()
-        # It must not hold this object, or that would never be let go.
+        # The thread must not refer to this object, which would then never be garbage-collected.
         arguments = (stream, shown, self._queue, self._closed)
         self._thread = threading.Thread(target=_run, args=arguments, name="reading", daemon=True)
         weakref.finalize(self, self._closed.set)
@@ -107,14 +107,14 @@ class ReadAhead:
         self._begun = self._ended = False
 
     def close(self) -> None:
-        """End the thread; only what was taken from it can still be read."""
+        """End the thread. Only tokens already taken from it can still be read."""
         self._closed.set()
         self._ended = True
         if self._begun:
             self._thread.join()
 
     def read(self, n: int) -> TokenBatch:
-        """The next ``n`` tokens; fewer at the end. Raises SourceError."""
+        """Return the next ``n`` tokens; fewer at the end. Raises SourceError."""
         while self._ready_tokens < n and not self._ended:
             self._take()
         taken = [TokenBatch(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), 0)]
@@ -135,17 +135,17 @@ class ReadAhead:
 
     @property
     def at_end(self) -> bool:
-        """Whether ``read`` has nothing more to give, as far as is known."""
+        """Whether ``read`` has no more tokens, as far as is known."""
         return self._ended and not self._ready_tokens
 
     def estimate(self) -> int | None:
-        """Tokens of the whole source, as the stream knew when it had encoded what was read."""
+        """Return the stream's estimate of all tokens of the source, made after the last block."""
         if self._estimate is None and not self._ended:
             self._take()
         return self._estimate
 
     def _take(self) -> None:
-        """One more block from the thread."""
+        """Take one more block from the thread."""
         if not self._begun:
             self._begun = True
             self._thread.start()

@@ -1,4 +1,4 @@
-"""Cutting text into sentences or lines, piece by piece, by simple rules."""
+"""Cut text into sentences or lines, piece by piece, with simple rules."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import re
 from collections.abc import Iterator
 
 MOST_CHARS = 2000
-"""A longer sentence or line is cut."""
+"""Maximum characters of a sentence or line. Longer ones are cut."""
 
-# One class in front, so that the search leaps from one candidate to the next: a paragraph's end,
-# marks of wide scripts (no space follows them), marks that end a word.
+# The pattern begins with one class, so that the search jumps from one candidate to the next. The
+# candidates are a paragraph's end, marks of wide scripts (no space follows them) and marks that end
+# a word.
 _BOUNDARY = re.compile(
     r"[\n。！？.!?…](?:"
     r"(?<=\n)[ \t\r\f\v]*\n\s*"
     r"|(?<=[。！？])[。！？]*[」』”’）]*"
-    # Of several marks only the first begins one, and none is given back: else a run of dots takes
-    # time with the square of its length.
+    # Only the first of several marks begins a match, and the quantifier does not backtrack.
+    # Otherwise the time for a run of dots grows with the square of its length.
     r"""|(?<=[.!?…])(?<![.!?…]{2})[.!?…]*+["'”’»)\]]*(?=\s|\Z))"""
 )
 _OPENING = "\"'“‘«([*_—-"
-# These stand before a name, hardly ever at an end; the second kind only before a number.
+# Abbreviations before a name, which hardly ever end a sentence.
 _TITLES = re.compile(
     r"(?:mrs?|m[sx]|dr|st|prof|revd?|hon|gen|col|maj|cap?t|cpt|lieut|lt|sgt|cpl|messrs|mme|mlle|mm"
     r"|mt|ft|pres|gov|sen|rep|sir|fr|vs|cf|viz|e\.g|i\.e|approx|dept)",
     re.IGNORECASE,
 )
+# Abbreviations before a number.
 _NUMBERED = re.compile(r"(?:nos?|figs?|vols?|pp?|ch|chap|art|sect?|eq|ref)", re.IGNORECASE)
 _SPACE = re.compile(r"\s*")
 _LAST_WORD = re.compile(r"[^\W_]+(?:\.[^\W_]+)*$")
 
 
 def sentences(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
-    """(start, end) of the sentences of ``text``, white space around them left out.
+    """Yield (start, end) of the sentences of ``text``, without the white space around them.
 
-    Paragraphs end sentences.  Unless ``final``, what may still go on is not given: the caller
-    keeps the text behind the last end and comes back with more.
+    The end of a paragraph ends a sentence. Unless ``final``, a sentence that may continue is not
+    yielded: the caller keeps the text after the last end and calls again with more text.
     """
     start = 0
     for match in _BOUNDARY.finditer(text):
         if match.end() == len(text) and not final:
-            break  # more white space, or a lower-case letter, may follow
+            break  # more white space or a lower-case letter may follow
         mark = match[0][0]
         end = match.start() if mark == "\n" else match.end()
         if mark in ".!?…":
@@ -57,7 +59,7 @@ def sentences(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
 
 
 def lines(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
-    """(start, end) of the lines of ``text`` that are not blank; otherwise like ``sentences``."""
+    """Yield (start, end) of the non-blank lines of ``text``; otherwise like ``sentences``."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield from _pieces(text, start, end)
@@ -69,7 +71,7 @@ def lines(text: str, *, final: bool) -> Iterator[tuple[int, int]]:
 
 
 def _next_char(text: str, place: int) -> str:
-    """The first character of the next sentence, opening quotes and the like skipped; "" if none."""
+    """Return the next character after white space and opening marks such as quotes; "" if none."""
     for char in text[place : place + 200]:
         if not char.isspace() and char not in _OPENING:
             return char
@@ -77,7 +79,7 @@ def _next_char(text: str, place: int) -> str:
 
 
 def _ends(text: str, place: int, marks: str, follows: str) -> bool:
-    """Whether the punctuation at ``place`` ends a sentence, by what stands around it."""
+    """Whether the punctuation at ``place`` ends a sentence, judged by the text around it."""
     if follows.islower():
         return False
     if marks[0] != "." or marks.startswith(".."):
@@ -92,7 +94,7 @@ def _ends(text: str, place: int, marks: str, follows: str) -> bool:
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """One stretch without the white space around it, in several where it is too long."""
+    """Yield one stretch of text without the white space around it, in pieces if it is too long."""
     start, end = _stripped(text, start, end)
     while end - start > MOST_CHARS:
         cut = _cut(text, start)
@@ -103,7 +105,7 @@ def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _overlong(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """The same for what has grown too long already, though its end is not in sight."""
+    """Yield pieces of a stretch that is already too long, although its end is not known yet."""
     start, end = _stripped(text, start, len(text))
     while end - start > 2 * MOST_CHARS:
         cut = _cut(text, start)
@@ -127,7 +129,7 @@ _DATED = re.compile(r"(?:\D*\d){4}")
 
 
 def looks_like_lines(sample: str) -> bool:
-    """Whether text is made of lines that stand for themselves (logs, tables, code), not prose."""
+    """Whether text consists of separate lines (logs, tables, code), not prose."""
     rows = sample.split("\n")[:400]
     rows = rows[:-1] or rows  # the last one may be cut
     filled = [row for row in rows if row.strip()]

@@ -1,14 +1,15 @@
-"""Tokens of a source of any length, the same as if the whole text had been encoded at once.
+"""Encode sources of any length to the same tokens as if the whole text were encoded at once.
 
-Text is encoded in blocks.  A block ends at a place where encoding both sides apart gives the same
-tokens as encoding them together: between tokens, with enough text after it that what is still to
-come cannot move it, and proven by doing it for the text around.  Before a space between two words
-that hardly ever fails; text without spaces has no such places, but between tokens there are some.
+Text is encoded in blocks. A block ends at a cut: encoding both sides of it separately gives the
+same tokens as encoding them together. A cut is between two tokens, with enough text after it that
+later text cannot move it. It is proven by encoding the text around it. Cuts before a space between
+two words are tried first, because they hardly ever fail. Text without spaces needs other cuts
+between tokens.
 
-One thing cannot be had: between two ways of equal score a unigram model decides by the rounding of
-a sum over the whole word, so in a "word" longer than a block either may come out.  And where a
-normalizer takes away so much text within a control sequence that its end is not in sight, it is
-broken apart at the cut, not at every character.
+There are two exceptions. A unigram model chooses between two segmentations of equal score by the
+rounding of a sum over the whole word, so in a "word" longer than a block either may result. And if
+a normalizer removes so much text within a control sequence that its end is not in sight, the
+sequence is broken apart only at the cut, not at every character.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from kvstream.input.source import Source
 from kvstream.tokenization.tokenizer import Tokenizer
 
 BLOCK = 64 * 1024
-"""Characters encoded at a time, where there are that many."""
+"""Characters to encode at a time, if there are that many."""
 MOST = 4 * BLOCK
-"""Characters that may wait for a safe cut; then a cut is made anyway."""
+"""Maximum characters that wait for a proven cut. Then an unproven cut is made."""
 STEP = 1024
-"""Characters worth another try, when a slow writer sends them one by one."""
+"""Minimum characters for another attempt, if a slow writer sends them one by one."""
 OTHER_ENDS = (1, 2, 3, 5, 8, 13, 21)
-"""A doubtful cut must be the same with so many characters less at the end."""
+"""A doubtful cut must stay the same with this many characters removed from the end."""
 REPEATED = 4
-"""Text repeats itself where each token comes so many times, on the average, in front of a cut."""
+"""Text is repetitive if each token occurs at least this often, on average, before a cut."""
 CONTEXT = 256
-"""Bytes in front of a cut that are encoded again to prove it."""
+"""Bytes before a cut that are encoded again to prove it."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,20 @@ class TokenBatch:
     ids: np.ndarray
     """int32 [n]."""
     starts: np.ndarray
-    """int64 [n]: global byte offset at which each token begins, never falling."""
+    """int64 [n]: global byte offset at which each token begins, never decreasing."""
     end: int
-    """Global byte offset behind the last token; of the whole source if it has ended."""
+    """Global byte offset after the last token; after the whole source if it has ended."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 class TokenStream:
-    """Reads sources as tokens. ``on_block`` is shown every block of text as it is taken in.
+    """Reads sources as tokens. ``on_block`` is called with every block of text when it is read.
 
-    Where the sources follow on others, ``after`` is how many tokens and bytes those were.
-    What `estimate` says depends on the sources and the tokens handed out alone, not on how many
-    were asked for at a time: a reading that is taken up again gets the same estimates.
+    If the sources continue others, ``after`` is the number of tokens and bytes of those. `estimate`
+    depends only on the sources and the tokens returned so far, not on the sizes of the requests. So
+    a resumed reading gets the same estimates.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class TokenStream:
         after: tuple[int, int] = (0, 0),
     ) -> None:
         self.seen = after[0]
-        """Tokens handed out, those before included."""
+        """Number of tokens returned so far, including those of `after`."""
         self.paused = False
-        """The last read got less because the sources said that there is nothing now."""
+        """Whether the last read returned less because the sources have no data at the moment."""
         self.forced_cuts = 0
-        """Cuts that could not be proven; 0 for all but made-up text."""
+        """Number of cuts that could not be proven; 0 except for artificial text."""
         self.broken = 0
-        """Control sequences of the template that were broken apart."""
-        self._latest: list[int] = []  # ids in front of what waits
+        """Number of control sequences of the template that were broken apart."""
+        self._latest: list[int] = []  # ids before the waiting text
         self._tokenizer = tokenizer
         self._sources = sources
         self._blocks: Iterator[TextBlock] | None = iter(sources)
@@ -85,14 +86,14 @@ class TokenStream:
         self._ready: list[tuple[np.ndarray, np.ndarray]] = []
         self._ready_tokens = 0
         self._encoded_tokens, self._encoded_to = after  # tokens, bytes
-        self._from = 0  # where the bytes of those tokens begin: a part of a text begins within it
+        self._from = 0  # first byte of those tokens; above 0 if only a part of a text is read
         self._begun = after[0] > 0
         self._sized = sources.size_hint() is not None
         self._ended = False
         self._look_ahead = max(CONTEXT, 2 * tokenizer.longest)
 
     def read(self, n: int) -> TokenBatch:
-        """The next ``n`` tokens; fewer at the end or at a pause. Raises SourceError."""
+        """Return the next ``n`` tokens; fewer at the end or at a pause. Raises SourceError."""
         self.paused = False
         while self._ready_tokens < n and self._blocks is not None and not self.paused:
             self._fill(n - self._ready_tokens)
@@ -116,15 +117,15 @@ class TokenStream:
         return TokenBatch(np.concatenate(ids), np.concatenate(starts), end)
 
     def close(self) -> None:
-        """Nothing to do; for `ReadAhead`, which has a thread to end."""
+        """Do nothing. `ReadAhead` ends its thread here."""
 
     @property
     def at_end(self) -> bool:
-        """Whether ``read`` has nothing more to give, as far as is known."""
+        """Whether ``read`` has no more tokens, as far as is known."""
         return self._blocks is None and not self._ready_tokens
 
     def estimate(self) -> int | None:
-        """Tokens of the whole source: expected, exact at its end, None for a pipe before that."""
+        """Estimate the tokens of the whole source: exact at the end, None for a pipe before it."""
         if not self._sized:
             return self._encoded_tokens if self._ended else None
         if self._blocks is not None and not self._encoded_tokens:
@@ -137,10 +138,10 @@ class TokenStream:
         return self._encoded_tokens + round(left * self._encoded_tokens / done)
 
     def _fill(self, missing: int) -> None:
-        """Read on until there is something to encode, and encode it."""
+        """Read until there is text to encode, and encode it."""
         assert self._blocks is not None
-        # A pipe is not made to wait for more than is asked for. Half as much again at least: what
-        # waits is encoded anew at every try.
+        # Do not wait for a pipe to send much more than is missing. But add at least half of the
+        # waiting text, because every attempt encodes all of it again.
         more = BLOCK if self._sized else max(STEP, min(BLOCK, 3 * missing))
         more = max(more, self._waiting_chars // 2)
         wanted = self._waiting_chars + more
@@ -177,7 +178,7 @@ class TokenStream:
         ids, starts = ids[:tokens], starts[:tokens]
         if np.array_equal(places - places[0], utf8):
             starts = starts + places[0]
-        else:  # replaced bytes, or the seam of two sources
+        else:  # replaced bytes, or a border between two sources
             char = np.searchsorted(utf8, starts, side="right") - 1
             char = np.clip(char, 0, len(text) - 1)
             room = np.maximum(places[char + 1] - places[char] - 1, 0)
@@ -185,7 +186,7 @@ class TokenStream:
         self.broken += int((broken < tokens).sum())
         reach = self._tokenizer.reach
         if tokens and (between := self._tokenizer.between(self._latest, ids[:reach].tolist())):
-            # A sequence with more text in it than was looked ahead, or across a cut not proven.
+            # A control sequence longer than the text looked ahead, or across an unproven cut.
             ids = np.concatenate([np.array(between, dtype=ids.dtype), ids])
             starts = np.concatenate([np.repeat(starts[:1], len(between)), starts])
             tokens += len(between)
@@ -201,7 +202,7 @@ class TokenStream:
         self._keep(chars)
 
     def _keep(self, chars: int) -> None:
-        """Forget the first ``chars`` characters that wait."""
+        """Remove the first ``chars`` characters of the waiting text."""
         self._waiting_chars -= chars
         while self._waiting and chars >= len(self._waiting[0].text):
             chars -= len(self._waiting.pop(0).text)
@@ -214,7 +215,7 @@ class TokenStream:
     def _cut(
         self, text: str, utf8: np.ndarray, ids: np.ndarray, starts: np.ndarray
     ) -> tuple[int, int] | None:
-        """Where to end the block: (tokens, characters), or None to wait for more text."""
+        """Return where to end the block: (tokens, characters), or None to wait for more text."""
         last = int(np.searchsorted(starts, int(utf8[-1]) - self._look_ahead, side="right")) - 1
         candidates = _between_tokens(starts, utf8, max(last - 2 * CONTEXT, 1), last)
         chars = np.searchsorted(utf8, starts[candidates])
@@ -237,7 +238,7 @@ class TokenStream:
         token: int,
         char: int,
     ) -> bool:
-        """Whether both sides of a cut, encoded apart, are the tokens that they are together."""
+        """Whether both sides of a cut give the same tokens separately as together."""
         context = int(np.searchsorted(starts, starts[token] - CONTEXT))
         earlier = _between_tokens(starts, utf8, max(context - 64, 1), context)
         first = int(earlier[-1]) if len(earlier) else 0
@@ -254,9 +255,9 @@ class TokenStream:
             return False
         if _between_words(text, char) and not self._tokenizer.crosses_words:
             return True
-        # Where text repeats itself, a unigram model cuts it by where the run ends: then another
-        # end moves the cut, and it must wait for the real one. What moves may lie anywhere in the
-        # run, however long it is.
+        # A unigram model splits repetitive text depending on where the run ends. Another end then
+        # moves the token borders, and the cut must wait for the real end. The change may be
+        # anywhere in the run, so all of the waiting text is checked.
         if REPEATED * len(set(expected)) <= len(expected):
             begin, continuing, expected = 0, self._begun, ids[:token].tolist()
         return all(
@@ -266,7 +267,7 @@ class TokenStream:
 
 
 def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Tokens low..high that begin a character of their own: a cut in front of them splits none."""
+    """Return tokens low..high that begin at a character: a cut before them splits no character."""
     tokens = np.arange(low, high + 1)
     if not len(tokens):
         return tokens
@@ -276,6 +277,6 @@ def _between_tokens(starts: np.ndarray, utf8: np.ndarray, low: int, high: int) -
 
 
 def _between_words(text: str, char: int) -> bool:
-    """A space with a letter or digit on both sides."""
+    """Whether there is a space at `char` with a letter or digit on both sides."""
     around = text[char - 1 : char + 2]
     return len(around) == 3 and around[1] == " " and around[0].isalnum() and around[2].isalnum()

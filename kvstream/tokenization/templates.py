@@ -1,4 +1,4 @@
-"""Chat templates are programs that come with a model; here they get a time limit."""
+"""A time limit for chat templates, which are programs that come with a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 from kvstream.errors import ModelError
 
 MOST_S = 5.0
-"""Seconds that a template may take. Those of real models take milliseconds."""
+"""Maximum seconds for a template. Templates of real models take milliseconds."""
 
 
 class EndlessTemplateError(Exception):
-    """A template that does not come to an end."""
+    """A template did not end within the time limit."""
 
 
 @contextmanager
 def time_limit() -> Iterator[None]:
-    """Raises EndlessTemplateError where Python code within takes longer than MOST_S.
+    """Raise EndlessTemplateError if Python code inside takes longer than MOST_S.
 
-    It looks at the clock at every line that runs, since a thread cannot be stopped from outside.
+    Every executed line checks the clock, because a thread cannot be stopped from outside.
     """
     end = time.monotonic() + MOST_S
 
@@ -41,7 +41,7 @@ def time_limit() -> Iterator[None]:
 
 
 def check_template(template: str | None, names: Mapping[str, Any], model: str) -> None:
-    """Render a short chat. Raises ModelError for a template that raises or does not end."""
+    """Render a short chat. Raises ModelError if the template raises or does not end."""
     if template is None:
         return
     from transformers.utils.chat_template_utils import render_jinja_template

@@ -1,4 +1,4 @@
-"""Tokenizers that are a tiktoken encoding: that of the embedded model."""
+"""The tokenizer of the embedded model: a tiktoken encoding."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ class TiktokenTokenizer(Tokenizer):
 def _piece(encoding: tiktoken.Encoding, token: int) -> bytes:
     try:
         return encoding.decode_single_token_bytes(token)
-    except KeyError:  # a hole in the numbering
+    except KeyError:  # unused id
         return b""

@@ -1,17 +1,19 @@
-"""Byte-level BPE of the `tokenizers` library, encoded by tiktoken, which is several times faster.
+"""Encode byte-level BPE of the `tokenizers` library with tiktoken, which is several times faster.
 
-Both join neighbors until none can be joined: those of the lowest rank first, of equal ones the
-leftmost.  The library ranks pairs by their place in a list of merges; tiktoken ranks them by the
-token that they make, and joins whatever makes one.  The two do the same if
+Both join neighbors until no pair can be joined: the lowest rank first, and the leftmost of equal
+ranks. The library ranks pairs by their place in a list of merges. tiktoken ranks them by the token
+that they make, and joins every pair that makes a token. Both give the same ids if
 
-- the library makes every token out of that token's own bytes, and
-- the merges that make one token stand side by side in the list.
+- the library joins the bytes of every token to that token, and
+- the merges that make the same token are adjacent in the list.
 
-For joining never moves a boundary, so neighbors x and y have come about as they do when the bytes
-of xy are alone, and there the last pair is one certain pair.  So where xy is a token, x and y are
-that pair: the library has a merge for it, and by the second condition orders it among the others
-as tiktoken does.  Both are checked here, and the pattern that cuts text into words must mean the
-same to both.  What is not certain is left to the library: whole tokenizers, and single texts.
+Proof: joining never moves a boundary. So neighbors x and y formed as they do if the bytes of xy are
+alone, and there the last pair to be joined is one specific pair. If xy is a token, x and y are that
+pair. So the library has a merge for it, and by the second condition it has the same rank among the
+others as in tiktoken.
+
+This module checks both conditions, and that the pattern that splits text into words means the same
+to both. Tokenizers and single texts for which the result is not certain are left to the library.
 """
 
 from __future__ import annotations
@@ -31,23 +33,23 @@ if TYPE_CHECKING:
     import tokenizers
 
 MOST = 1 << 19
-"""Characters of a text; in longer ones the search for a pattern may give up."""
+"""Maximum characters of a text. In longer ones a pattern search may give up."""
 GROUP = 1000
-"""Tokens that are checked together."""
+"""Tokens to check together."""
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What the library's byte-level pre-tokenizer cuts by."""
+"""The pattern by which the library's byte-level pre-tokenizer splits text."""
 GPT2_DIGITS = r"\p{N}|'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
-"""The same behind a cut at every digit: no digit is left, and each ends what is before it."""
+"""The same pattern after a split at every digit: each digit is a word, and ends the one before."""
 _CLASS = r"\\[pP]\{\w+\}|\\[sSdD]|\(\?i:"
 _SAME = re.compile(
     rf"(?:{_CLASS}|\\[rnt]|\\\W|\(\?[:!=]|\[(?!:)\^?|[?*+]\+?|\{{\d+(?:,\d*)?\}}(?![?+])"
     r"|(?!--|&&|~~)[^\\({}.$^\[])*"
 )
-"""Patterns that have only such parts as mean the same to both libraries."""
+"""Matches patterns whose parts all mean the same to both libraries."""
 
 
 class TiktokenBPE:
-    """Stands in for a tokenizer of the library, in text that goes on; see `convert`."""
+    """Replaces a tokenizer of the library for text that continues other text; see `convert`."""
 
     def __init__(
         self,
@@ -57,7 +59,10 @@ class TiktokenBPE:
         nfc: bool = False,
         added: Iterable[str] = (),
     ) -> None:
-        """``vocabulary``: ids, in the order of the ranks. Raises ValueError for the pattern."""
+        """``vocabulary``: ids in the order of the ranks.
+
+        Raises ValueError if tiktoken cannot read the pattern.
+        """
         import tiktoken
 
         ranks = {piece: rank for rank, piece in enumerate(vocabulary)}
@@ -74,7 +79,7 @@ class TiktokenBPE:
         self._look_at(set(map(chr, range(128))))
 
     def encode(self, text: str) -> np.ndarray | None:
-        """Ids int32 [n], or None where the library must encode ``text``."""
+        """Return ids int32 [n], or None if the library must encode ``text``."""
         if len(text) > MOST or any(token in text for token in self._added):
             return None
         ascii_only = text.isascii()
@@ -87,11 +92,12 @@ class TiktokenBPE:
                 return None
         ranks = np.array(self._encoding.encode_ordinary(text), dtype=np.int32)
         size = len(text) if ascii_only else len(text.encode())
-        # Text that the pattern leaves out would be in no token.
+        # Text that the pattern does not match is in no token.
         return self._ids[ranks] if int(self._lengths[ranks].sum()) == size else None
 
     def _look_at(self, new: set[str]) -> None:
-        """Find the odd ones among characters: the tables of two libraries may differ in age."""
+        """Find characters that the libraries may classify differently: their Unicode tables may
+        differ in age."""
         if new:
             self._known |= new
             text = "".join(sorted(new))
@@ -100,7 +106,7 @@ class TiktokenBPE:
 
 
 class _Class:
-    """A class of characters, as a pattern has it."""
+    """A character class of a pattern."""
 
     def __init__(self, part: str) -> None:
         import tiktoken
@@ -114,7 +120,7 @@ class _Class:
         self._split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
     def disputed(self, text: str) -> set[str]:
-        """Characters of ``text`` that belong to it in one of the libraries only."""
+        """Return characters of ``text`` that only one of the libraries counts in the class."""
         here = bytes(self._encoding.encode_ordinary(text)).decode()
         there = "".join(piece for piece, _ in self._split.pre_tokenize_str(text))
         return set(here) ^ set(there)
@@ -123,10 +129,10 @@ class _Class:
 def convert(
     backend: tokenizers.Tokenizer, encode: Callable[[str], list[int]], added: Iterable[str]
 ) -> TiktokenBPE | None:
-    """A stand-in for ``encode``, or None where it is not certain to give the same ids.
+    """Return a faster equivalent of ``encode``, or None if the same ids are not certain.
 
-    ``encode`` is ``backend`` without a prefix in front; ``added`` are the texts that it looks for
-    before all else.  Takes about a second for a large vocabulary.
+    ``encode`` is ``backend`` without a prefix. ``added`` are the texts that it searches for before
+    all else. Takes about a second for a large vocabulary.
     """
     added = list(added)
     pattern = _pattern(backend)
@@ -146,7 +152,7 @@ def convert(
 
 
 def _state(component: Any) -> dict[str, Any]:
-    """What a part of a tokenizer says of itself; ``type`` is empty where there is none."""
+    """Return the state of a tokenizer's component; ``type`` is empty if there is none."""
     state: dict[str, Any] = {"type": ""}
     if component is not None:
         state = json.loads(component.__getstate__())
@@ -155,7 +161,7 @@ def _state(component: Any) -> dict[str, Any]:
 
 
 def _pattern(backend: tokenizers.Tokenizer) -> str | None:
-    """A pattern that matches the words which the pre-tokenizer makes, None where there is none."""
+    """Return a pattern that matches the words of the pre-tokenizer, or None if there is none."""
     state = _state(backend.pre_tokenizer)
     *before, last = state.get("pretokenizers", [state])
     if last["type"] != "ByteLevel" or len(before) > 1:
@@ -169,13 +175,14 @@ def _pattern(backend: tokenizers.Tokenizer) -> str | None:
     if first["type"] != "Split" or whole_words:
         return None
     pattern = first["pattern"].get("Regex")
-    # Either keeps what matches; what does not is seen by `TiktokenBPE.encode`.
+    # Both kinds keep the matches. `TiktokenBPE.encode` detects text that does not match.
     known = (first["behavior"], first["invert"]) in (("Isolated", False), ("Removed", True))
     return pattern if known and pattern is not None and _SAME.fullmatch(pattern) else None
 
 
 def _vocabulary(backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
-    """Tokens and ids in the order in which tiktoken must join them, None where there is none."""
+    """Return tokens and ids in the order in which tiktoken must join them, or None if no order
+    gives the same ids."""
     from tokenizers import Tokenizer
 
     model = json.loads(backend.model.__getstate__())
@@ -188,14 +195,14 @@ def _vocabulary(backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
     if not all(char in numbers for char in alphabet):
         return None
     tokens = [t for t in numbers if len(t) > 1 and alphabet.keys() >= set(t)]
-    free = alphabet.keys() - set("".join(tokens))  # joins nothing: there are bytes that UTF-8 lacks
+    free = alphabet.keys() - set("".join(tokens))  # bytes in no token, such as those UTF-8 lacks
     if not free:
         return None
     barrier = min(free)
     groups = [tokens[at : at + GROUP] for at in range(0, len(tokens), GROUP)]
     texts = [barrier.join(["", *group, ""]) for group in groups]
     bare = Tokenizer(backend.model)
-    parts: list[int] = []  # tokens into which the bytes of each are joined
+    parts: list[int] = []  # for each token: the number of tokens that its bytes are joined to
     for text in texts:
         [encoding] = bare.encode_batch_fast([text], add_special_tokens=False)
         places = np.flatnonzero(np.array(encoding.ids) == numbers[barrier])
@@ -206,7 +213,7 @@ def _vocabulary(backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
     order = [token for token, _ in groupby(results)]
     if len(order) != len(set(order)):
         return None
-    if model.get("ignore_merges"):  # then whole words are found even if nothing makes them
+    if model.get("ignore_merges"):  # whole words are then tokens even if no merge makes them
         rest = {token: count for token, count in zip(tokens, parts, strict=True) if count > 1}
         if 2 in rest.values():  # tiktoken would join the two
             return None
@@ -216,7 +223,7 @@ def _vocabulary(backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The bytes for which visible characters stand in byte-level vocabularies."""
+    """Return the visible characters of byte-level vocabularies, and the byte of each."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {

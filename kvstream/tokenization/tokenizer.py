@@ -1,4 +1,4 @@
-"""What kvstream needs of a tokenizer, whichever library is behind it."""
+"""The interface of a tokenizer, independent of its library."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _CROSSING = re.compile(r"[^\W_][ ▁]+[^\W_]")
 
 
 class Spans(NamedTuple):
-    """Tokens of a text, and where they are in it."""
+    """Tokens of a text and their places in it."""
 
     ids: np.ndarray
     """int32 [n]."""
     starts: np.ndarray
-    """int64 [n]: where each token begins in the UTF-8 form of the text.
+    """int64 [n]: byte of the UTF-8 text at which each token begins.
 
     A token that is a part of a character may have the start of the character.
     """
     broken: np.ndarray = np.empty(0, dtype=np.int64)
-    """Which tokens are the first of a control sequence that was broken apart, int64 [m]."""
+    """int64 [m]: indices of the first token of each control sequence that was broken apart."""
 
 
 class Tokenizer(ABC):
-    """Text to token ids and back.
+    """Encodes text to token ids and decodes them.
 
-    ``continuing`` says that the text goes on where other text ended: then no prefix (a space that
-    some tokenizers put in front) is added.
+    ``continuing``: the text continues other text, so no prefix is added (a space that some
+    tokenizers put in front).
     """
 
     name: str
@@ -42,11 +42,11 @@ class Tokenizer(ABC):
     special_strings: tuple[str, ...]
     """Texts that ``encode_template`` reads as one control token."""
     highest: int = -1
-    """The highest id that a text can give; -1 where that is known to fit the model."""
+    """The highest id that a text can give; -1 if all ids are known to fit the model."""
     longest: int
     """UTF-8 bytes of the longest token."""
     crosses_words: bool
-    """Whether some token holds the end of one word and the beginning of the next."""
+    """Whether some token contains the end of one word and the beginning of the next."""
 
     @property
     @abstractmethod
@@ -55,57 +55,57 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def render(self, messages: list[dict[str, str]], **options: Any) -> str:
-        """The chat template's text for ``messages``; raises what the template raises."""
+        """Render ``messages`` with the chat template. Raises what the template raises."""
 
     @abstractmethod
     def spans(self, text: str, *, continuing: bool = False) -> Spans:
-        """Tokens of plain text: control sequences of the template are broken apart."""
+        """Encode plain text. Control sequences of the template are broken apart."""
 
     def encode(self, text: str, *, continuing: bool = False) -> list[int]:
-        """Ids of plain text: no control token is in them, and no control sequence."""
+        """Return ids of plain text, without control tokens and control sequences."""
         ids: list[int] = self.spans(text, continuing=continuing).ids.tolist()
         return ids
 
     def controls(self, ids: Sequence[int]) -> int:
-        """Control sequences in ids of template text."""
+        """Return the number of control sequences in ids of template text."""
         return sum(token in self.special_ids for token in ids)
 
     def between(self, before: Sequence[int], behind: Sequence[int]) -> list[int]:
-        """Ids to put between two that were encoded apart, lest they make a control sequence."""
+        """Return ids to put between separately encoded ids that would form a control sequence."""
         return []
 
     @property
     def reach(self) -> int:
-        """How many ids on either side `between` looks at."""
+        """Number of ids on either side that `between` looks at."""
         return 0
 
     @abstractmethod
     def encode_template(self, text: str, *, continuing: bool = False) -> list[int]:
-        """Ids of template text: control tokens are recognized, none is added."""
+        """Return ids of template text. Control tokens are recognized, but none is added."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """The text of ``ids``; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of ``ids``. Bytes that are not UTF-8 become U+FFFD."""
 
     @abstractmethod
     def decoder(self) -> Decoder:
-        """A new incremental decoder, for the pieces of an answer."""
+        """Return a new incremental decoder for the tokens of an answer."""
 
 
 class Decoder(ABC):
-    """Token by token, text that can be shown at once; all pieces together equal ``decode``."""
+    """Decodes token by token to text that can be shown at once. All pieces equal ``decode``."""
 
     @abstractmethod
     def push(self, token: int) -> str:
-        """The text that ``token`` completes; empty while a character is incomplete."""
+        """Return the text that ``token`` completes; empty while a character is incomplete."""
 
     @abstractmethod
     def flush(self) -> str:
-        """What is left at the end, incomplete characters as U+FFFD."""
+        """Return the rest of the text at the end, with incomplete characters as U+FFFD."""
 
 
 class ByteDecoder(Decoder):
-    """For tokens that are byte strings."""
+    """Decoder for tokens that are byte strings."""
 
     def __init__(self, pieces: Sequence[bytes], skip: frozenset[int]) -> None:
         self._pieces = pieces
@@ -122,15 +122,15 @@ class ByteDecoder(Decoder):
 
 
 class WindowDecoder(Decoder):
-    """For tokens whose text depends on their neighbors: decodes the last few together."""
+    """Decoder for tokens whose text depends on their neighbors: decodes the last few together."""
 
     MOST_HELD = 8
-    """Tokens without a complete character before they are shown anyway."""
+    """Number of tokens without a complete character from which they are shown anyway."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._window: list[int] = []
-        self._shown = 0  # so many tokens of the window have been shown
+        self._shown = 0  # tokens of the window that have been shown
 
     def push(self, token: int) -> str:
         if token in self._tokenizer.special_ids:
@@ -158,5 +158,5 @@ def any_crosses_words(tokens: Iterable[str]) -> bool:
 
 
 def without_surrogates(text: str) -> str:
-    """``text`` with lone surrogates (bytes of the command line that are no UTF-8) as U+FFFD."""
+    """Replace lone surrogates (bytes of the command line that are not UTF-8) with U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
