@@ -1,1 +1,1 @@
-"""Bytes of files and pipes to blocks of text with byte offsets."""
+"""Convert bytes of files and pipes to blocks of text with byte offsets."""

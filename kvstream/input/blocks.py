@@ -1,4 +1,4 @@
-"""Text that knows which bytes of the source it came from, also where bytes were not UTF-8."""
+"""Blocks of text with the source bytes of every character, even if these were not UTF-8."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _found = threading.local()
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Python's own ``replace``, which also notes the bytes it took away."""
+    """Do the same as Python's ``replace`` handler, and record the span of the replaced bytes."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     _found.spans.append((error.start, error.end))
@@ -26,7 +26,7 @@ codecs.register_error(_ERRORS, _replace)
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A stretch of text and where its bytes lie."""
+    """A stretch of text and the place of its bytes."""
 
     text: str
     start: int
@@ -34,15 +34,15 @@ class TextBlock:
     source: int
     """Index of the source in the set."""
     widths: np.ndarray | None = field(default=None, repr=False, compare=False)
-    """Source bytes of each character, int64 [len(text)]; None: those of its UTF-8 form."""
+    """Number of source bytes of each character, int64 [len(text)]; None: as in UTF-8."""
 
     place: int | str | None = None
-    """The page (from 1) or the heading above (empty: none) in a document; None: plain text."""
+    """In a document: the page (from 1) or the heading above (empty: none); None: plain text."""
     left_out: int = 0
-    """Lines of the source before this block that are in no block."""
+    """Number of lines of the source before this block that are in no block."""
 
     def offsets(self) -> np.ndarray:
-        """Global byte offset of every character and of the end, int64 [len(text) + 1]."""
+        """Return the global byte offsets of all characters and the end, int64 [len(text) + 1]."""
         if self.widths is not None:
             return self.start + np.concatenate([[0], np.cumsum(self.widths)])
         return self.start + utf8_starts(self.text)
@@ -54,13 +54,13 @@ class Part:
 
     text: str
     place: int | str
-    """As in TextBlock."""
+    """As in `TextBlock`."""
     share: float
-    """Of the document that has been converted, this part included: 0 to 1."""
+    """Share of the document that has been converted, including this part: 0 to 1."""
 
 
 def utf8_starts(text: str) -> np.ndarray:
-    """Byte offset of every character of ``text`` in UTF-8, and its length: int64 [len + 1]."""
+    """Return the UTF-8 byte offsets of the characters of ``text`` and its end, int64 [len + 1]."""
     if text.isascii():
         return np.arange(len(text) + 1, dtype=np.int64)
     data = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
@@ -68,7 +68,7 @@ def utf8_starts(text: str) -> np.ndarray:
 
 
 class BlockDecoder:
-    """Turns the bytes of one source into blocks; characters cut by a read wait for the rest."""
+    """Decodes the bytes of one source to blocks. A character cut by a read waits for its rest."""
 
     encoding = "utf-8"
 
@@ -77,14 +77,14 @@ class BlockDecoder:
         self.position = start
         """Global byte offset of the next character."""
         self.replaced = 0
-        """Bytes that were not UTF-8."""
+        """Number of bytes that were not UTF-8."""
         self.first_replaced: int | None = None
-        """Global byte offset of the first of them."""
+        """Global byte offset of the first of these bytes."""
         self._rest = b""
         self._at_start = True
 
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
-        """The text of ``data``, or None where it completes no character."""
+        """Return the text of ``data``, or None if it completes no character."""
         data = self._rest + data
         spans: list[tuple[int, int]] = []
         _found.spans = spans
@@ -108,7 +108,7 @@ class BlockDecoder:
 
     @staticmethod
     def _widths(data: bytes, spans: list[tuple[int, int]]) -> np.ndarray:
-        """Bytes of each character, where each of ``spans`` became one character."""
+        """Return the bytes of each character, if each of ``spans`` became one character."""
         raw = np.frombuffer(data, dtype=np.uint8)
         begins = (raw & 0xC0) != 0x80
         for begin, end in spans:

@@ -1,7 +1,7 @@
-"""PDF, EPUB, DOCX and HTML to plain text in parts, through the libraries of ``documents``.
+"""Convert PDF, EPUB, DOCX and HTML to plain text in parts, with the libraries of ``documents``.
 
-No document is ever in memory whole: a PDF comes page by page, the others in blocks of their
-markup.  Byte offsets of a document are those of the extracted text.
+No document is ever completely in memory: a PDF is read page by page, the others in blocks of their
+markup. Byte offsets of a document are those of the extracted text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 LIBRARIES = {"pdf": ("pypdfium2",), "epub": ("lxml",), "docx": ("lxml",), "html": ("lxml",)}
 PACKED = ("epub", "docx")
-"""Those in a ZIP file."""
+"""The formats in a ZIP file."""
 SAMPLE = 256 * 1024
-"""Bytes of HTML at the beginning of a page by which its text is estimated."""
+"""Bytes of HTML at the beginning of a page from which the size of its text is estimated."""
 
 
 def missing_extra(kind: str, name: str) -> str | None:
-    """The message if a library for ``kind`` is not installed, or None."""
+    """Return an error message if a library for ``kind`` is not installed, or None."""
     missing = [lib for lib in LIBRARIES[kind] if importlib.util.find_spec(lib) is None]
     if not missing:
         return None
@@ -39,7 +39,7 @@ def missing_extra(kind: str, name: str) -> str | None:
 
 
 def kind_of_zip(path: Path) -> str:
-    """``epub``, ``docx`` or ``plain``, by the members of a ZIP file."""
+    """Return ``epub``, ``docx`` or ``plain``, depending on the members of a ZIP file."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.NameToInfo
@@ -51,10 +51,10 @@ def kind_of_zip(path: Path) -> str:
 
 
 def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iterator[Part]:
-    """The text of a document, part after part.
+    """Yield the text of a document, part after part.
 
-    What was left out is added to ``notes``, and what is missing to ``warnings``.
-    Raises SourceError where it is too large, encrypted, damaged, takes too long or has no text.
+    Adds text that was left out to ``notes``, and missing text to ``warnings``. Raises SourceError
+    if the document is too large, encrypted or damaged, takes too long or has no text.
     """
     found = False
     try:
@@ -63,7 +63,7 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
             yield part
     except SourceError:
         raise
-    except Exception as error:  # whatever a parser raises on a file that it does not understand
+    except Exception as error:  # parsers raise many kinds of errors for a file they cannot read
         raise unreadable(path, kind, error) from error
     if not found:
         advice = " (scanned pages?): run it through OCR" if kind == "pdf" else ""
@@ -71,7 +71,7 @@ def parts_of(kind: str, path: Path, notes: list[str], warnings: list[str]) -> It
 
 
 def check(kind: str, path: Path) -> int | None:
-    """Open a document, to see that it can be: the pages of a PDF, None for others.
+    """Check that a document can be opened; return the number of pages of a PDF, None for others.
 
     Raises SourceError.
     """
@@ -102,7 +102,7 @@ def _parts(kind: str, path: Path, notes: list[str], warnings: list[str]) -> Iter
 
 
 def page_parts(head: PeekedStream, name: str) -> Iterator[Part | None]:
-    """The text of an HTML page as its bytes come from a stream; None where the stream pauses."""
+    """Yield the text of an HTML page from a stream; None when the stream pauses."""
     from kvstream.input.markup import html_parts, parts
 
     patience = Patience(name)
@@ -115,9 +115,9 @@ def page_parts(head: PeekedStream, name: str) -> Iterator[Part | None]:
 
 
 def estimate(kind: str, path: Path) -> int:
-    """Bytes of text in a document, from its structure and a sample; 0 where that fails.
+    """Estimate the bytes of text in a document from its structure and a sample; 0 if that fails.
 
-    Raises ValueError for a format that nothing here estimates.
+    Raises ValueError for a format that this module cannot estimate.
     """
     if kind not in ("pdf", "html", *PACKED):
         raise ValueError(f"nothing here estimates the format {kind!r}")
@@ -133,7 +133,7 @@ def estimate(kind: str, path: Path) -> int:
         with path.open("rb") as file:
             sample = file.read(SAMPLE)
         return round(text_bytes(sample) * path.stat().st_size / max(len(sample), 1))
-    except Exception:  # the reading itself reports what is wrong
+    except Exception:  # reading the document reports the error
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Which encoding a text is in, by its first bytes."""
+"""Detect the encoding of a text by its first bytes, and decode text that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ BOMS = (
     (b"\xff\xfe", "utf-16-le"),
     (b"\xfe\xff", "utf-16-be"),
 )
-"""The longer ones first; that of UTF-8 is left to the decoder."""
+"""Byte order marks, longer ones first. The decoder handles that of UTF-8."""
 SAMPLE = 256 * 1024
-"""Bytes by which an encoding is guessed."""
+"""Bytes from which an encoding is guessed."""
 BEFORE = 16 * 1024
-"""Of these, at most so many before the first that is not ASCII."""
+"""Maximum bytes of these before the first byte that is not ASCII."""
 GUESSED = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1257", "iso8859_2", "koi8_r", "cp866",
     "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949",
 )  # fmt: skip
 """Encodings without a state, so that every character has bytes of its own."""
 ENOUGH = 200
-"""Bytes that are not ASCII of which a guess is hardly ever wrong."""
+"""Number of non-ASCII bytes with which a guess is hardly ever wrong."""
 HIGH = bytes(range(0x80, 0x100))
 FEW = 8
-"""With fewer bytes that are not ASCII, nothing can be guessed from how often each one comes."""
+"""With fewer non-ASCII bytes, their frequencies do not allow a guess."""
 ALIKE = 0.05
-"""Scores of charset-normalizer that differ by less decide nothing: then it is Western."""
+"""Scores of charset-normalizer with a smaller difference count as equal. Western is then chosen."""
 _WESTERN = frozenset([0x80, 0x85, *range(0x91, 0x98)])
-"""What a Western text has of the bytes that are controls in Latin-1: quotes, dashes, the euro."""
+"""Bytes of Western texts that are control characters in Latin-1: quotes, dashes, the euro."""
 _NOT_OF_PAGES = (
     "utf-16", "utf-32", "utf-7", "undefined", "idna", "punycode", "unicode-escape",
     "unicode_escape", "raw-unicode-escape", "raw_unicode_escape",
@@ -42,13 +42,15 @@ _CHARSET = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.
 
 
 def by_mark(head: bytes) -> str | None:
-    """The encoding that a byte order mark of UTF-16 or UTF-32 names."""
+    """Return the encoding of a byte order mark of UTF-16 or UTF-32, or None."""
     return next((name for mark, name in BOMS if head.startswith(mark)), None)
 
 
 def encoding_of(head: bytes, *, begins: bool = True) -> str:
-    """``utf-8``, or the encoding that the first bytes of a text are in; a byte order mark counts
-    only where the text `begins`."""
+    """Return ``utf-8``, or the encoding of the first bytes of a text.
+
+    A byte order mark only counts if the text `begins` with these bytes.
+    """
     marked = by_mark(head) if begins else None
     if marked is not None:
         return marked
@@ -63,7 +65,7 @@ def encoding_of(head: bytes, *, begins: bool = True) -> str:
 
 
 def _guess(sample: bytes) -> str | None:
-    """The likeliest encoding; None where it is damaged UTF-8, or nothing fits."""
+    """Return the likeliest encoding; None for damaged UTF-8, or if no encoding fits."""
     from charset_normalizer import from_bytes
 
     if _mostly_utf8(sample):
@@ -71,7 +73,7 @@ def _guess(sample: bytes) -> str | None:
     high = [byte for byte in sample if byte > 127]
     western = all(byte >= 0xA0 or byte in _WESTERN for byte in high)
     if len(high) < FEW:
-        # Too little to guess by: a name or two in a text of ASCII.
+        # Too little for a guess, such as one or two names in an ASCII text.
         return "cp1252" if western and len(high) * 4 <= len(sample) else None
     found = from_bytes(sample, cp_isolation=list(GUESSED), preemptive_behaviour=False)
     best = found.best()
@@ -87,7 +89,7 @@ def _guess(sample: bytes) -> str | None:
 
 
 def _mostly_utf8(sample: bytes) -> bool:
-    """Whether at least half of what is not ASCII is right as UTF-8, and so the rest is damage."""
+    """Whether at least half of the non-ASCII bytes are valid UTF-8, so that the rest is damage."""
     text = sample.decode("utf-8", "ignore")
     right = sum(len(char.encode()) for char in text if ord(char) > 127)
     wrong = len(sample) - len(text.encode())
@@ -95,47 +97,47 @@ def _mostly_utf8(sample: bytes) -> bool:
 
 
 def html_decoder(head: bytes, encoding: str | None = None) -> codecs.IncrementalDecoder:
-    """A decoder for a page that begins with ``head``; what is not right becomes U+FFFD."""
+    """Return a decoder for a page that begins with ``head``. Invalid bytes become U+FFFD."""
     name = encoding or by_mark(head) or _declared(head) or encoding_of(head)
     return codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else name)("replace")
 
 
 def _declared(head: bytes) -> str | None:
-    """The encoding that the page names, if it can be true."""
+    """Return the encoding that the page declares, if it is possible."""
     found = _CHARSET.search(head[:4096])
     if found is None:
         return None
     name = found[1].decode("ascii", "replace").lower()
     if name in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"):
-        return "cp1252"  # what browsers do: bytes that are controls there are quotes here
+        return "cp1252"  # as in browsers: control bytes of Latin-1 are quotes in cp1252
     try:
         known = codecs.lookup(name)
     except LookupError:
         return None
-    # A name that could be read is not in UTF-16; some codecs are for bytes alone, or for no page.
+    # A page with a readable declaration is not UTF-16. Some codecs are for bytes, or not for pages.
     if known.name.startswith(_NOT_OF_PAGES) or not known._is_text_encoding:
         return None
     return known.name
 
 
 class OtherDecoder:
-    """As BlockDecoder, for a text that is not in UTF-8."""
+    """Like `BlockDecoder`, for a text that is not in UTF-8."""
 
     def __init__(self, source: int, start: int, encoding: str) -> None:
         self.source = source
         self.position = start
         """Global byte offset of the next character."""
         self.replaced = 0
-        """Bytes that are not right in the encoding."""
+        """Number of bytes that are invalid in the encoding."""
         self.first_replaced: int | None = None
-        """Global byte offset of the first of them."""
+        """Global byte offset of the first invalid byte."""
         self.encoding = encoding
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._rest = b""
         self._at_start = True
 
     def decode(self, data: bytes, *, final: bool = False) -> TextBlock | None:
-        """The text of ``data``, or None where it completes no character."""
+        """Return the text of ``data``, or None if it completes no character."""
         data, given = self._rest + data, data
         text = self._decoder.decode(given, final)
         self._rest = self._decoder.getstate()[0]
@@ -157,7 +159,7 @@ class OtherDecoder:
         return TextBlock(text, start, self.source, widths) if text else None
 
     def _widths(self, data: bytes, text: str, *, final: bool) -> np.ndarray:
-        """Bytes of each character of ``text``, which ``data`` became: int64 [len(text)]."""
+        """Return the number of bytes in ``data`` of each character of ``text``, int64 [n]."""
         if len(text) == len(data):
             return np.ones(len(text), dtype=np.int64)
         if self.encoding.startswith("utf-"):
@@ -171,7 +173,7 @@ class OtherDecoder:
         widths = np.array([sizes[char] for char in text], dtype=np.int64)
         if "\ufffd" not in sizes and widths.sum() == len(data):
             return widths
-        # Damaged, or bytes of more than one form: byte by byte.
+        # Damaged bytes, or characters with several encoded forms: decode byte by byte.
         decoder = codecs.getincrementaldecoder(self.encoding)("replace")
         each: list[int] = []
         waiting = 0
@@ -179,11 +181,11 @@ class OtherDecoder:
             waiting += 1
             new = len(decoder.decode(data[at : at + 1], final and at + 1 == len(data)))
             if new:
-                # Where bytes are given up, those after them may be characters at once.
+                # If invalid bytes are replaced, the bytes after them may complete characters too.
                 each += [max(waiting - new + 1, 1), *[1] * (new - 1)][:waiting]
                 each += [0] * (new - waiting)
                 waiting = 0
         if len(each) == len(text) and sum(each) == len(data):
             return np.array(each, dtype=np.int64)
-        # A codec that gives up other bytes where it sees more of them: spread evenly.
+        # The codec replaces other bytes if it sees more at once: distribute the bytes evenly.
         return np.diff(np.arange(len(text) + 1) * len(data) // len(text))

@@ -1,25 +1,25 @@
-"""The signs of equations that a DOCX has as markup: without them numbers run together."""
+"""Restore the signs of equations that a DOCX has as markup. Without them numbers run together."""
 
 from __future__ import annotations
 
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _BEFORE = {"num": " ", "den": "/", "sup": "^", "sub": "_", "lim": "_", "nary": "∫"}
-"""What stands before parts of an equation. An operator that is not named is an integral."""
+"""Sign before each part of an equation. An operator without a name is an integral."""
 _BEFORE_OPERAND = {"rad": "√", "nary": " ", "func": " ", "mr": " ", "eqArr": " "}
-"""What stands before the operands of these: cells of a matrix, rows."""
+"""Sign before the operands of each element, such as cells of a matrix or rows."""
 
 
 class Equation:
-    """Tells the signs between its texts: 1/2, 10^6, √2, f(x)."""
+    """Gives the signs between the texts of an equation: 1/2, 10^6, √2, f(x)."""
 
     def __init__(self) -> None:
         self._signs = ""
-        """Before the next text."""
+        """Signs before the next text."""
         self._open: list[str] = []
         self._brackets: list[dict[str, str]] = []
 
     def start(self, tag: str, value: str) -> None:
-        """An element begins, with the value of its attribute."""
+        """Begin an element, with the value of its attribute."""
         inside = self._open[-1] if self._open else ""
         self._open.append(tag)
         self._signs += _BEFORE.get(tag, "")
@@ -32,12 +32,12 @@ class Equation:
         elif inside == "d" and tag == "e":
             brackets = self._brackets[-1]
             self._signs += brackets["begChr"]
-            brackets["begChr"] = brackets["sepChr"]  # before the next one
+            brackets["begChr"] = brackets["sepChr"]  # before the next operand
         elif tag == "e":
             self._signs += _BEFORE_OPERAND.get(inside, "")
 
     def end(self, tag: str) -> str:
-        """An element ends; returns what stands behind it."""
+        """End an element; return the sign after it."""
         self._open.pop()
         if tag == "d":
             return self.take() + self._brackets.pop()["endChr"]
@@ -48,6 +48,6 @@ class Equation:
         return ""
 
     def take(self) -> str:
-        """What stands before the text that comes now."""
+        """Return and clear the signs before the next text."""
         signs, self._signs = self._signs, ""
         return signs

@@ -1,4 +1,4 @@
-"""The files of a directory: sorted, without what is hidden or ignored by git."""
+"""List the files of a directory, sorted, without those hidden or ignored by git."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import re2
 
 from kvstream.input import pseudo
 
-# Those of git, Mercurial, Subversion and others begin with a dot and are hidden already.
+# Folders of git, Mercurial, Subversion and others begin with a dot, so they are already hidden.
 VCS_FOLDERS = {"CVS", "_darcs", "RCS", "SCCS"}
 
 
@@ -23,12 +23,12 @@ def files_in(
     no_disk: Callable[[str, str], None],
     hidden: Callable[[], None],
 ) -> Iterator[Path]:
-    """Regular files in ``folder``, depth first by name, ``.gitignore`` obeyed.
+    """Yield regular files in ``folder``, depth first by name, and respect ``.gitignore``.
 
-    Links to directories are not followed, so a loop of links cannot hold us; FIFOs, sockets and
-    devices are left alone.  A directory that cannot be listed goes to ``unreadable``; what lies
-    on no disk goes to ``no_disk``, with its file system and ``file`` or ``directory``; for each
-    file or directory that is hidden or ignored ``hidden`` is called.
+    Links to directories are not followed, so a loop of links does no harm. FIFOs, sockets and
+    devices are skipped. ``unreadable`` is called for a directory that cannot be listed, ``hidden``
+    for each hidden or ignored file or directory. ``no_disk`` is called for a file or directory of
+    a pseudo file system, with the file system and ``file`` or ``directory``.
     """
     kind = pseudo.kind(folder.stat())
     if kind is not None:
@@ -44,7 +44,7 @@ def _walk(
     no_disk: Callable[[str, str], None],
     hidden: Callable[[], None],
 ) -> Iterator[Path]:
-    # Without recursion: folders can be nested deeper than Python's calls.
+    # No recursion, because folders can be nested deeper than Python's limit.
     waiting: list[tuple[Path | os.DirEntry[str], list[_Ignore]]] = [(folder, ignores)]
     while waiting:
         at, ignores = waiting.pop()
@@ -85,12 +85,12 @@ def _walk(
 def _pseudo(entry: os.DirEntry[str]) -> str | None:
     try:
         return pseudo.kind(entry.stat())
-    except OSError:  # gone, or not readable: opening it gives the error
+    except OSError:  # removed or not readable: opening it gives the error
         return None
 
 
 class _Ignore:
-    """One ``.gitignore`` and the folder it speaks of."""
+    """One ``.gitignore`` and the folder that it applies to."""
 
     def __init__(self, folder: Path, lines: list[str]) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class _Ignore:
     def of(cls, folder: Path) -> _Ignore | None:
         path = folder / ".gitignore"
         try:
-            if not path.is_file():  # a FIFO of that name would hold us for ever
+            if not path.is_file():  # reading a FIFO of that name would never end
                 return None
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -113,12 +113,12 @@ class _Ignore:
 
 
 def _spec(lines: list[str]) -> pathspec.GitIgnoreSpec:
-    """The patterns, without those that are none: ``[z-a]`` ignores nothing, as in git.
+    """Compile the patterns, without invalid ones: ``[z-a]`` ignores nothing, as in git.
 
-    RE2 takes time that grows with the name alone, whatever the pattern.
+    RE2 is used because its time only grows with the name, regardless of the pattern.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # re has doubts about some patterns; RE2 decides
+        warnings.simplefilter("ignore")  # re warns about some patterns, but RE2 decides
         try:
             return pathspec.GitIgnoreSpec.from_lines(lines, backend="re2")
         except (ValueError, re.error, re2.error):
@@ -134,12 +134,12 @@ def _is_pattern(line: str) -> bool:
 
 
 def _ignores_above(folder: Path) -> list[_Ignore]:
-    """The files of the folders above, nearest first, up to the top of the repository."""
+    """Read the ``.gitignore`` files of the folders above, nearest first, up to the repository."""
     top = folder.resolve()
     found: list[_Ignore] = []
     while not os.path.exists(top / ".git"):
         if top.parent == top:
-            return []  # not in a repository: files outside of what was named do not count
+            return []  # not in a repository: files outside the named folder do not apply
         top = top.parent
         ignore = _Ignore.of(top)
         if ignore is not None:
@@ -148,11 +148,11 @@ def _ignores_above(folder: Path) -> list[_Ignore]:
 
 
 def _ignored(path: Path, ignores: list[_Ignore], *, is_folder: bool) -> bool:
-    """Whether the nearest ``.gitignore`` that says anything about ``path`` excludes it."""
+    """Whether ``path`` is excluded by the nearest ``.gitignore`` with a matching pattern."""
     for ignore in ignores:
         try:
             verdict = ignore.verdict(path, is_folder=is_folder)
-        except ValueError:  # reached over a link, so not below that folder
+        except ValueError:  # reached through a link, so not below that folder
             continue
         if verdict is not None:
             return verdict

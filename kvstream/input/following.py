@@ -1,4 +1,4 @@
-"""A file that others write to, followed as ``tail -F`` does."""
+"""Follow a file that other processes write to, as ``tail -F`` does."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import Path
 
 POLL_SECONDS = 0.2
 LATE_SECONDS = 2.0
-"""How long an old file is read on once the new one is in use: other processes may still write."""
+"""Seconds to continue reading an old file after the new one is in use, because other processes may
+still write to it."""
 
 
 @dataclass(frozen=True)
 class Follow:
-    """When to stop waiting for more."""
+    """Conditions to stop waiting for more data."""
 
     stop: Callable[[], bool]
-    """For good: the file then ends where it is."""
+    """Stop permanently: the file ends here."""
     due: Callable[[], bool] = lambda: False
-    """For now: whoever reads has something else to do."""
+    """Stop temporarily, because the reader has something else to do."""
 
 
 class FollowedFile(io.RawIOBase):
-    """Waits at the end of a file for more; goes on with the file that takes its name.
+    """Waits for more data at the end of a file, and continues with a new file of the same name.
 
-    When the file is replaced (a log that is rotated), the old one is read on until the new one has
-    had content for LATE_SECONDS: a writer goes on with the old one until it opens the new one. So
-    all lines of one writer are read, in their order; those that another writes to the old file
-    later are lost. When the file is cut short, what is written then is read from the start. Raises
-    OSError.
+    If the file is replaced (log rotation), the old file is read until the new one was in use for
+    LATE_SECONDS, because a writer continues with the old file until it opens the new one. So all
+    lines of one writer are read in order. Lines that another writes to the old file later are lost.
+    If the file is truncated, it is read again from the start. Raises OSError.
     """
 
     def __init__(self, path: Path, follow: Follow) -> None:
@@ -40,14 +40,14 @@ class FollowedFile(io.RawIOBase):
         self.file = path.open("rb", buffering=0)
         self._next: io.FileIO | None = None
         self._since: float | None = None
-        """When the next file was first seen in use."""
+        """Time at which the next file was first seen in use."""
         self._last = b""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes | None:
-        """At most ``size`` bytes; empty when it is to stop, None when something else is due."""
+        """Return at most ``size`` bytes; empty on `Follow.stop`, None on `Follow.due`."""
         while not self.follow.stop():
             data = self.file.read(size)
             if data:
@@ -70,7 +70,10 @@ class FollowedFile(io.RawIOBase):
         super().close()
 
     def _another(self) -> bool:
-        """Whether it goes on in another file of this name now, or from the start of this one."""
+        """Switch to a new file of this name, or to the start of a truncated one, if necessary.
+
+        Returns whether it switched.
+        """
         here = os.fstat(self.file.fileno())
         if here.st_size < self.file.tell():
             self.file.seek(0)
@@ -78,7 +81,7 @@ class FollowedFile(io.RawIOBase):
         if self._next is None:
             if not self._replaced(here):
                 return False
-            with suppress(OSError):  # gone again, or not readable yet
+            with suppress(OSError):  # removed again, or not readable yet
                 self._next = self.path.open("rb", buffering=0)
         if self._next is None or not self._late(self._next):
             return False
@@ -87,8 +90,9 @@ class FollowedFile(io.RawIOBase):
         return True
 
     def _late(self, file: io.FileIO) -> bool:
-        """Whether the next file has been in use for LATE_SECONDS. Not when it is first seen so: the
-        old one is read at least once more.
+        """Whether the next file has been in use for LATE_SECONDS.
+
+        False when that is first seen, so that the old file is read at least once more.
         """
         if self._since is not None:
             return time.monotonic() - self._since >= LATE_SECONDS
@@ -98,8 +102,8 @@ class FollowedFile(io.RawIOBase):
         return False
 
     def _replaced(self, status: os.stat_result) -> bool:
-        """Whether the name is that of another file than this one."""
-        with suppress(OSError):  # gone, and nothing in its place yet
+        """Whether the name now belongs to another file."""
+        with suppress(OSError):  # removed, and not replaced yet
             now = self.path.stat()
             return (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
         return False

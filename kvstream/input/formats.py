@@ -1,4 +1,4 @@
-"""Streams of plain bytes from files of many kinds, distinguished by content, not by name."""
+"""Detect the kind of a file by its content, and unpack it to a stream of plain bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any, cast
 
 from kvstream.errors import SourceError
 
-# Kinds and their first bytes; longer than a format requires where text could begin alike.
+# Kinds and their first bytes: more than a format requires if a text could begin with the same.
 MAGIC = {
     "gzip": b"\x1f\x8b",
     "bz2": b"BZh",
@@ -25,16 +25,16 @@ MAGIC = {
 _BZ2_BLOCKS = (b"1AY&SY", b"\x17\x72\x45\x38\x50\x90")
 COMPRESSED = ("gzip", "bz2", "xz", "zstd")
 HEAD = 128
-"""Bytes that tell every kind; an OpenDocument or EPUB file has its MIME type within them."""
+"""Bytes that determine every kind. They include the MIME type of an OpenDocument or EPUB file."""
 SNIFF = 8192
-"""Bytes in which a NUL means: not text."""
+"""Bytes at the beginning in which a NUL means that a file is not text."""
 WAIT_SECONDS = 0.05
-"""Between two tries to read compressed data from a stream that has nothing now."""
+"""Seconds between two attempts to read compressed data from a stream that has no data yet."""
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def kind_of(head: bytes) -> str:
-    """``gzip``, ``bz2``, ``xz``, ``zstd``, ``pdf``, ``epub``, ``html`` or ``plain``."""
+    """Return ``gzip``, ``bz2``, ``xz``, ``zstd``, ``pdf``, ``epub``, ``html`` or ``plain``."""
     for kind, magic in MAGIC.items():
         if head.startswith(magic):
             if kind == "bz2" and head[4:10] not in _BZ2_BLOCKS:
@@ -47,20 +47,20 @@ def kind_of(head: bytes) -> str:
 
 
 class PeekedStream(io.RawIOBase):
-    """A stream whose first bytes were looked at and are read again; counts what is taken."""
+    """A stream that allows a look at its first bytes before they are read; counts bytes read."""
 
     def __init__(self, stream: IO[bytes] | io.RawIOBase) -> None:
         self.stream = stream
-        # One system call a read, where the stream can do that: a pipe must not be waited for.
+        # With one system call per read, if the stream supports that, a pipe need not be waited for.
         self._read: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
         self._looked_at = b""
         self.taken = 0
-        """Bytes of the stream that were handed on."""
+        """Number of bytes of the stream that were returned by `read`."""
         self.may_pause = False
-        """Hand on None, which a stream gives that has nothing now; else wait for more."""
+        """Whether `read` returns None if the stream has no data yet. Otherwise it waits."""
 
     def look(self) -> bytes:
-        """The first bytes: as many as it takes to tell the kind, or all there is."""
+        """Return the first bytes: as many as determine the kind, or all that exist."""
         while len(self._looked_at) < HEAD and _undecided(self._looked_at):
             more = self._some(HEAD - len(self._looked_at))
             if not more:
@@ -72,7 +72,7 @@ class PeekedStream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes | None:
-        """At most ``size`` bytes: what is there, empty at the end; None see ``may_pause``."""
+        """Return at most ``size`` bytes, empty at the end; None as described for `may_pause`."""
         if self._looked_at:
             size = len(self._looked_at) if size < 0 else size
             data: bytes | None
@@ -103,7 +103,7 @@ def _undecided(head: bytes) -> bool:
 
 
 def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], bytes | None]:
-    """``read(n)``: at most n bytes of what ``head`` holds, unpacked; never more in memory."""
+    """Return a function ``read(n)`` that unpacks ``head`` and returns at most n bytes at a time."""
     reader: Any
     stream = cast(IO[bytes], head)
     if kind == "gzip":
@@ -122,24 +122,24 @@ def decompressed(head: PeekedStream, kind: str, name: str) -> Callable[[int], by
 
 
 class Unzstd:
-    """Unpacks zstd frames one after the other, and knows whether the last one is complete.
+    """Unpacks zstd frames one after the other and detects whether the last one is complete.
 
-    The library's own reader does not: it takes a stream that is cut short for one that ends.
+    The library's own reader does not: it treats a truncated stream like a complete one.
     """
 
     PIECE = 64
-    """Packed bytes at once. A block of 128 KiB takes four bytes at least, so they unpack to a few
-    MiB at most."""
+    """Packed bytes to unpack at once. A block of 128 KiB takes at least four bytes, so they unpack
+    to at most a few MiB."""
 
     def __init__(self, head: PeekedStream, library: Any) -> None:
         self._head, self._library = head, library
         self._frame = library.decompressobj()
         self._open = False
-        """The last frame is not complete."""
+        """Whether the last frame is incomplete."""
         self._packed = self._ready = b""
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; b"" at the end. Raises EOFError where the last frame is cut."""
+        """Return at most `size` bytes; b"" at the end. Raises EOFError if the last frame is cut."""
         while not self._ready:
             if not self._packed:
                 self._packed = self._head.read(SNIFF) or b""
@@ -158,7 +158,7 @@ class Unzstd:
 
 
 def damage_errors() -> tuple[type[BaseException], ...]:
-    """What decompressors raise on damaged data."""
+    """Return the errors that decompressors raise for damaged data."""
     try:
         import zstandard
     except ImportError:

@@ -1,4 +1,4 @@
-"""How long the conversion of one document may take."""
+"""Time limit for the conversion of one document."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from kvstream.errors import SourceError
 
 SECONDS = 60.0
-"""Of conversion, for a document of any size."""
+"""Base time limit for the conversion of a document of any size."""
 SECONDS_PER_BYTE = 5e-6
-"""More, for a large one: 5 s for 1 MB of the file. Converters take 0.2 s for that."""
+"""Additional time per byte: 5 s for 1 MB of the file. Converters take 0.2 s for that."""
 
 
 class Patience:
-    """Counts the seconds that the conversion of a document takes, and ends it when too long.
+    """Measures the time that the conversion of a document takes, and ends it if it is too long.
 
     The time between two parts, when the model reads, does not count.
     """
@@ -26,22 +26,22 @@ class Patience:
         self.size = size
 
     def grow(self, size: int) -> None:
-        """The document has ``size`` bytes by now."""
+        """Raise the known size of the document to ``size`` bytes."""
         self.size = max(self.size, size)
 
     @property
     def limit(self) -> float:
-        """Seconds in all."""
+        """Total seconds allowed."""
         return SECONDS + self.size * SECONDS_PER_BYTE
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining seconds."""
         return max(self.limit - self.used, 0.0)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Count the time of the block. Raises SourceError when there is none left."""
+        """Count the time of the block. Raises SourceError if no time is left."""
         began = time.perf_counter()
         yield
         self.used += time.perf_counter() - began
@@ -56,7 +56,7 @@ class Patience:
 
 
 def unreadable(path: object, kind: str, why: object) -> SourceError:
-    """The error for a document that its library does not understand."""
+    """Return the error for a document that its library cannot read."""
     return SourceError(
         f"{path} cannot be read as {kind.upper()}: {str(why).rstrip('.')}. "
         "Fetch it again if it is damaged, or convert it to text first."

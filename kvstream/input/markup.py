@@ -1,7 +1,7 @@
-"""The visible text of HTML, and the headings it stands under, while the markup streams through.
+"""Extract the visible text of HTML, and the heading above it, from a stream of markup.
 
-lxml calls back for every tag; no tree is built.  A stack of open tags that is thousands deep makes
-its parser take time with the square of the depth, so such a stack is closed on the way.
+lxml calls back for every tag, and no tree is built. With thousands of open tags, the time of its
+parser grows with the square of the depth. So all open tags are closed from time to time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from kvstream.input.encodings import html_decoder
 from kvstream.input.limits import Patience
 
 BLOCK = 16 * 1024
-"""Characters given to the parser at a time."""
+"""Bytes to read and parse at a time."""
 DECLARED = 4096
-"""Bytes at the beginning of a page that name its encoding, or by which it is guessed."""
+"""Bytes at the beginning of a page from which its encoding is read or guessed."""
 DEEPEST = 1000
-"""Open tags at the end of a block; with more, all are closed."""
+"""Maximum open tags at the end of a block. If there are more, all are closed."""
 LONGEST_HEADING = 200
-"""Characters; what is longer is no heading."""
+"""Maximum characters of a heading. Longer text is not a heading."""
 LONGEST_LINE = 64 * 1024
-"""Characters of a line that are held back until it ends."""
+"""Maximum characters of a line that are held until it ends."""
 _DROPPED = frozenset(["script", "style", "template", "noscript", "head", "svg"])
 _APART = frozenset(["p", "h1", "h2", "h3", "h4"])
 _HEADINGS = frozenset(["h1", "h2", "h3"])
@@ -44,9 +44,10 @@ Piece = tuple[str, str]
 def html_parts(
     read: Read, patience: Patience, heading: str = "", encoding: str | None = None
 ) -> Iterator[list[Piece] | None]:
-    """The pieces of a page's text, block by block; None where ``read`` has nothing now.
+    """Yield the pieces of a page's text, block by block; None when ``read`` has no data yet.
 
-    ``heading`` counts until there is one on the page.  Raises SourceError when it takes too long.
+    ``heading`` applies until the first heading of the page. Raises SourceError if the conversion
+    takes too long.
     """
     target = _Page(heading)
     parser = _parser(target)
@@ -65,9 +66,9 @@ def html_parts(
         with patience.counting():
             text, held = held + decoder.decode(data, ended), ""
             close = ended or target.depth > DEEPEST
-            if not ended and close and (tag := text.rfind("<")) > 0:  # no tag is cut in two
+            if not ended and close and (tag := text.rfind("<")) > 0:  # do not split a tag
                 text, held = text[:tag], text[tag:]
-            # lxml refuses NUL, and surrogates of a damaged UTF-16
+            # lxml refuses NUL and the surrogates of damaged UTF-16.
             parser.feed(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
             if close:
                 parser.close()
@@ -78,7 +79,7 @@ def html_parts(
 
 
 def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part]:
-    """The pieces of one block, which took the conversion from one share to another."""
+    """Yield the pieces of one block. The converted share grows from `before` to `after`."""
     done, every = 0, sum(len(text) for text, _ in pieces)
     for text, heading in pieces:
         done += len(text)
@@ -86,7 +87,7 @@ def parts(pieces: Sequence[Piece], before: float, after: float) -> Iterator[Part
 
 
 def text_bytes(markup: bytes) -> int:
-    """Bytes of the text in a piece of HTML."""
+    """Return the bytes of text in a piece of HTML."""
     blocks = html_parts(io.BytesIO(markup).read, Patience("a sample"))
     return sum(len(text.encode("utf-8", "replace")) for block in blocks for text, _ in block or ())
 
@@ -96,11 +97,11 @@ def _parser(target: _Page) -> etree.HTMLParser:
 
 
 class _Page:
-    """What lxml calls while it parses: gathers the text."""
+    """The parser target that lxml calls; it collects the text."""
 
     def __init__(self, heading: str) -> None:
         self.depth = 0
-        """Tags that are open."""
+        """Number of open tags."""
         self.lines = Lines(heading)
         self._dropped = 0
         self._pre = 0
@@ -144,13 +145,13 @@ class _Page:
         self.lines.add(text)
 
     def comment(self, text: str) -> None:
-        """Not shown."""
+        """Ignore a comment."""
 
     def pi(self, target: str, data: str | None = None) -> None:
-        """Not shown."""
+        """Ignore a processing instruction."""
 
     def close(self) -> None:
-        """Nothing is returned: the text was handed out on the way."""
+        """Return nothing: `lines` gives the text while it is parsed."""
 
     def _name(self) -> None:
         words = " ".join("".join(self._heading or ()).split())
@@ -160,11 +161,11 @@ class _Page:
 
 
 class Lines:
-    """Text as it comes, cleaned: lines without white space around, one empty line at most."""
+    """Collects and cleans text: strips lines, and keeps at most one empty line in a row."""
 
     def __init__(self, heading: str = "") -> None:
         self.heading = heading
-        """Above what comes next."""
+        """The heading above the next text."""
         self._new: list[str] = []
         self._rest = ""
         self._done: list[str] = []
@@ -185,7 +186,7 @@ class Lines:
             self.add("\n")
 
     def name(self, heading: str) -> None:
-        """What was added last, after the last empty line, is a heading."""
+        """Make the text after the last empty line a heading."""
         waiting = self._rest + "".join(self._new)
         before, _, own = waiting.rpartition("\n\n")
         self._rest, self._new = "", [before, "\n\n"]
@@ -196,7 +197,7 @@ class Lines:
         self._open = True
 
     def take(self, *, final: bool = False) -> list[Piece]:
-        """The pieces that are certain by now."""
+        """Return the pieces that are complete; with ``final`` all of them."""
         self._settle(final=final)
         if final and self._begun:
             self._done.append("\n")
@@ -222,7 +223,7 @@ class Lines:
             self._rest, self._cut = "", True
 
     def _line(self, line: str) -> None:
-        if self._cut:  # the line began in what was handed out before
+        if self._cut:  # the beginning of the line was returned before
             self._done.append(line)
             return
         line = line.strip(" \t")

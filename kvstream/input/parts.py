@@ -1,7 +1,7 @@
-"""One long text in parts: where they are cut, and each of them as a source of its own.
+"""Divide one long text into parts, each of which is a source of its own.
 
-A part has the byte offsets, the line numbers and the names of the whole text, so whatever points
-into it points into the whole.
+A part has the byte offsets, line numbers and names of the whole text. So a place in the part is
+also a place in the whole.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from kvstream.input.blocks import TextBlock
 from kvstream.input.source import Source, SourceRecord
 
 WINDOW = 1024
-"""Bytes in which one place for a cut is remembered: no part is shorter."""
+"""Bytes per stored cut place. No part is shorter."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a text; it travels between processes."""
+    """The limits of a part of a text; it is sent between processes."""
 
     number: int
-    """From 1."""
+    """Number of the part, from 1."""
     count: int
-    """Parts of the whole text."""
+    """Number of parts of the whole text."""
     begin: int
-    """Global byte offset of its first character."""
+    """Global byte offset of the first character."""
     end: int | None
-    """Global byte offset behind its last one; None for the last part."""
+    """Global byte offset after the last character; None for the last part."""
     source: int
-    """Index of the source that it begins in."""
+    """Index of the source in which the part begins."""
     lines: int
-    """Newlines of this source in front of it; 0 in documents, which have places."""
+    """Newlines of this source before the part; 0 in documents, which have places."""
 
     def __str__(self) -> str:
         return f"part {self.number} of {self.count}"
 
 
 def stretches(source: Source, count: int) -> list[Stretch]:
-    """At most `count` parts of about equal size, cut behind a newline where there is one nearby.
+    """Divide a source into at most `count` parts of about equal size.
 
-    Reads all of `source`, in constant memory but for one place every `WINDOW` bytes. There are
-    fewer parts where the text has fewer such places.
+    Cuts are after a newline if there is one nearby. Reads all of `source`, in constant memory
+    except for one place every `WINDOW` bytes. If the text has fewer places, there are fewer parts.
     """
     places: list[tuple[int, int, int]] = [(0, 0, 0)]
     end = lines = at = 0
@@ -71,7 +71,7 @@ def stretches(source: Source, count: int) -> list[Stretch]:
 def _places(
     block: TextBlock, offsets: np.ndarray, first: int, lines: int
 ) -> Iterator[tuple[int, int, int]]:
-    """A place for a cut in every window of a block: (byte, source, newlines before it)."""
+    """Yield a cut place for every window of a block: (byte, source, newlines before it)."""
     text, counted = block.text, 0
     while True:
         char = int(np.searchsorted(offsets, first))
@@ -91,7 +91,10 @@ def _places(
 
 
 class PartOfText:
-    """The part of a text that a stretch names. Reads and counts all of the text before it, too."""
+    """The part of a text between the limits of a stretch.
+
+    The text before it is also read and counted.
+    """
 
     def __init__(self, whole: Source, stretch: Stretch) -> None:
         self.whole, self.stretch = whole, stretch
@@ -122,46 +125,46 @@ class PartOfText:
         return self.stretch.lines if inside else 0
 
     def size_hint(self) -> int | None:
-        """Global byte offset of its end."""
+        """Return the global byte offset of the end of the part."""
         return self.whole.size_hint() if self.stretch.end is None else self.stretch.end
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """As the whole text says."""
+        """As for the whole text."""
         return self.whole.ends_on_interrupt
 
     @property
     def bytes_read(self) -> int:
-        """Global byte offset so far."""
+        """Global byte offset up to which the part was read."""
         read = self.whole.bytes_read
         return read if self.stretch.end is None else min(read, self.stretch.end)
 
     @property
     def names(self) -> Sequence[str]:
-        """Of each text of the whole."""
+        """Names of all texts of the whole."""
         return self.whole.names
 
     @property
     def bases(self) -> Sequence[int]:
-        """Where each text that was begun begins."""
+        """Global byte offset of the beginning of each text that was begun."""
         return self.whole.bases
 
     @property
     def records(self) -> Sequence[SourceRecord]:
-        """Of every text that was begun; complete in the last part."""
+        """Records of all texts that were begun; complete in the last part."""
         return self.whole.records
 
     @property
     def ended_line(self) -> bool:
-        """As the whole says."""
+        """As for the whole text."""
         return self.whole.ended_line
 
     @property
     def warnings(self) -> Sequence[str]:
-        """As the whole says."""
+        """As for the whole text."""
         return self.whole.warnings
 
     @property
     def notes(self) -> Sequence[str]:
-        """As the whole says."""
+        """As for the whole text."""
         return self.whole.notes

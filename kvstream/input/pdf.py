@@ -1,4 +1,4 @@
-"""The text of a PDF page by page, without running headers, footers and page numbers."""
+"""Extract the text of a PDF page by page, without running headers, footers and page numbers."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ from kvstream.input.blocks import Part
 from kvstream.input.limits import Patience, unreadable
 
 SAMPLES = 24
-"""Pages by which the text of all is estimated."""
+"""Number of pages from which the size of the whole text is estimated."""
 BATCH = 50
-"""Pages that are asked for at a time."""
+"""Number of pages to request at a time."""
 NEAR = 4
-"""Pages before and after that are looked at for the same line."""
+"""Number of pages before and after that are searched for the same line."""
 REPEATED = 2
-"""A line at the edge of a page that so many pages near it have, too, is a header or a footer."""
+"""A line at the edge of a page that at least this many nearby pages repeat is a header or footer.
+"""
 EDGE = 2
-"""Lines at the top and at the bottom that may be one."""
+"""Number of lines at the top and at the bottom that may be headers or footers."""
 
 
 class _Reading:
-    """A PDF that is read, as it is now. Raises OSError."""
+    """The reading of a PDF in its current state. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state = pdf_worker.state_of(path)
-        """The worker gives no pages of a file that took its place."""
+        """State of the file. The worker refuses a file that replaced it."""
         self.patience = Patience(str(path), self.state[2])
 
 
 class _Worker:
-    """The process that converts; one for all, and a new one after it had to be ended."""
+    """The process that converts all PDFs. If it had to be ended, a new one is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def pages(self, reading: _Reading, number: int, most: int = 1) -> tuple[int, list[str]]:
-        """How many pages there are, and the text of some, from ``number`` (from 0) on.
+        """Return the number of pages, and the text of some from page ``number`` (from 0) on.
 
-        At most ``most`` of them, and one at least, unless that is the end.  Raises SourceError.
+        It is the text of at least one page, unless that is the end, and of at most ``most``.
+        Raises SourceError.
         """
         path, patience = reading.path, reading.patience
         with self._lock:
@@ -69,7 +71,7 @@ class _Worker:
                 line = process.stdout.readline()
             except BrokenPipeError:
                 line = b""
-            except BaseException:  # an interrupt: the answer would come to the next question
+            except BaseException:  # after an interrupt, the next request would get this response
                 self._end()
                 raise
             finally:
@@ -98,12 +100,12 @@ class _Worker:
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = subprocess.Popen(
-                # -P: the folder of the script must not hide modules of other libraries.
+                # -P: modules in the script's folder must not hide those of other libraries.
                 [sys.executable, "-P", pdf_worker.__file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us alone
+                start_new_session=True,  # Ctrl-C must not reach the worker
             )
             atexit.register(self._process.kill)
         return self._process
@@ -124,12 +126,15 @@ _worker = _Worker()
 
 
 def page_count(path: Path) -> int:
-    """How many pages there are. Raises SourceError where a PDF cannot be opened."""
+    """Return the number of pages. Raises SourceError if the PDF cannot be opened."""
     return _worker.pages(_Reading(path), 0)[0]
 
 
 def estimated_bytes(path: Path) -> int:
-    """Bytes of text, from the number of pages and the text of some. Raises SourceError."""
+    """Estimate the bytes of text from the number of pages and the text of some.
+
+    Raises SourceError.
+    """
     reading = _Reading(path)
     count, texts = _worker.pages(reading, 0)
     numbers = range(1, count) if count <= SAMPLES else _spread(count)
@@ -142,10 +147,10 @@ def _spread(pages: int) -> list[int]:
 
 
 def pages(path: Path, notes: list[str]) -> Iterator[Part]:
-    """Every page; how many lines were left out is added to ``notes``. Raises SourceError."""
+    """Yield every page. The number of lines left out is added to ``notes``. Raises SourceError."""
     reading = _Reading(path)
     near: deque[_Page] = deque()
-    """The pages around the one that is handed out next."""
+    """The pages around the one that is yielded next."""
     left_out: Counter[str] = Counter()
     ahead: deque[str] = deque()
     count, read = 1, 0
@@ -163,7 +168,7 @@ def pages(path: Path, notes: list[str]) -> Iterator[Part]:
         at = min(number, NEAR)
         others = Counter(line for i, page in enumerate(near) if i != at for line in page.edges)
         for line in set().union(*(page.within for page in near)):
-            others.pop(line, None)  # what looks so in the middle of a page is text
+            others.pop(line, None)  # a line that also occurs in the middle of a page is text
         text = near[at].without(others, left_out)
         yield Part(text + "\n", number + 1, (number + 1) / count)
         if number >= NEAR:
@@ -180,12 +185,13 @@ class _Page:
         self._filled = [i for i, line in enumerate(self.lines) if line.strip()]
         ends = {*self._filled[:EDGE], *self._filled[-EDGE:]}
         self.edges = {_shape(self.lines[i]) for i in ends}
-        """How the lines at top and bottom look, whatever numbers are in them."""
+        """Shapes of the lines at top and bottom, without their numbers."""
         self.within = {_shape(self.lines[i]) for i in self._filled[EDGE:-EDGE]}
-        """How the lines between them look."""
+        """Shapes of the lines between them."""
 
     def without(self, others: Counter[str], left_out: Counter[str]) -> str:
-        """The text without the lines at its edges that ``others`` have often enough."""
+        """Return the text without lines at its edges that occur at least REPEATED times in
+        ``others``."""
         dropped: set[int] = set()
         for side in (self._filled[:EDGE], self._filled[: -EDGE - 1 : -1]):
             for index in side:
@@ -193,7 +199,7 @@ class _Page:
                 if others[shape] < REPEATED:
                     break
                 dropped.add(index)
-        if len(dropped) == len(self._filled):  # nothing else is on the page
+        if len(dropped) == len(self._filled):  # the page has no other lines
             return "\n".join(self.lines)
         left_out.update(_shape(self.lines[index]) for index in dropped)
         return "\n".join(line for i, line in enumerate(self.lines) if i not in dropped)
@@ -207,7 +213,7 @@ def _shape(line: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """PDFium's text with one kind of line end; words cut at the end of a line are one again."""
+    """Normalize line ends in PDFium's text, and join words that were cut at the end of a line."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
     text = re.sub("[\ufffe\x02]\n?", "", text)
     return text.encode("utf-8", "replace").decode()

@@ -1,9 +1,9 @@
-"""The process that PDFs are converted in, so that one that never ends can be ended.
+"""The process that converts PDFs, so that a conversion that never ends can be stopped.
 
-A program of its own, which knows nothing of kvstream: each line of its standard input asks, as
-JSON ``[path, state, page, most]`` with pages from 0; each line of its output answers, with the
-number of pages and the text of that page and some behind it, as ``[pages, [text, ...]]``, or with
-``[null, message]``.  A document stays open between the requests of one reading.
+It is a separate program that does not import kvstream. Each line of its standard input is a request
+in JSON, ``[path, state, page, most]``, with pages from 0. Each line of its output is a response:
+``[pages, [text, ...]]`` with the number of pages and the text of the requested page and some after
+it, or ``[null, message]``. A document stays open between the requests of one reading.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import sys
 from typing import Any
 
 MEMORY = 4 * 1024**3
-"""Bytes of address space."""
+"""Maximum bytes of address space."""
 ENOUGH = 64 * 1024
-"""Characters of text in one answer."""
+"""Characters of text after which a response ends."""
 PROCESSOR = 3600
-"""Seconds: whoever asked may be gone."""
+"""Maximum seconds of processor time, because the parent process may have ended."""
 CHANGED = "it changed while it was read"
 
 
 def state_of(path: str | os.PathLike[str]) -> list[int]:
-    """What differs where a file was replaced, by another one or in place. Raises OSError."""
+    """Return numbers that change if a file is replaced or modified. Raises OSError."""
     status = os.stat(path)
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
 
@@ -35,13 +35,13 @@ def _limited() -> None:
     except ImportError:  # Windows
         return
     for what, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, PROCESSOR)):
-        with contextlib.suppress(ValueError, OSError):  # less is allowed already
+        with contextlib.suppress(ValueError, OSError):  # the current limit is lower
             resource.setrlimit(what, (limit, limit))
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    # What a library prints must not come between the answers.
+    """Respond to requests until the input ends."""
+    # Redirect the output of libraries, so that it does not mix with the responses.
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     _limited()
@@ -57,8 +57,8 @@ def main() -> None:
                     document.close()
                 document, asked = None, (path, state)
                 document = pypdfium2.PdfDocument(path)
-                # Is it another file than the pages before are from? Size and time decide: some
-                # network file systems give a file another number later.
+                # Check that this is still the same file. Only size and time are compared, because
+                # some network file systems change a file's inode number later.
                 if state_of(path)[2:] != state[2:]:
                     document.close()
                     document = None
@@ -76,7 +76,7 @@ def main() -> None:
             if number + len(texts) >= len(document):
                 document.close()
                 document = None
-        except Exception as error:  # whatever is wrong with the file
+        except Exception as error:  # any problem with the file
             answer = [None, str(error) or type(error).__name__]
         out.write(json.dumps(answer) + "\n")
         out.flush()

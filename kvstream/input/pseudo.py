@@ -1,4 +1,4 @@
-"""Files that are no documents: what the kernel or a device makes up while it is read."""
+"""Pseudo files: the kernel or a device generates their content while it is read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from functools import cache
 from pathlib import Path
 
 PATIENCE = 5.0
-"""Seconds that such a file may give nothing before it counts as ended."""
+"""Seconds without data after which such a file counts as ended."""
 PSEUDO = frozenset([
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
     "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
     "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
 ])  # fmt: skip
-"""File systems of Linux that lie on no disk."""
+"""Pseudo file systems of Linux, which are not on a disk."""
 
 
 def kind(status: os.stat_result) -> str | None:
-    """What kind of made-up file or folder this is, or None for others, pipes and terminals."""
+    """Return the kind of a pseudo file or folder; None for others, pipes and terminals."""
     if stat.S_ISCHR(status.st_mode):
         return None if _terminal(status.st_rdev) else "device"
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -30,13 +30,13 @@ def kind(status: os.stat_result) -> str | None:
 
 
 def _terminal(device: int) -> bool:
-    """Whether a person may sit there: /dev/tty, consoles, serial lines, pseudo terminals."""
+    """Whether a device is a terminal: /dev/tty, consoles, serial lines, pseudo terminals."""
     return os.major(device) in (4, 5, *range(136, 144), 204)
 
 
 @cache
 def _mounted() -> dict[int, str]:
-    """The made-up file systems, by device."""
+    """Return the mounted pseudo file systems by device."""
     found = {}
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()
@@ -52,13 +52,13 @@ def _mounted() -> dict[int, str]:
 
 
 class PseudoFile(io.RawIOBase):
-    """A made-up file that is read in a thread, so that one which waits for ever can be given up."""
+    """A pseudo file that is read in a thread, so that reading can stop if it waits forever."""
 
     def __init__(self, path: Path) -> None:
         self.gave_up = False
-        """It gave nothing for so long that its end was taken to be there."""
+        """Whether reading ended because the file gave no data for PATIENCE seconds."""
         self.given = 0
-        """Bytes so far."""
+        """Number of bytes so far."""
         self._wanted: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._data: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(path,), daemon=True).start()
@@ -67,7 +67,7 @@ class PseudoFile(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """What there is, empty at the end and after PATIENCE. Raises OSError."""
+        """Return the next bytes; empty at the end and after PATIENCE seconds. Raises OSError."""
         if self.gave_up:
             return b""
         self._wanted.put(size)

@@ -1,4 +1,4 @@
-"""A source whose first blocks were looked at before it is read."""
+"""A source that allows a look at its first blocks before it is read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kvstream.input.source import RereadableSource, SourceRecord
 
 
 class Replayed:
-    """Whoever iterates while it is `looking` leaves the blocks for the next one.
+    """A source whose blocks, if iterated while `looking` is True, are yielded again later.
 
-    Blocks that were looked at are given back as they are read again.
+    Stored blocks are released as they are read again.
     """
 
     def __init__(self, source: RereadableSource) -> None:
@@ -32,53 +32,53 @@ class Replayed:
         yield from self._blocks
 
     def size_hint(self) -> int | None:
-        """As the source says."""
+        """As for the source."""
         return self.source.size_hint()
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """As the source says."""
+        """As for the source."""
         return self.source.ends_on_interrupt
 
     @property
     def bytes_read(self) -> int:
-        """Of the source, what was looked at included."""
+        """Number of decoded bytes of the source so far, including blocks looked at."""
         return self.source.bytes_read
 
     @property
     def names(self) -> Sequence[str]:
-        """Of each text."""
+        """Names of all texts."""
         return self.source.names
 
     @property
     def bases(self) -> Sequence[int]:
-        """Where each text that was begun begins."""
+        """Global byte offset of the beginning of each text that was begun."""
         return self.source.bases
 
     @property
     def records(self) -> Sequence[SourceRecord]:
-        """Of every text that was begun."""
+        """Records of all texts that were begun."""
         return self.source.records
 
     @property
     def ended_line(self) -> bool:
-        """Whether what was read so far ends with a newline."""
+        """Whether the text read so far ends with a newline."""
         return self.source.ended_line
 
     @property
     def warnings(self) -> Sequence[str]:
-        """As the source says."""
+        """As for the source."""
         return self.source.warnings
 
     @property
     def notes(self) -> Sequence[str]:
-        """As the source says."""
+        """As for the source."""
         return self.source.notes
 
     def again(self) -> RereadableSource:
-        """The same texts, opened anew."""
+        """Open the same texts again."""
         return self.source.again()
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from behind texts that were read before."""
+        """Count from the end of texts that were read before."""
         self.source.follow_on(earlier, ended_line=ended_line)

@@ -1,4 +1,4 @@
-"""What a reading needs of its sources, whatever they are: files, a pipe, excerpts of them."""
+"""The interface of sources for a reading: files, a pipe, or excerpts of them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from kvstream.input.blocks import TextBlock
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """What is known of a source that was read, or begun."""
+    """Facts about a source that was read or begun."""
 
     name: str
     bytes: int
-    """Decoded."""
+    """Decoded bytes."""
     sha256: str
-    """Of the decoded bytes, in hex."""
+    """SHA-256 of the decoded bytes, in hex."""
 
 
 @dataclass(frozen=True)
 class LineCounts:
-    """Lines of logs."""
+    """Counts of log lines."""
 
     lines: int = 0
     thinned: int = 0
-    """Counted, but not read: they repeat others."""
+    """Lines that were counted but not read, because they repeat others."""
     matches: tuple[tuple[str, int, str], ...] = ()
-    """Name of the source, number and text of the lines with the rarest words of the questions."""
+    """Lines with the rarest words of the questions: name of the source, line number, text."""
 
     def __add__(self, more: LineCounts) -> LineCounts:
-        """Those of two readings, and the matches of the second one."""
+        """Add the counts of two readings; the matches are those of the second one."""
         return LineCounts(self.lines + more.lines, self.thinned + more.thinned, more.matches)
 
     def to_json(self) -> dict[str, Any]:
@@ -50,63 +50,63 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[TextBlock]: ...
 
     def size_hint(self) -> int | None:
-        """Decoded bytes in all, at least roughly; None for a pipe."""
+        """Return the total decoded bytes, at least roughly; None for a pipe."""
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """Whether what is read now ends by itself, and soon, when the run is interrupted.
+        """Whether the source that is being read ends soon by itself when the run is interrupted.
 
-        A pipe does: what it has brought already comes first. A file does not.
+        A pipe ends after the data that it has already sent. A file does not.
         """
 
     @property
     def bytes_read(self) -> int:
-        """Decoded bytes so far."""
+        """Number of decoded bytes so far."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Of each text."""
+        """Names of all texts."""
 
     @property
     def bases(self) -> Sequence[int]:
-        """Global byte offset of the beginning of each text that was begun; grows as they are."""
+        """Global byte offset of the beginning of each text that was begun. Grows during reading."""
 
     @property
     def records(self) -> Sequence[SourceRecord]:
-        """Of every text that was begun."""
+        """Records of all texts that were begun."""
 
     @property
     def ended_line(self) -> bool:
-        """Whether what was read so far ends with a newline."""
+        """Whether the text read so far ends with a newline."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Why an answer may be wrong; complete when all has been read."""
+        """Reasons why an answer may be wrong; complete when everything was read."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What else the user should know; complete when all has been read."""
+        """Other messages for the user; complete when everything was read."""
 
 
 class RereadableSource(Source, Protocol):
-    """A source that can be opened anew, and can follow on others."""
+    """A source that can be opened again and can continue other sources."""
 
     def again(self) -> RereadableSource:
-        """The same texts, opened anew. Raises SourceError where they can be read only once."""
+        """Open the same texts again. Raises SourceError if they can be read only once."""
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from behind texts that were read before.
+        """Count from the end of texts that were read before.
 
         `ended_line`: whether they ended with a newline.
         """
 
 
 class EmptyError(SourceError):
-    """The sources hold no byte of text, and nothing in them is damaged."""
+    """The sources contain no byte of text, and none of them is damaged."""
 
 
 def nothing_in(names: Sequence[str], held: str) -> str:
-    """What to tell of sources that hold no text, but `held`."""
+    """Return the message for sources that contain only `held` and no text."""
     shown = ", ".join(shown_name(name) for name in names[:3])
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     remedy = "name another file"
@@ -116,5 +116,5 @@ def nothing_in(names: Sequence[str], held: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """The name of a source for a message."""
+    """Return the name of a source for a message."""
     return "standard input" if name == "-" else name

@@ -1,9 +1,9 @@
-"""Files, directories, compressed files and standard input as one stream of text blocks.
+"""Read files, directories, compressed files and standard input as one stream of text blocks.
 
-Never more than a block is in memory.  Sources are concatenated as ``cat`` does it; where one does
-not end in a newline, a newline that stands for no byte is put in between, so that the last line
-of one file and the first line of the next stay two lines.  All offsets count bytes of the
-concatenated sources after decompression, before decoding.
+Never more than a block is in memory. Sources are concatenated as by ``cat``. If one does not end
+in a newline, a newline of width 0 is inserted, so that the last line of one file and the first line
+of the next stay two lines. All offsets count bytes of the concatenated sources after decompression
+and before decoding.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ from kvstream.input.source import EmptyError, SourceRecord, nothing_in, shown_na
 __all__ = ["SourceSet", "TextBlock", "open_sources"]
 
 EMPTY = "0 bytes of text"
-"""What sources hold that are empty."""
+"""The content of empty sources, for a message."""
 BLOCK = 64 * 1024
-"""Bytes asked for in one read."""
-# Text bytes for each byte of a file, until some of it has been read.
+"""Bytes to request in one read."""
+# Expected text bytes per byte of a file, until some of it has been read.
 EXPANSION = {"gzip": 3.0, "bz2": 4.0, "xz": 4.0, "zstd": 3.0}
 SAMPLED = 100
-"""Documents of one kind whose text is estimated each by itself; others are taken to be alike."""
+"""Number of documents of one kind whose text is estimated individually. The others get the same
+ratio."""
 TOLD = 3
-"""Files that notices of one kind name one by one; more are counted."""
+"""Maximum files that messages of one kind name individually. More are counted."""
 
 
 @dataclass
@@ -60,36 +61,36 @@ class _Source:
     path: Path | None = None
     """None: standard input."""
     size: int | None = None
-    """Bytes of a regular file; None for a pipe, whose kind shows when it is read."""
+    """Bytes of a regular file; None for a pipe, whose kind is detected when it is read."""
     kind: str = "plain"
     length: int | None = None
-    """Decoded bytes, once all have been read."""
+    """Decoded bytes, known after all have been read."""
     followed: bool = False
-    """Others write to it, and more is waited for."""
+    """Whether to wait for more data that others write to it."""
     folder: str = ""
-    """The directory that was named, where it was not the file itself."""
+    """The named directory that contains the file; empty if the file itself was named."""
     pseudo: str | None = None
-    """What kind of file it is that no disk holds."""
+    """Kind of a file that is not on a disk; see `pseudo.kind`."""
     expected: int | None = None
-    """Bytes of text of a document, from its structure and a sample."""
+    """Estimated bytes of text of a document, from its structure and a sample."""
     share: float = 0.0
-    """Of a document that has been converted: 0 to 1."""
+    """Share of a document that has been converted: 0 to 1."""
     converted: int = 0
-    """Bytes of text that it gave."""
+    """Bytes of text that were converted from a document."""
     gave_text: bool = False
-    """Something other than blanks was handed out."""
+    """Whether the source gave text other than white space."""
     digest: Any = field(default_factory=hashlib.sha256, repr=False)
-    """Of the decoded bytes so far."""
+    """SHA-256 of the decoded bytes so far."""
     stream: ByteStream | bytes | None = None
-    """What is read in place of a path."""
+    """The stream or text to read instead of a path."""
     plain: bool = False
-    """Text in UTF-8, whatever its first bytes look like."""
+    """Whether to read it as UTF-8 text, regardless of its first bytes."""
 
 
 class ByteStream(Protocol):
-    """What is needed of an open file: a `read` of at most `size` bytes, empty at the end.
+    """An open file: its `read` returns at most `size` bytes, empty at the end.
 
-    One that returns None has nothing yet.
+    None means that there is no data yet.
     """
 
     def read(self, size: int, /) -> bytes | None: ...
@@ -97,13 +98,13 @@ class ByteStream(Protocol):
 
 @dataclass(frozen=True)
 class NamedStream:
-    """An open file as a source, which is read once and left open; or text that is here already."""
+    """An open file as a source, which is read once and left open; or bytes in memory."""
 
     name: str
-    """What citations call it."""
+    """Name of the source in citations."""
     stream: ByteStream | bytes
     plain: bool = False
-    """It holds text in UTF-8, so nothing is unpacked or converted."""
+    """Whether it is UTF-8 text, so that nothing is unpacked or converted."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,15 @@ def open_sources(
     copies: Mapping[str, str] | None = None,
     opener: Callable[[Path], io.RawIOBase] | None = None,
 ) -> SourceSet:
-    """Look at every source and prepare to read them in order.
+    """Inspect every source and prepare to read them in order.
 
-    ``-`` is standard input (``stdin``, by default that of the process), ``text`` reads binary
-    files and HTML as they are, ``max_bytes`` stops what decompresses without end, ``follow`` waits
-    for more at the end of the last file.  ``copies`` are files to read in place of sources that can
-    be read only once, whose names they keep; ``opener`` opens pipes and devices.
-    Raises UsageError for what cannot be followed, and SourceError for what is missing, unreadable,
-    binary, or a directory without text.
+    ``-`` is standard input (``stdin``, by default that of the process). ``text`` reads binary files
+    and HTML without conversion. ``max_bytes`` limits decompressed data. ``follow`` waits for more
+    data at the end of the last file. ``copies`` are files to read instead of sources that can be
+    read only once; they keep the names of the sources. ``opener`` opens pipes and devices.
+
+    Raises UsageError for a source that cannot be followed, and SourceError for one that is missing,
+    unreadable, binary, or a directory without text.
     """
     if not paths:
         raise SourceError("Nothing to read: name a file or a directory, or - for standard input.")
@@ -189,7 +191,10 @@ def open_sources(
 
 
 def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
-    """The text files in a directory; what is skipped is counted in ``warnings``."""
+    """List the text files in a directory. Counts of skipped files are added to ``warnings``.
+
+    Raises SourceError if there are none.
+    """
     found: list[_Source] = []
     skipped: Counter[str] = Counter()
 
@@ -226,7 +231,10 @@ def _folder(folder: Path, warnings: list[str], *, text: bool) -> list[_Source]:
 
 
 def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: bool) -> str:
-    """What to tell of folders without text; `hidden`: some of their files are, or are ignored."""
+    """Return the message for folders without text.
+
+    `hidden`: whether some of their files are hidden or ignored.
+    """
     told = f"{', '.join(folders)} {'has' if len(folders) == 1 else 'have'} no text files"
     left_out = ", ".join([*(["hidden and ignored files"] if hidden else []), *skipped])
     if not left_out:
@@ -235,7 +243,10 @@ def no_text_files(folders: Sequence[str], skipped: Sequence[str], *, hidden: boo
 
 
 def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
-    """What a file is, and the reason if it cannot be read as text. Raises OSError."""
+    """Inspect a file; return its source, and the reason if it cannot be read as text.
+
+    Raises OSError.
+    """
     status = path.stat()
     made_up = pseudo.kind(status)
     if made_up is not None or not stat.S_ISREG(status.st_mode):
@@ -256,13 +267,13 @@ def look(path: Path, name: str, *, text: bool) -> tuple[_Source, str | None]:
         start = b""
         try:
             read = decompressed(beginning, source.kind, name)
-            # One read may give less, such as only what was looked at to tell the kind.
+            # One read may return less, such as only the bytes peeked at to detect the kind.
             while len(start) < SNIFF and (more := read(SNIFF - len(start))):
                 start += more
         except SourceError as error:
             return source, str(error)
         except damage_errors() as error:
-            # Cut short, or damaged further on: what there is before that will be read.
+            # Truncated, or damaged later: the data before that will be read.
             if not isinstance(error, EOFError) and not start:
                 return source, _damaged(name, source.kind, 0, error)
     return source, None if text else _not_text(start, name)
@@ -278,7 +289,7 @@ def _not_text(start: bytes, name: str) -> str | None:
 
 
 class DamagedError(SourceError):
-    """Compressed data that cannot be unpacked to their end."""
+    """Compressed data cannot be unpacked completely."""
 
 
 def _damaged(name: str, kind: str, position: int, error: BaseException) -> str:
@@ -305,7 +316,7 @@ class SourceSet:
     ) -> None:
         self._warnings = warnings
         self.notes: list[str] = []
-        """What the user should know, and is no reason to doubt an answer."""
+        """Messages for the user that are no reason to doubt an answer."""
         self._sources = sources
         self._text = text
         self._stdin = stdin
@@ -321,15 +332,15 @@ class SourceSet:
         self._last = ""
         self._encodings: list[tuple[str, str]] = []
         self._damaged: list[tuple[_Source, SourceError]] = []
-        """Files in folders whose reading failed."""
+        """Files in folders that could not be read to their end."""
 
     @property
     def warnings(self) -> list[str]:
-        """What the user should know; complete when all has been read."""
+        """Reasons why an answer may be wrong; complete when everything was read."""
         return [*self._warnings, *self._about_encodings(), *self._about_damage()]
 
     def _about_encodings(self) -> list[str]:
-        """Which files were not in UTF-8, one by one or counted."""
+        """Return messages about files that are not UTF-8, individually or counted."""
         if len(self._encodings) <= TOLD:
             return [f"{name} is not UTF-8; it was read as {e}." for name, e in self._encodings]
         counts = Counter(encoding for _, encoding in self._encodings).most_common()
@@ -337,7 +348,7 @@ class SourceSet:
         return [f"{len(self._encodings):,} files are not UTF-8; they were read as: {told}."]
 
     def _about_damage(self) -> list[str]:
-        """The files in folders whose reading failed: those with text before that, and others."""
+        """Return messages about files in folders that failed: those read in part, and others."""
         failed: dict[str, list[SourceError]] = {}
         partly: dict[str, list[tuple[_Source, int, SourceError]]] = {}
         for source, error in self._damaged:
@@ -364,11 +375,11 @@ class SourceSet:
         ]
 
     def again(self) -> SourceSet:
-        """The same sources, opened anew. Raises SourceError for standard input and open files."""
+        """Open the same sources again. Raises SourceError for standard input and open files."""
         return self.opening()()
 
     def opening(self) -> partial[SourceSet]:
-        """What opens them anew, which can be pickled. Raises as `again`."""
+        """Return a function that opens them again and can be pickled. Raises as `again`."""
         for source in self._sources:
             if source.path is None and not isinstance(source.stream, bytes):
                 raise SourceError(
@@ -378,15 +389,15 @@ class SourceSet:
         return self._again
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Read the first sources in this order, by their places; `again` has the order named.
+        """Read the first sources in this order of their indices.
 
-        Before anything is read.
+        Call this before reading. `again` keeps the original order.
         """
         first = [self._sources[place] for place in order]
         self._sources = first + self._sources[len(first) :]
 
     def follow_on(self, earlier: Sequence[SourceRecord], *, ended_line: bool) -> None:
-        """Count from behind sources that were read before: offsets, indices, names.
+        """Count offsets, indices and names from the end of sources that were read before.
 
         ``ended_line``: whether they ended with a newline.
         """
@@ -398,12 +409,12 @@ class SourceSet:
 
     @property
     def ended_line(self) -> bool:
-        """Whether what was read so far ends with a newline."""
+        """Whether the text read so far ends with a newline."""
         return self._last == "\n"
 
     @property
     def records(self) -> list[SourceRecord]:
-        """Of every source that was begun, those before included."""
+        """Records of all sources that were begun, including those of `follow_on`."""
         behind = [*self._bases[1:], self._position]
         begun = self._sources[: len(self._bases) - len(self._earlier)]
         return self._earlier + [
@@ -413,21 +424,24 @@ class SourceSet:
 
     @property
     def names(self) -> list[str]:
-        """Path of each source, ``-`` for standard input."""
+        """Names of all sources, including those of `follow_on`; ``-`` for standard input."""
         return [r.name for r in self._earlier] + [source.name for source in self._sources]
 
     @property
     def bases(self) -> list[int]:
-        """Global byte offset of the beginning of each source that was begun; grows as they are."""
+        """Global byte offset of the beginning of each source that was begun; grows with reading."""
         return self._bases
 
     @property
     def bytes_read(self) -> int:
-        """Decoded bytes so far, over all sources."""
+        """Number of decoded bytes of all sources so far."""
         return self._position
 
     def size_hint(self) -> int | None:
-        """Decoded bytes of all sources; an estimate where one is packed; None for a pipe."""
+        """Return the decoded bytes of all sources; None with a pipe.
+
+        It is an estimate if a source is compressed or a document.
+        """
         total = sum(record.bytes for record in self._earlier)
         for index, source in enumerate(self._sources, len(self._earlier)):
             if source.length is not None:
@@ -444,14 +458,14 @@ class SourceSet:
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """Whether the last source is being read, and ends by itself when the run is interrupted."""
+        """Whether the last source is being read and ends by itself when the run is interrupted."""
         if len(self._bases) - len(self._earlier) != len(self._sources):
             return False
         stream = self._sources[-1].stream
         return self._follow is not None or getattr(stream, "ends_on_interrupt", False)
 
     def _expected(self, source: _Source) -> int:
-        """Length of the source that is being read, from how far its bytes have come."""
+        """Estimate the decoded bytes of the current source from the part read so far."""
         assert source.size is not None
         done = self._position - self._bases[-1]
         if source.kind == "plain":
@@ -462,7 +476,7 @@ class SourceSet:
         return max(round(source.size * ratio), done)
 
     def _document_size(self, source: _Source) -> int:
-        """Bytes of text of a document: what it gave so far, and a share of what was expected."""
+        """Estimate the bytes of text of a document: the converted bytes and the expected rest."""
         assert source.size is not None
         assert source.path is not None
         if source.expected is None:
@@ -500,9 +514,9 @@ class SourceSet:
             raise self.nothing()
 
     def check(self) -> dict[str, int]:
-        """Look for what no text can come from, without reading: empty files, damaged documents.
+        """Raise SourceError for empty files and damaged documents, without reading the text.
 
-        Returns the pages of each PDF that was named. Raises SourceError.
+        Returns the number of pages of each PDF that was named.
         """
         if all(s.size == 0 and s.kind == "plain" and not s.followed for s in self._sources):
             raise self.nothing()
@@ -515,7 +529,7 @@ class SourceSet:
         return pages
 
     def nothing(self, held: str = EMPTY) -> SourceError:
-        """The error for sources without any text; `held` is what they have."""
+        """Return the error for sources without any text; `held` is the content they have."""
         for source in self._sources:
             if ended := getattr(source.stream, "ended", ""):
                 return SourceError(f"Nothing to read: {ended}")
@@ -532,17 +546,17 @@ class SourceSet:
                 if isinstance(piece, Part):
                     yield from self._part(index, source, piece)
                     continue
-                if not piece:  # nothing now, and something else to do
+                if not piece:  # no data yet, and the reader has something else to do
                     yield TextBlock("", self._position, index)
                     continue
                 if guessing and not piece.isascii():
                     if on_disk:
                         piece = _with_more(piece, pieces)
                     known = decoder is None or _letters(piece) >= FEW
-                    guessing = not known  # a cut character tells nothing of what follows
+                    guessing = not known  # a few bytes, such as a cut character, allow no guess
                     if known:
                         decoder = self._decoder(index, source, piece, before=decoder)
-                decoder = decoder or BlockDecoder(index, self._position)  # so far all agree
+                decoder = decoder or BlockDecoder(index, self._position)  # only ASCII so far
                 self._position += len(piece)
                 source.digest.update(piece)
                 block = decoder.decode(piece)
@@ -561,7 +575,7 @@ class SourceSet:
             )
 
     def _part(self, index: int, source: _Source, part: Part) -> Iterator[TextBlock]:
-        """A part of a document as blocks."""
+        """Yield a part of a document as blocks."""
         source.share = part.share
         for begin in range(0, len(part.text), BLOCK):
             data = part.text[begin : begin + BLOCK].encode("utf-8", "replace")
@@ -574,8 +588,10 @@ class SourceSet:
     def _decoder(
         self, index: int, source: _Source, piece: bytes, before: BlockDecoder | None
     ) -> BlockDecoder | OtherDecoder:
-        """What decodes a source whose first letters that are not ASCII are in a piece; `before` did
-        so up to there."""
+        """Return a decoder for a source with its first non-ASCII bytes in `piece`.
+
+        `before` decoded the source up to there.
+        """
         plain = self._text or source.plain
         encoding = "utf-8" if plain else encoding_of(piece, begins=before is None)
         if encoding == "utf-8":
@@ -584,9 +600,9 @@ class SourceSet:
         return OtherDecoder(index, self._position, encoding)
 
     def _pieces(self, source: _Source) -> Generator[bytes | Part, None, None]:
-        """The decoded bytes of a source, at most BLOCK at a time, or the parts of a document.
+        """Yield the unpacked bytes of a source in pieces, or the parts of a document.
 
-        Empty bytes where it pauses.
+        A piece has at most BLOCK bytes. It is empty when the source pauses.
         """
         if source.kind in documents.LIBRARIES and source.path is not None:
             try:
@@ -629,11 +645,11 @@ class SourceSet:
             self._head = None
 
     def _failed(self, source: _Source, error: SourceError) -> None:
-        """Remember a file that is read no further; the reading goes on with the next one."""
+        """Record a file that cannot be read further. Reading continues with the next one."""
         self._damaged.append((source, error))
 
     def _given_up(self, source: _Source) -> None:
-        """Tell where a file that no disk holds had to be given up. Raises SourceError."""
+        """Warn if a kernel file stopped giving data. Raises SourceError if it gave none at all."""
         opened = self._head.stream if self._head is not None else None
         if not isinstance(opened, pseudo.PseudoFile) or not opened.gave_up:
             return
@@ -650,10 +666,10 @@ class SourceSet:
     def _plain(
         self, head: PeekedStream, kind: str, name: str, *, as_it_is: bool, fill: bool
     ) -> Iterator[bytes]:
-        """Unpack ``head``; reports early ends, refuses damaged and binary data.
+        """Unpack ``head``. Warns of an early end; raises SourceError for damaged or binary data.
 
-        ``fill``: the first piece is a whole one, since the encoding is guessed by it. What a pipe
-        has not written yet is not waited for.
+        ``fill``: fill the first piece completely, because the encoding is guessed from it. False
+        for a pipe, so that reading does not wait for data that is not written yet.
         """
         read = decompressed(head, kind, name)
         damage = damage_errors() if kind in COMPRESSED else ()
@@ -711,7 +727,7 @@ class SourceSet:
 
 
 def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
-    """A piece with those behind it, until there is enough to guess an encoding by."""
+    """Join a piece with those after it, until they are enough to guess an encoding."""
     while _letters(piece) < ENOUGH and len(piece) < 4 * BLOCK:
         more = next(pieces, None)
         if not isinstance(more, bytes) or not more:
@@ -721,12 +737,12 @@ def _with_more(piece: bytes, pieces: Iterator[bytes | Part]) -> bytes:
 
 
 def _letters(piece: bytes) -> int:
-    """Bytes that are not ASCII."""
+    """Return the number of non-ASCII bytes."""
     return len(piece) - len(piece.translate(None, HIGH))
 
 
 class _Borrowed(io.RawIOBase):
-    """Someone else's stream: read, but left open."""
+    """A stream of the caller, which is read but not closed."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._take: Callable[[int], bytes | None] = getattr(stream, "read1", stream.read)
@@ -739,5 +755,5 @@ class _Borrowed(io.RawIOBase):
 
 
 def quoted(name: str) -> str:
-    """A name for an error message, in quotes where its end would not be seen."""
+    """Return a name for an error message, in quotes if it contains white space."""
     return repr(name) if any(c.isspace() for c in name) else name

@@ -1,4 +1,4 @@
-"""EPUB and DOCX: the text of markup that lies in a ZIP file, member by member."""
+"""Extract the text of EPUB and DOCX: markup in a ZIP file, read member by member."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from kvstream.input.limits import Patience, unreadable
 from kvstream.input.markup import Lines, Piece, html_parts, parts, text_bytes
 
 MAX_BYTES = 256 * 1024**2
-"""What the members that are read may unpack to, together."""
+"""Maximum total of unpacked bytes of the members that are read."""
 LARGEST_INDEX = 16 * 1024**2
-"""Bytes of a list of members."""
+"""Maximum bytes of a list of members."""
 LARGEST_SAMPLE = 4 * 1024**2
-"""Bytes of markup at the beginning of a DOCX by which its text is estimated."""
+"""Bytes of markup at the beginning of a DOCX from which the size of its text is estimated."""
 BLOCK = 64 * 1024
 SAMPLES = 8
+"""Number of places of an EPUB from which the size of its text is estimated."""
 SAMPLE = 64 * 1024
-"""Bytes of markup by which the text is estimated, at so many places of the document."""
+"""Maximum bytes of markup at each of these places."""
 _NAMES = {
     "c": "urn:oasis:names:tc:opendocument:xmlns:container",
     "o": "http://www.idpf.org/2007/opf",
@@ -35,13 +36,13 @@ _NAMES = {
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _EITHER = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
 _NOT_READ = frozenset([f"{_WORD}del", f"{_WORD}moveFrom", f"{_EITHER}Fallback"])
-"""What is deleted, but not yet accepted; what moved, at its old place; another form of a choice."""
+"""Deletions not yet accepted, the old place of moved text, and the fallback of a choice."""
 
 
 class Packed:
     """Members of a ZIP file that are read one after the other.
 
-    Raises SourceError where they unpack to more than MAX_BYTES.
+    Raises SourceError if they unpack to more than MAX_BYTES.
     """
 
     kind = ""
@@ -49,7 +50,7 @@ class Packed:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
-        """Why there is less text than there should be."""
+        """Reasons why text is missing."""
         try:
             self.archive = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
@@ -64,21 +65,21 @@ class Packed:
             raise
 
     def texts(self) -> list[str]:
-        """Names of the members that hold text, in reading order, each one once."""
+        """Return the names of the members that contain text, each once, in reading order."""
         raise NotImplementedError
 
     def pieces(
         self, read: Callable[[int], bytes], patience: Patience, heading: str
     ) -> Iterator[list[Piece]]:
-        """The text of one member, with the headings above, block by block."""
+        """Yield the text of one member with the headings above it, block by block."""
         raise NotImplementedError
 
     def estimate(self) -> int:
-        """Bytes of the text."""
+        """Estimate the bytes of the text."""
         raise NotImplementedError
 
     def parts(self) -> Iterator[Part]:
-        """The text of all members."""
+        """Yield the text of all members."""
         patience = Patience(str(self.path), self.size)
         taken, heading = 0, ""
 
@@ -101,7 +102,7 @@ class Packed:
                         heading = block[-1][1] if block else heading
 
     def read(self, name: str) -> bytes:
-        """A small member, whole."""
+        """Read a small member completely. Raises SourceError if it is too large."""
         with self.archive.open(name) as file:
             data = file.read(LARGEST_INDEX + 1)
         if len(data) > LARGEST_INDEX:
@@ -116,7 +117,7 @@ class Packed:
 
 
 class Epub(Packed):
-    """An e-book: pages of XHTML, in the order of its spine."""
+    """An e-book: XHTML pages in the order of its spine."""
 
     kind = "EPUB"
 
@@ -134,7 +135,7 @@ class Epub(Packed):
             alike.setdefault(_folded(name), name)
         found: dict[str, bool] = {}
         for itemref in book.iterfind("o:spine/o:itemref", _NAMES):
-            item = items.get(itemref.get("idref"), itemref)  # itself, if no item has the id
+            item = items.get(itemref.get("idref"), itemref)  # the itemref if no item has the id
             if "html" not in item.get("media-type", "html"):  # a picture
                 continue
             href = unquote(item.get("href", item.get("idref", "")).partition("#")[0])
@@ -151,7 +152,7 @@ class Epub(Packed):
         return names
 
     def _tell_missing(self, missing: list[str], chapters: int) -> None:
-        """Warn of chapters that the archive does not hold. Raises SourceError if it has none."""
+        """Warn about chapters missing in the archive. Raises SourceError if all are missing."""
         if not missing:
             return
         if len(missing) == chapters:
@@ -188,7 +189,7 @@ class Epub(Packed):
 
 
 class Docx(Packed):
-    """A document of Word and others; paragraphs and tables, without headers and footnotes."""
+    """A Word document: its paragraphs and tables, without headers and footnotes."""
 
     kind = "DOCX"
 
@@ -218,7 +219,7 @@ class Docx(Packed):
 
 
 class _Document:
-    """What lxml calls while it parses the body of a DOCX."""
+    """The parser target that lxml calls for the body of a DOCX."""
 
     def __init__(self, heading: str) -> None:
         self.lines = Lines(heading)
@@ -226,9 +227,9 @@ class _Document:
         self._is_heading = False
         self._heading: list[str] = []
         self._dropped = 0
-        """Tags that are open in what is not read."""
+        """Number of open tags within content that is not read."""
         self._chosen: list[bool] = []
-        """Whether one of the choices was met, for each set of them that is open."""
+        """Whether a choice was already read, for each open set of alternatives."""
         self._equation = Equation()
 
     def start(self, tag: str, attributes: Any) -> None:
@@ -253,7 +254,7 @@ class _Document:
         self._text = name == "t" or tag == f"{MATH}t"
 
     def _was_chosen(self, tag: str) -> bool:
-        """Whether this is another form of what was read already."""
+        """Whether this is an alternative to content that was already read."""
         if tag == f"{_EITHER}AlternateContent":
             self._chosen.append(False)
         elif tag == f"{_EITHER}Choice" and self._chosen:
@@ -287,11 +288,11 @@ class _Document:
             self._heading.append(text)
 
     def close(self) -> None:
-        """Nothing is returned: the text was handed out on the way."""
+        """Return nothing: `lines` gives the text while it is parsed."""
 
 
 def _folded(name: str) -> str:
-    """A name as it is compared where no member has just this one."""
+    """Return the form in which names are compared if no member has exactly this name."""
     return unicodedata.normalize("NFC", unquote(name)).casefold()
 
 
