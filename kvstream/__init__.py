@@ -1,4 +1,4 @@
-"""Questions and summaries of texts far longer than a model's context, in a fixed KV cache.
+"""Answer questions about texts far longer than a model's context, in a bounded KV cache.
 
     import kvstream
 
@@ -6,7 +6,7 @@
     memory = model.read("book.txt", questions=["Who hid the letter?"], budget="1k")
     print(memory.ask("Who hid the letter?"))
 
-Importing it loads no torch; `load` does. docs/guide/python.md shows the rest.
+`import kvstream` does not load torch; `load` does. docs/guide/python.md describes the rest.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ _HOMES = {
         "Notice", "Result", "Started", "StepDone",
     ),
 }  # fmt: skip
-"""The module of each name: imported when somebody asks for it."""
+"""The public names of each module. `__getattr__` imports a module when a name is first used."""
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "pocket":  # where it was in 0.1
+    if name == "pocket":  # its place in 0.1
         return import_module(f"{__name__}.store.pocket")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

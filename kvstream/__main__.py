@@ -1,4 +1,4 @@
-"""``python -m kvstream`` is the command ``kvstream``."""
+"""Run the command ``kvstream`` as ``python -m kvstream``."""
 
 from kvstream.cli import main
 

@@ -1,4 +1,4 @@
-"""Every error a user can meet, and the exit code it ends the program with.
+"""All errors that a user can see, with the exit code of each.
 
 KvstreamError            1  failed while running
 +-- UsageError           2  the command line, the config file or a setting is wrong
@@ -7,7 +7,7 @@ KvstreamError            1  failed while running
 |   +-- UnsupportedModelError   4  the model loads, but its KV cache cannot be bounded
 +-- BudgetError          5  the budget cannot hold the prompt, the question and one chunk
 
-A message says what was wrong, with the number, and what to do about it.
+Each message says what is wrong, with the number, and what to do about it.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ class UsageError(KvstreamError):
 
 
 class SourceError(KvstreamError):
-    """There is nothing to read, or what is there cannot be read as text."""
+    """There is nothing to read, or a source cannot be read as text."""
 
     exit_code = 3
 
 
 class ModelError(KvstreamError):
-    """The model cannot be found, fetched, held in memory or loaded."""
+    """The model cannot be found, fetched or loaded, or does not fit in RAM or GPU memory."""
 
     exit_code = 4
 
 
 class UnsupportedModelError(ModelError):
-    """The model loads, but what it keeps of the past cannot be bounded faithfully."""
+    """The model loads, but its KV cache cannot be bounded correctly."""
 
 
 class BudgetError(KvstreamError):
-    """The budget is too small for what has to be in memory at once, or too large for the model."""
+    """The budget is too small for the entries needed at once, or too large for the model."""
 
     exit_code = 5
 
 
 def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known name that is most like an unknown one; None if no known name is close."""
-    from difflib import get_close_matches  # only where something is wrong
+    """Return the known name closest to an unknown one, or None if no known name is close."""
+    from difflib import get_close_matches  # imported only after an error
 
     return next(iter(get_close_matches(name, list(known), 1, likeness)), None)
 
 
 def meant(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """`` Did you mean ...?`` for an unknown name, or nothing if no known name is close."""
+    """Return `` Did you mean ...?`` for an unknown name, or "" if no known name is close."""
     close = closest(name, known, likeness)
     return "" if close is None else f" Did you mean {close}?"
 
@@ -69,13 +69,14 @@ _NO_MEMORY = (
     "failed to map segment",
 )
 _NEARLY_ALL = 0.8
-"""A limit of address space is used up here: what was asked for last is not counted."""
+"""Share of the address space limit from which the limit counts as reached. The peak does not
+include the allocation that failed."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Python's own error, torch's, or what libraries make of a failed allocation.
+    """Return whether an error is out of memory: of Python, of torch, or of another library.
 
-    By name, because torch may not be loaded and must not be loaded for this.
+    Compare classes by name: torch may not be loaded, and this function must not load it.
     """
     if error is None:
         return False
@@ -85,16 +86,16 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     told = isinstance(error, (RuntimeError, OSError, ImportError))
     if told and any(words in str(error).lower() for words in _NO_MEMORY):
         return True
-    # "could not create a primitive", "Invalid thread pool", "error return without exception set":
-    # libraries give a failed allocation many names.
-    # Not so where the operating system or the importer names a cause.
+    # Libraries report a failed allocation in many ways: "could not create a primitive", "Invalid
+    # thread pool", "error return without exception set". An error for which the operating system
+    # or the importer names a cause is not one of them.
     vague = isinstance(error, (RuntimeError, SystemError, ImportError, AttributeError, OSError))
     named = isinstance(error, ModuleNotFoundError) or getattr(error, "errno", None) is not None
     return vague and not named and _address_space_is_spent()
 
 
 def _address_space_is_spent() -> bool:
-    """Whether the process came close to a limit of its address space (``ulimit -v``)."""
+    """Return whether the process came close to its limit of address space (``ulimit -v``)."""
     try:
         import resource
 
@@ -103,6 +104,6 @@ def _address_space_is_spent() -> bool:
             return False
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             peak = next(int(line.split()[1]) for line in status if line.startswith("VmPeak"))
-    except (ImportError, OSError, StopIteration):  # not every system tells
+    except (ImportError, OSError, StopIteration):  # not every system reports it
         return False
     return peak * 1024 > _NEARLY_ALL * limit

@@ -1,7 +1,7 @@
-"""What happens during a run, as plain data: the session yields these, reporters show them.
+"""Events of a run, as plain data. The session yields them, and reporters show them.
 
-A run is Started, any number of StepDone and Notice, then for every question an AnswerStarted,
-its AnswerToken, and an Answered with the whole Result.
+A run is a Started, any number of StepDone and Notice, then for each question an AnswerStarted, its
+AnswerToken events, and an Answered with the Result.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Started:
-    """The sizes are settled; nothing has been read yet."""
+    """The sizes of the run are set, and nothing has been read."""
 
     model: str
     method: str
     budget_tokens: int
     budget_bytes: int
     fixed_bytes: int
-    """Part of them that is no entry's: of heads as a whole, of recurrent layers and their copy."""
+    """Part of `budget_bytes` that belongs to no entry: tensors of whole heads, and the states of
+    recurrent layers with their copy."""
     prompt_tokens: int
     """Entries of the protected prompt in front of the source."""
     reserved_tokens: int
@@ -31,22 +32,23 @@ class Started:
     """Expected length of the source in tokens; None for an open-ended stream."""
     estimated_steps: int | None
     lossless: bool
-    """Expected to fit whole: nothing will be evicted."""
+    """Whether the whole text is expected to fit, so that nothing is evicted."""
     precision: str = ""
-    """Number types of computing and of the KV cache, and why they were chosen."""
+    """Number types of the computation and of the KV cache, and why they were chosen."""
     asked_bytes: int | None = None
-    """What the reading may take of a budget that was given in bytes; None for one in entries."""
+    """Bytes that the reading may use, if the budget was given in bytes; None for a budget in
+    entries."""
 
     @property
     def entry_bytes(self) -> float:
-        """Bytes of one token's entries in all layers."""
+        """Bytes of the entries of one token in all layers."""
         return (self.budget_bytes - self.fixed_bytes) / self.budget_tokens
 
     @property
     def unused(self) -> str | None:
-        """What to say where a budget in bytes is not used; None where it is, or there is none.
+        """A warning if a budget in bytes is not used up; None if it is, or is not in bytes.
 
-        Only the length that the model was trained for leaves room for another entry unused.
+        Room for another entry stays unused only if the model's trained length limits the entries.
         """
         asked = self.asked_bytes
         if asked is None or asked - self.budget_bytes < self.entry_bytes:
@@ -59,73 +61,76 @@ class Started:
 
 @dataclass(frozen=True)
 class StepDone:
-    """One chunk went through the model and memory was cut back to its size."""
+    """The model has read one chunk, and memory is reduced to its target size."""
 
     step: int
     chunk: int
     """Source tokens in this chunk."""
     memory: tuple[int, ...]
-    """Source entries each head holds after this step, per layer."""
+    """For each layer: entries of the source that a head holds after this step."""
     seen: int
-    """Source tokens so far."""
+    """Source tokens read so far."""
     estimated_tokens: int | None
     kv_tokens: int
     """Entries that the fullest head holds now, prompt included."""
     in_flight_tokens: int
-    """The most that a head held during this step (memory, chunk and catalyst together)."""
+    """Maximum entries of a head during this step: prompt, memory, chunk and catalyst together."""
     peak_tokens: int
     budget_tokens: int
     kv_bytes: int
     seconds: float
     """Time since reading began."""
     coverage: Callable[[int], list[float]] = field(repr=False, compare=False)
-    """``coverage(bins)``: share of the tokens seen so far that some head still holds, by place."""
+    """``coverage(bins)``: for each of `bins` equal parts of the text read so far, the share of
+    its tokens that at least one head holds."""
     retained: Callable[[], int] = field(repr=False, compare=False)
-    """Distinct source tokens that some head still holds; counted when called."""
+    """Return the number of distinct source tokens that at least one head holds."""
     loaded: int = 0
-    """Those of the tokens seen that came with a memory file, before reading began."""
+    """Tokens of `seen` that come from a memory file and were read before this run."""
 
     @property
     def speed(self) -> float:
-        """Tokens per second since reading began; 0 before time has passed."""
+        """Tokens per second since reading began; 0 if no time has passed."""
         return (self.seen - self.loaded) / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class PartRead:
-    """One part of a text that is read in parts (``--shards``) is in a memory."""
+    """One part of a text that is read in parts (``--shards``) has been read."""
 
     number: int
-    """From 1, by place in the text."""
+    """Position of the part in the text, from 1."""
     count: int
     tokens: int
     seconds: float
-    """Of its reading."""
+    """Time to read it."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that the user should know; it also ends up in the result's warnings."""
+    """A message for the user. Without `note` it is also in the warnings of the result."""
 
     message: str
     note: bool = False
-    """It is no reason to doubt an answer, and not among the warnings."""
+    """Whether the message is no reason to doubt an answer; then it is not in the warnings."""
 
 
 @dataclass(frozen=True)
 class AnswerStarted:
-    """Reading is over and a question is being answered."""
+    """The answer to a question begins."""
 
     question: str
     number: int
     """0 for the first question of the run."""
     kept: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
-    """Which tokens each head holds (`kvstream.memory.kept`); asked for while this is shown."""
+    """Return which tokens each head holds (`kvstream.memory.kept`). A reporter must call it while
+    it handles this event: the answer may change memory."""
 
 
 @dataclass(frozen=True)
 class AnswerToken:
-    """The next piece of the answer; ``text`` may be empty while a character is incomplete."""
+    """The next piece of the answer. ``text`` may be empty, for example while a character is
+    incomplete."""
 
     text: str
     kv_tokens: int
@@ -133,7 +138,7 @@ class AnswerToken:
 
 @dataclass(frozen=True)
 class Result:
-    """One answer with all that it cost: the JSON of one answer."""
+    """One answer with its costs: the JSON object of one answer."""
 
     command: str
     model: str
@@ -161,43 +166,45 @@ class Result:
     citations: tuple[dict[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
     of_reading: tuple[str, ...] = ()
-    """Those of `warnings` that concern every answer: of the reading, of a memory file."""
+    """The part of `warnings` that concerns every answer: about the reading or a memory file."""
     select_s: float = 0.0
-    """Part of prefill_s that went into the method's selection and compaction."""
+    """Part of prefill_s spent in the method's selection and in compaction."""
     stopped: str = "end"
     """Why the answer ended: ``end`` (stop token), ``length`` (--max-tokens), ``budget`` (no room
-    left), ``repetition`` (it said the same over and over, which was cut) or ``interrupted``."""
+    left), ``repetition`` (the answer repeated itself, and the repetition was cut) or
+    ``interrupted``."""
     coverage: dict[str, Any] | None = None
-    """What of the document memory still represents: ``share`` and a ``map`` by place."""
+    """How much of the text memory represents: a ``share``, and a ``map`` of equal parts."""
     reread: dict[str, Any] | None = None
-    """The second pass: what was read again, and what the first pass had answered."""
+    """The second pass: the excerpts that were read again, and the answer of the first pass."""
     skim: dict[str, Any] | None = None
-    """The small model that read all of the text (None: a word search), what was kept of the text,
-    and what the other model read."""
+    """The skimming model that read all of the text (None: a word search), the text that was kept,
+    and what the answering model read of it."""
     support: dict[str, float] | None = None
-    """How far the answer rests on single passages (``focus``), its ``confidence``, and, where the
-    model is calibrated, the ``probability`` that it is right."""
+    """How far the answer rests on single passages (``focus``), its ``confidence``, and, if the
+    model is calibrated, the ``probability`` that the answer is right."""
     interrupted: bool = False
-    """The user stopped the reading, so the answer is from the beginning of the text."""
+    """Whether the user stopped the reading, so that the answer uses the beginning of the text."""
     absent: tuple[str, ...] = ()
     """Numbers and names of the answer that are not in the text."""
     withheld: str | None = None
-    """The model's answer where it rested on too little to be given (``--strict``)."""
+    """The model's answer, if ``--strict`` withheld it for weak support."""
 
     lines: dict[str, Any] | None = None
-    """Of logs: ``lines``, those that were ``read``, those ``thinned`` (counted, as they repeat
-    others), and as ``matches`` the lines with the rarest words of the questions."""
+    """For logs, the number of ``lines``, of those ``read``, of those ``thinned`` (counted but not
+    read, because they repeat others), and in ``matches`` the lines with the rarest words of the
+    questions."""
     memory: dict[str, Any] | None = None
-    """The memory file that was asked or written, its kind and its digest."""
+    """The memory file that was asked or written, with its kind and digest."""
     shards: dict[str, int] | None = None
-    """Of a text that was read in parts: their ``count``, and the most ``budgets`` and ``bytes``
-    that were held at a time."""
+    """For a text that was read in parts, their ``count``, and the maximum number of ``budgets``
+    and ``bytes`` held at a time."""
     narrowed: dict[str, Any] | None = None
-    """Of a joined memory: the ``sources`` that the answer saw, how many ``entries`` that were, and
-    how many are ``held``; None where it saw all."""
+    """For a narrowed memory, the ``sources`` that the answer saw, the number of ``entries`` that
+    it saw, and the number ``held``; None if it saw all."""
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints; keys as the command line's contract names them."""
+        """Return the object that ``--json`` prints, with the keys of docs/reference/json.md."""
         return {
             "command": self.command,
             "model": self.model,
@@ -261,65 +268,64 @@ Event = Started | StepDone | PartRead | Notice | AnswerStarted | AnswerToken | A
 
 @dataclass(frozen=True)
 class CollectionStarted:
-    """The documents are known; none has been read yet."""
+    """The documents are known, and none has been read."""
 
     documents: int
     bytes: int
-    """Of all documents together, unpacked where that can be estimated."""
+    """Size of all documents together, unpacked if that can be estimated."""
     workers: int
     """Documents that are read at the same time."""
 
 
 @dataclass(frozen=True)
 class DocumentStarted:
-    """The reading of a document begins, or begins again after its worker ended."""
+    """The reading of a document begins, or begins again because its worker ended."""
 
     name: str
     bytes: int
     worker: str
-    """Where it is read; empty for this process."""
+    """The machine that reads it; empty for this process."""
     process: int
-    """Id of the process that reads it, on the machine of the worker."""
+    """Process id of the worker on its machine; 0 for this process."""
 
 
 @dataclass(frozen=True)
 class DocumentStep:
-    """A chunk of a document was read in this process."""
+    """This process has read a chunk of a document."""
 
     name: str
     tokens: int
     """Tokens of the document so far."""
     share: float = 0.0
-    """Part of the document that has been read, over all methods: 0 to 1; 0 if it is not known."""
+    """Share of the document that has been read, over all methods, from 0 to 1; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class DocumentDone:
-    """A document was read, and its result is written where a folder was named."""
+    """A document has been read, and its result is written if the run has a result folder."""
 
     name: str
     records: tuple[dict[str, Any], ...]
-    """The JSON objects of its answers, or the one of its memory."""
+    """The JSON objects of its answers, or of its memory."""
     file: str | None
-    """Where the result is; None where no folder was named."""
+    """Path of the result; None if the run has no result folder."""
     present: bool = False
-    """An earlier run wrote it; nothing was read now."""
+    """Whether an earlier run wrote the result, so that this run did not read the document."""
     seconds: float = 0.0
-    """Time of the reading and the answers in the process that made them."""
+    """Time of the reading and the answers in the process that ran them."""
     cpu_seconds: float = 0.0
     """Processor time of that process."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of the document; several methods read it as often."""
+        """Tokens of the document, counted once even if several methods read it."""
         return max((r["tokens"]["read"] for r in self.records if "tokens" in r), default=0)
 
     @property
     def support(self) -> float | None:
-        """How far the text supports the best of its answers, 0 to 1; None for an extract.
+        """Support of the best supported answer, from 0 to 1; None for an extract.
 
-        The probability where the model is calibrated, else the attention to the heaviest passages;
-        0 for an answer that says that the text has none.
+        This is the probability if the model is calibrated, else the focus, and 0 for a refusal.
         """
         found = [
             0.0 if r.get("abstains") else _support(r["support"])
@@ -329,7 +335,7 @@ class DocumentDone:
         return max(found, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """The line that ``--json`` prints of a document."""
+        """Return the line that ``--json`` prints for a document."""
         key = "memory" if any(r["command"] == "remember" for r in self.records) else "answers"
         found: Any = list(self.records)
         return {
@@ -347,17 +353,17 @@ def _support(found: dict[str, float]) -> float:
 
 @dataclass(frozen=True)
 class DocumentFailed:
-    """A document gave no result; the others go on."""
+    """A document has no result. The run continues with the others."""
 
     name: str
     reason: str
     exit_code: int = 1
-    """That of a run on this document alone."""
+    """Exit code of a run on this document alone."""
     records: tuple[dict[str, Any], ...] = ()
-    """Answers that were made, and could not be written."""
+    """Answers that were generated but could not be written."""
 
     def to_json(self) -> dict[str, Any]:
-        """The line that ``--json`` prints of a document."""
+        """Return the line that ``--json`` prints for a document."""
         made = {"answers": list(self.records)} if self.records else {}
         return {"document": self.name, "error": self.reason, **made}
 

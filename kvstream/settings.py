@@ -1,4 +1,4 @@
-"""Frozen settings of a run; each is checked when it is made, so later code trusts them."""
+"""Frozen settings of a run. Their constructors check them, so later code need not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ THINS = ("auto", "off")
 GROWTHS = ("fixed", "linear", "sqrt", "square", "square-sqrt", "adaptive")
 CHUNKS = ("decremental", "fixed")
 INT8 = "int8"
-"""The way to quantize for a CPU."""
+"""The value of `ModelSettings.quantize` for a CPU."""
 PAPER = "paper"
-"""In place of a number of entries or a choice: what the paper of a method or schedule sets."""
+"""Value that stands for what the paper of a method or schedule sets."""
 
 MOST_DIGITS = 100
 _BINARY = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -27,8 +27,10 @@ _BYTES = {
 
 
 def _times(digits: str, unit: int) -> int:
-    """``1.5`` times a unit, rounded down. Raises UsageError for what no machine has, and for parts
-    of a single token or byte."""
+    """Return a number such as ``1.5`` times a unit, rounded down.
+
+    Raises UsageError for more than MOST_DIGITS digits, and for a fraction of a token or byte.
+    """
     if len(digits) > MOST_DIGITS:
         raise UsageError(f"A number of {len(digits)} digits is more than any machine holds.")
     if unit == 1 and not float(digits).is_integer():
@@ -37,7 +39,7 @@ def _times(digits: str, unit: int) -> int:
 
 
 def parse_count(text: str) -> int:
-    """A number of tokens or entries: ``4096``, ``4k`` (1024), ``1.5M`` (1024²).
+    """Parse a number of tokens or entries: ``4096``, ``4k`` (k = 1024), ``1.5M`` (M = 1024²).
 
     Raises UsageError.
     """
@@ -51,16 +53,19 @@ def parse_count(text: str) -> int:
 
 
 def count_of(count: int | str) -> int:
-    """A number of tokens or entries: ``4096``, ``"4k"``, ``"1M"``. Raises UsageError."""
+    """Return a number of tokens or entries given as ``4096``, ``"4k"`` or ``"1M"``.
+
+    Raises UsageError.
+    """
     return int(count) if isinstance(count, Integral) else parse_count(str(count))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that the KV cache may hold: in entries per head or in bytes, not both."""
+    """Maximum size of the KV cache: in entries per head or in bytes, not both."""
 
     tokens: int | None = None
-    """Entries per head; an entry is of one token."""
+    """Entries per head. An entry belongs to one token."""
     bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -69,14 +74,19 @@ class Budget:
 
     @classmethod
     def of(cls, budget: int | str | Budget | None) -> Budget | None:
-        """A budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``. Raises UsageError."""
+        """Return a budget: entries as ``4096`` or ``"4k"``, bytes as ``"512MB"``.
+
+        Raises UsageError.
+        """
         if budget is None or isinstance(budget, Budget):
             return budget
         return cls.parse(str(budget))
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """``4k`` and ``4096`` are entries per head; ``512MB``, ``1GiB`` and ``4096B`` are bytes."""
+        """Parse a budget: ``4k`` and ``4096`` are entries per head, ``512MB``, ``1GiB`` and
+        ``4096B`` are bytes. Raises UsageError.
+        """
         match = re.fullmatch(r"\s*(-?)(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text, re.IGNORECASE)
         if not match:
             raise UsageError(
@@ -106,51 +116,54 @@ class Budget:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model, and how it is loaded."""
+    """The model and how it is loaded."""
 
     name: str = "pocket"
     """Hub id, local folder, or ``pocket`` for the embedded model."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     offline: bool = False
-    """Never go to the network; only what is cached is used."""
+    """Use only cached files, never the network."""
     device: str = "auto"
     """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
     dtype: str = "auto"
-    """``auto`` (as stored, or float32 on a CPU without instructions for that), ``float32``,
-    ``bfloat16``, ``float16``."""
+    """``auto`` (the stored type, or float32 on a CPU without instructions for that type),
+    ``float32``, ``bfloat16``, ``float16``."""
     kv_dtype: str = "auto"
-    """Of the KV cache: ``auto`` (as computed, or as the weights are stored where that has 16 bits
-    and ``dtype`` is ``auto``), ``float32``, ``bfloat16``, ``float16``."""
+    """Number type of the KV cache: ``auto`` (the type of the weights in the file if that has 16
+    bits and ``dtype`` is ``auto``, else the type of the computation), ``float32``, ``bfloat16``,
+    ``float16``."""
     attn: str = "auto"
     """Attention backend: ``auto``, ``split``, ``flash``, ``sdpa``, ``reference``."""
     threads: int | None = None
-    """CPU threads; None leaves torch's own choice."""
+    """CPU threads; None: torch's default."""
     quantize: str | None = None
-    """``int8`` (on a CPU), ``8bit`` or ``4bit`` (bitsandbytes): quantize the weights while they
-    are loaded."""
+    """Quantize the weights while they are loaded: ``int8`` (on a CPU), ``8bit`` or ``4bit``
+    (bitsandbytes)."""
     max_weights: int | None = None
-    """Most bytes of weights on a device; what is over goes to the CPU, and then stays on disk."""
+    """Maximum bytes of weights on a device. The rest goes from GPUs to the CPU, and what is beyond
+    the CPU stays on disk."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. Off unless you ask for it."""
+    """Run Python code that comes with the model."""
     quiet: bool = False
-    """Say nothing on stderr while a GGUF file is converted."""
+    """Print nothing to stderr while a GGUF file is converted or an adapter is merged."""
     like: str | None = None
-    """Name of the memory file that has `dtype`; None: somebody asked for it."""
+    """Name of the memory file that `dtype` comes from; None: the user set `dtype`, or it is the
+    default."""
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How a source is read under a budget, and how the answer is made."""
+    """How a source is read under a budget, and how answers are generated."""
 
     budget: Budget | None = None
-    """None: 4096 entries per head, or the model's trained length where that is less."""
+    """None: 4096 entries per head, or the model's trained length if that is less."""
     method: str = "infinipot"
-    """What decides which entries stay; see ``kvstream methods``."""
+    """The rule that decides which entries stay; see ``kvstream methods``."""
     method_settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the method as typed (``--set infinipot.alpha=0.25`` -> {"alpha": "0.25"})."""
     keep: int | None = None
-    """m_max: entries in memory after the last chunk; None: the most that fits."""
+    """m_max: entries in memory after the last chunk; None: as many as fit."""
     start: int | str | None = None
     """m_0: entries in memory after the first chunk; None: half of m_max; PAPER: m_max / n."""
     growth: str = "linear"
@@ -158,24 +171,25 @@ class RunSettings:
     chunk: str = "decremental"
     """``decremental``: chunks shrink as memory grows; ``fixed``: all of one size."""
     chunk_size: int | None = None
-    """Tokens in a chunk (the average, if decremental); None: what the budget allows."""
+    """Tokens in a chunk (on average, if decremental); None: as many as the budget allows."""
     max_tokens: int = 256
-    """Most tokens of an answer."""
+    """Maximum number of tokens of an answer."""
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
     """Nucleus sampling: the smallest set of tokens with this probability."""
     top_k: int = 0
-    """Sample among this many tokens; 0: all."""
+    """Sample from this many most likely tokens; 0: from all."""
     repetition_penalty: float = 1.0
-    """Logits of tokens that the answer has already are divided by this; 1 changes nothing."""
+    """Divide positive logits of tokens that the answer already has by this number, and multiply
+    negative ones; 1 changes nothing."""
     brief: bool = False
     """Ask a chat model for a short phrase. Memory does not depend on it."""
     seed: int = 0
-    """Seed of sampling and of methods that draw."""
+    """Seed of sampling and of methods with random choices."""
     thin: str = "off"
-    """``auto``: of a log that is longer than the budget, lines that repeat are read once in a
-    while; the others are counted. ``off``: every line is read."""
+    """``auto``: in a log that is longer than the budget, read a repeated line only now and then
+    and count the others. ``off``: read every line."""
 
     def __post_init__(self) -> None:
         if self.growth not in GROWTHS:

@@ -1,3 +1,3 @@
-"""The one place where the version is written; CHANGELOG.md's newest heading must equal it."""
+"""The only place that sets the version. The newest heading of CHANGELOG.md must equal it."""
 
 __version__ = "0.2.0"
