@@ -1,1 +1,1 @@
-"""Answers from a memory: tokens, citations, support, and a second pass over the sources."""
+"""Answers from memory: tokens, citations, support, and a second pass over the sources."""

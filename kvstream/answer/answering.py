@@ -1,4 +1,4 @@
-"""Answering: a question put behind what memory holds, the answer, and what it rests on."""
+"""Answer a question from memory, and find the passages that the answer rests on."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from kvstream.tokenization.passages import Passage
 from kvstream.tokenization.passages import extract as best_passages
 
 NOT_SUPPORTED = "What memory holds of the text does not support an answer."
-"""Said by --strict in place of an answer."""
+"""Printed with --strict in place of a weakly supported answer."""
 NO_SUMMARY = (
     "The model gave no summary. Use --extract for the sentences that memory holds, or another "
     "model (-m)."
 )
 _REFUSAL_WORDS = 12
-"""A longer summary is one, though it may tell what a text does not say."""
+"""A text of more words counts as a summary, even if it has the words of a refusal."""
 
 
 def answers(memory: Memory, request: Request, *, may_compress: bool = True) -> Iterator[Event]:
-    """The answers to all questions of a request; the last one may compress memory.
+    """Yield the events of the answers to all questions; the last answer may compress memory.
 
     A request without a question has one answer, such as a summary. Raises BudgetError.
     """
@@ -67,15 +67,15 @@ def answer(
     strict: bool = False,
     earlier: Sequence[tuple[str, str]] = (),
 ) -> Generator[Event, None, Basis]:
-    """The events of one answer; returns what it rests on.
+    """Yield the events of one answer; return what it rests on.
 
-    Memory stays as it was, unless this is the `last` question. With `extract` the answer is that
-    many `passages`, those that memory holds on to most. An answer that rests on little gets a
-    warning, and with `strict` it is withheld. The model sees the newest of the `earlier` questions
-    and answers, as far as they fit. Raises BudgetError where the question alone does not fit.
+    Memory stays unchanged, unless this is the `last` question. With `extract` the answer is at
+    most `passages` passages, those that memory retains best. A weakly supported answer gets a
+    warning; with `strict` it is withheld. The model sees the newest of the `earlier` questions and
+    answers that fit. Raises BudgetError if the question alone does not fit.
     """
     tail = question_tail(memory, question, earlier)
-    # Those of this answer are not of memory: a later answer and a saved file must not repeat them.
+    # Kept apart from memory.warnings: a later answer and a saved file must not repeat them.
     warnings: list[str] = []
     if broken := memory.prompt.broken(question):
         warnings.append(broken_apart("question", broken))
@@ -117,7 +117,7 @@ def answer(
     result = _result(memory, question, text, written, stopped, held, began, basis, warnings)
     if sight is not None:
         result = replace(result, narrowed=sight.to_json())
-    # A summary rests on everything, and an extract is the text itself.
+    # No support is measured for a summary, which rests on the whole text, or for an extract.
     if not extract and memory.prompt.task == "ask":
         if abstains(result.answer):
             result = forgotten(result, memory.reader.model.trained_length)
@@ -132,7 +132,10 @@ def answer(
 
 
 def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
-    """One answer whose events nobody wants to see, and what it rests on. Raises BudgetError."""
+    """Answer a question without its events: return the result and what the answer rests on.
+
+    Raises BudgetError.
+    """
     results: list[Result] = []
     events = answer(memory, question)
     while True:
@@ -148,9 +151,9 @@ def answered(memory: Memory, question: str) -> tuple[Result, Basis]:
 def question_tail(
     memory: Memory, question: str, earlier: Sequence[tuple[str, str]] = ()
 ) -> list[int]:
-    """What is put behind memory: the question, and the newest of `earlier` ones that fit.
+    """Return the ids behind memory: the newest `earlier` questions that fit, then the question.
 
-    Raises BudgetError where the question alone does not.
+    Raises BudgetError if the question alone does not fit.
     """
     sizes, prompt, brief = memory.reader.sizes, memory.prompt, memory.run.brief
     room = sizes.budget - memory.reader.cache.held
@@ -169,8 +172,9 @@ def question_tail(
 
 
 def extracted(memory: Memory, count: int) -> list[Passage]:
-    """The passages that memory holds on to most, in document order; in a summary from all over
-    the document.
+    """Return the passages that memory retains best, in document order.
+
+    For a summary, they come from all parts of the document.
     """
     trace = memory.trace
     assert trace.passages is not None
@@ -183,10 +187,9 @@ def extracted(memory: Memory, count: int) -> list[Passage]:
 def _written(
     memory: Memory, tail: Sequence[int], repetition: Repetition, *, last: bool
 ) -> Iterator[str]:
-    """The text of the answer's tokens, which are shown to `repetition`, and what is left at the
-    end.
+    """Yield the text of the answer, and pass its tokens to `repetition`.
 
-    Text that repeats what came before waits until it is clear that it is no loop; a loop ends the
+    Text that repeats earlier text waits until it is clear that it is no loop. A loop ends the
     answer, and its text never appears.
     """
     decoder = memory.tokenizer.decoder()
@@ -217,7 +220,7 @@ def _written(
 
 
 def _refusal_limit(memory: Memory) -> RefusalLimit | None:
-    """That of the model, where it was calibrated and a question is answered."""
+    """Return the refusal limit of a calibrated model; None if it has none or for a summary."""
     if memory.prompt.task != "ask":
         return None
     calibration = _calibration(memory)
@@ -233,7 +236,7 @@ def _calibration(memory: Memory) -> Calibration | None:
 
 
 def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
-    """What the tokens `said` in answer to a question looked at."""
+    """Return the passages that the tokens `said`, an answer to the question, attended to."""
     found = attended(memory.reader, tail, said)
     passages = memory.trace.passages
     if found is None or passages is None:
@@ -245,7 +248,7 @@ def _basis(memory: Memory, tail: Sequence[int], said: Sequence[int]) -> Basis:
 
 
 def _support(memory: Memory, result: Result, basis: Basis) -> Support:
-    """What speaks for the answer of a result and against it."""
+    """Judge how well the text supports the answer of a result."""
     trace = memory.trace
     forms, known = trace.words, "the text"
     if forms is None and trace.passages is not None:
@@ -266,7 +269,10 @@ def _result(
     basis: Basis,
     warnings: Sequence[str],
 ) -> Result:
-    """`held`: ordinals of the tokens in memory; `warnings`: those of this answer alone."""
+    """Make the result of an answer.
+
+    `held`: ordinals of the tokens in memory; `warnings`: those of this answer alone.
+    """
     counts = memory.trace.line_counts
     reader, read, retained = memory.reader, memory.trace.read, len(held)
     peak = reader.cache.peak
@@ -309,9 +315,7 @@ def _result(
 
 
 def judged(result: Result, support: Support, *, withhold: bool) -> Result:
-    """The same result with what is known of its support; a doubtful answer gets a warning, or is
-    withheld.
-    """
+    """Return the result with its support; a doubtful answer gets a warning, or is withheld."""
     told = result.support
     if told is not None and support.probability is not None:
         told = {**told, "probability": round(support.probability, 4)}
@@ -326,15 +330,15 @@ def judged(result: Result, support: Support, *, withhold: bool) -> Result:
 
 
 def _no_summary(text: str) -> bool:
-    """Whether what was to be a summary is empty or a refusal."""
+    """Return whether the text of a summary is empty or a refusal."""
     words = text.split()
     return not words or (len(words) <= _REFUSAL_WORDS and abstains(text))
 
 
 def forgotten(result: Result, trained: int) -> Result:
-    """The same result; a refusal holds for what the model saw, and the answer may be elsewhere.
+    """Return the result of a refusal, with a warning if the model did not see the whole text.
 
-    `trained`: positions that the model was trained for; no larger budget is advised.
+    `trained`: the model's trained length. The warning never advises a budget above it.
     """
     if result.narrowed is not None:
         sources = ", ".join(result.narrowed["sources"])
@@ -356,19 +360,19 @@ def forgotten(result: Result, trained: int) -> Result:
 
 
 def _seen(result: Result) -> str:
-    """What a memory could know of the text."""
+    """Describe the part of the text that memory represents, for a message."""
     text = f"the first {result.read:,} tokens" if result.interrupted else "the text"
     if not result.evicted or result.coverage is None:
         return text
     share = result.coverage["share"]
     parts = f"parts of {share:.0%} of {text}"
-    if share >= 0.995:  # something of every stretch
+    if share >= 0.995:  # nearly every stretch is represented
         parts = f"{result.retained:,} of {result.read:,} tokens"
     return f"what memory kept ({parts})"
 
 
 def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
-    """One passage a line behind its line number, and its source's name where there are several."""
+    """Return the passages as lines, each behind its spot, and its source's name if several."""
     several = len(names) > 1
     return "\n".join(
         f"{names[p.source] + ':' if several else ''}{p.spot}: {' '.join(p.text.split())}"
@@ -377,6 +381,6 @@ def rendered(passages: Sequence[Passage], names: Sequence[str]) -> str:
 
 
 def peak_rss() -> int:
-    """The most memory that this process ever had, in bytes."""
+    """Return the peak RAM of this process, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

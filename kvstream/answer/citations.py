@@ -1,7 +1,7 @@
-"""What an answer looked at: the attention of its tokens to what memory holds, by passages.
+"""Citations: the attention of an answer's tokens to the entries in memory, by passages.
 
-A citation says where the model looked when it chose the words of the answer. It is no proof that
-the passage says so (docs/guide/citations.md).
+A citation says where the model looked when it chose the words of the answer. It does not prove
+that the passage says so (docs/guide/citations.md).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from kvstream.model.cache import PROMPT
 from kvstream.tokenization.passages import Passage
 
 CITED = 5
-"""Passages that are cited at most."""
+"""Maximum number of citations."""
 LEAST_WEIGHT = 0.01
-"""A passage that gets less of the attention to the text is not cited."""
+"""A passage with a smaller share of the attention to the text is not cited."""
 HEAVIEST = 3
-"""Passages whose weights together are the focus of an answer."""
+"""Number of heaviest passages whose weights add up to the focus of an answer."""
 
 
 @dataclass(frozen=True)
 class Attended:
-    """What question and answer paid to the source tokens that memory holds."""
+    """Attention of the question and the answer to the source tokens in memory."""
 
     ordinals: Tensor
-    """int64 [n], sorted and distinct."""
+    """int64 [n], sorted and distinct: the source tokens."""
     by_answer: Tensor
-    """float32 [n] of the sum 1."""
+    """float32 [n] with sum 1: weights by the attention of the answer."""
     by_question: Tensor
-    """float32 [n] of the sum 1."""
+    """float32 [n] with sum 1: weights by the attention of the question."""
     losses: Tensor
-    """float32 [m], nats: how unlikely each of the answer's tokens was."""
+    """float32 [m]: cross-entropy of each token of the answer, in nats."""
 
     @property
     def confidence(self) -> float:
@@ -46,14 +46,15 @@ class Attended:
 
 
 def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> Attended | None:
-    """Measure it: question and answer go through the model once more and leave memory as it was.
+    """Run question and answer through the model again and measure their attention to memory.
 
-    Of the answer counts what the queries looked at that chose its tokens: the question's last one
-    and those of the answer but its last. What the budget has no room for at the answer's end is
-    left out. None where nothing was answered or memory holds nothing of the source.
+    Memory stays unchanged. The queries of the answer are those that chose its tokens: the last
+    token of the question, and all tokens of the answer but the last. The end of an answer for
+    which the budget has no room is left out. Return None if there is no answer, or if memory holds
+    nothing of the source.
 
-    A token's weight is the sum over layers and heads of the square of the mean attention it gets:
-    so a head that looks at one place outweighs the many that spread theirs.
+    The weight of a token is the sum over layers and heads of its squared mean attention, so a head
+    that looks at one place outweighs many heads that spread their attention.
     """
     room = reader.sizes.budget - reader.cache.held - len(question)
     said = list(answer[: room + 1])
@@ -91,14 +92,15 @@ def attended(reader: Reader, question: Sequence[int], answer: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class Basis:
-    """What an answer rests on, in passages."""
+    """The passages that an answer rests on."""
 
     cited: tuple[Passage, ...]
-    """By the answer's attention, heaviest first."""
+    """The citations: passages by the answer's attention, heaviest first."""
     regions: tuple[Passage, ...]
-    """By that of answer and question together, heaviest first: where to look again."""
+    """Passages by the attention of answer and question together, heaviest first. A second pass
+    reads them again."""
     focus: float
-    """Share of the answer's attention to the text that the three heaviest passages have."""
+    """Share of the answer's attention to the text that its three heaviest passages get."""
     confidence: float
     """Geometric mean of the probabilities of the answer's tokens."""
     likelihood: float = 0.0
@@ -109,13 +111,13 @@ class Basis:
 
 
 NOTHING = Basis((), (), 0.0, 0.0)
-"""Of an answer without words."""
+"""The basis of an empty answer."""
 
 
 def basis_of(
     by_answer: Sequence[Passage], by_question: Sequence[Passage], found: Attended
 ) -> Basis:
-    """From passages and what they weigh to the answer and to the question (each of the sum 1)."""
+    """Make a Basis from passages with weights by the answer and by the question (each sum 1)."""
     ranked = sorted(by_answer, key=lambda p: (-p.weight, p.start))
     both: dict[int, tuple[float, Passage]] = {}
     for passage in (*by_answer, *by_question):
@@ -132,7 +134,7 @@ def basis_of(
 
 
 def as_json(passage: Passage, names: Sequence[str], bases: Sequence[int]) -> dict[str, Any]:
-    """One citation: bytes count from the beginning of its source, as decompressed."""
+    """Return the JSON object of one citation; byte offsets are those of the unpacked source."""
     base = bases[passage.source] if passage.source < len(bases) else 0
     return {
         "source": names[passage.source],

@@ -1,4 +1,4 @@
-"""How much of the document memory still represents, as a number and as a map."""
+"""Coverage: how much of the text memory still represents, as a number and as a map."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 
 STRETCH = 64
-"""Tokens of the source that are judged together: about three sentences."""
+"""Source tokens of a stretch, the unit of coverage: about three sentences."""
 ENOUGH = 8
-"""Of so many tokens that some head still holds, a stretch counts as represented."""
+"""Number of retained tokens from which a stretch counts as represented."""
 PARTS = 40
-"""Equal parts of the document in the map."""
+"""Number of equal parts of the text in the map."""
 
 
 def coverage(retained: np.ndarray, read: int) -> dict[str, Any]:
-    """``share`` of the stretches that are represented, and a ``map`` of the document.
+    """Return the ``share`` of stretches that are represented, and a ``map`` of the text.
 
-    `retained` int64 [n], sorted and distinct: ordinals of the source tokens that some head still
-    holds; `read`: tokens of the sources. The map has the share of its tokens that are retained
-    for each of at most PARTS equal parts, first part first. Needs no room for what was read.
+    `retained` int64 [n], sorted and distinct: ordinals of the source tokens that at least one head
+    holds; `read`: tokens of the sources. The map has, for each of at most PARTS equal parts from
+    first to last, the share of its tokens that are retained. RAM does not grow with `read`.
     """
     stretches = -(-read // STRETCH)
     if not stretches:
         return {"share": 0.0, "map": []}
     places, held = np.unique(retained // STRETCH, return_counts=True)
-    # The last stretch may be shorter than what is asked of a whole one.
+    # The last stretch may have fewer than ENOUGH tokens.
     sizes = np.minimum(read - places * STRETCH, STRETCH)
     represented = int((held >= np.minimum(ENOUGH, sizes)).sum())
     parts = min(PARTS, read)

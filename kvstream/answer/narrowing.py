@@ -1,7 +1,7 @@
-"""Which of several sources a question is about, and an answer from the entries of that one alone.
+"""Narrow a memory of several sources to the source that a question is about.
 
 A small model attends to the entries of every source in its memory, whatever the question is about
-(docs/research/many-documents.md). So the question's words choose the source first.
+(docs/research/many-documents.md). Therefore the words of the question choose the source first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kvstream.memory.base import Memory
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What an answer could see of a memory of several sources."""
+    """The part of a memory of several sources that an answer could see."""
 
     sources: tuple[str, ...]
-    """Names of the sources whose entries it saw."""
+    """Names of the sources whose entries the answer saw."""
     entries: int
-    """Entries of the fullest head that it saw, prompt included."""
+    """Entries of the fullest head that the answer saw, prompt included."""
     held: int
     """Entries of the fullest head that memory holds, prompt included."""
     prompt: int
-    """Those of the prompt among both."""
+    """Entries of the prompt, included in both numbers."""
 
     def to_json(self) -> dict[str, Any]:
         counts = {"entries": self.entries, "held": self.held, "prompt": self.prompt}
@@ -39,11 +39,12 @@ class Narrowed:
 
 @contextmanager
 def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
-    """Inside, the model sees the entries of one source: that with the question's words.
+    """Within this context, the model sees only the entries of the source with the question's words.
 
-    None, and all is in sight, where there is but one source, where memory was made for this
-    question, where no source has more of its words than the others, and where one reading evicted
-    nothing: then the answer is that of the plain model.
+    If several sources have the same best score, it sees those. Yield None and hide nothing if
+    there is only one source, if memory was chosen for this question, if no source scores higher
+    than the others, or if a single reading evicted nothing: then the answer equals the plain
+    model's.
     """
     cache = memory.reader.cache
     whole = cache.base == 0 or question in memory.plan.questions
@@ -60,14 +61,15 @@ def narrowed(memory: Memory, question: str) -> Iterator[Narrowed | None]:
 
 
 def _scores(memory: Memory, question: str) -> np.ndarray:
-    """BM25 [sources] of the question's words in the passages that memory holds of each."""
+    """Return the BM25 score [sources] of the question's words in each source's held passages."""
     trace = memory.trace
     asked = [w for w in dict.fromkeys(plain_words(question)) if w not in COMMON]
-    names = trace.names[: len(trace.bases)]  # an interrupted reading did not come to the others
+    names = trace.names[: len(trace.bases)]  # an interrupted reading did not reach the others
     if len(names) < 2 or trace.passages is None or not asked:
         return np.zeros(len(names))
     words = [Counter(plain_words(name)) for name in names]
-    # Those that a memory file has, too: passages whose tokens have all left may still be there.
+    # Only passages with retained tokens, which a memory file also has. `trace.passages` may still
+    # have passages without any.
     starts = trace.origins.starts(memory.reader.retained().numpy())
     for passage in trace.passages.score(starts, np.ones(len(starts))):
         words[passage.source].update(plain_words(passage.text))
@@ -76,7 +78,7 @@ def _scores(memory: Memory, question: str) -> np.ndarray:
 
 
 def _begins(memory: Memory) -> list[int]:
-    """Ordinal of the first token that memory may hold of each source."""
+    """Return the ordinal of the first token that memory may hold of each source."""
     trace = memory.trace
     ordinals, starts = trace.origins.known()
     ends = np.append(ordinals, trace.read)

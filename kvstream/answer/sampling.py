@@ -1,4 +1,4 @@
-"""How the next token is chosen from the logits, and when an answer only repeats itself."""
+"""The sampler, which chooses the next token from logits, and a detector of repetition."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from torch import Tensor
 from kvstream.settings import RunSettings
 
 COLDEST = 1e-6
-"""Below this temperature logits divided by it leave float32; what is left is the greedy choice."""
+"""Below this temperature the choice is greedy: logits divided by it would exceed float32."""
 LONGEST_PERIOD = 256
-"""Tokens after which what repeats is no loop any more but a text with a refrain."""
+"""Maximum period of a loop in tokens. A text that repeats at a longer distance has a refrain."""
 REPEATS = 3
-"""A loop says the same at least so many times again."""
+"""Minimum number of times that a loop repeats its first pass."""
 LEAST, LEAST_WITHOUT_LETTERS = 48, 160
-"""Tokens that a loop repeats at least: rows of a table are often alike, the more so if they have
-digits and rules alone."""
+"""Minimum number of repeated tokens of a loop, and of a loop without letters. Rows of a table are
+often alike, all the more if they consist of digits and rules."""
 _SENTENCE_END = (".", "!", "?", '"', "'", "”", "’", "。", "！", "？", "\n")
 
 
 @dataclass(frozen=True)
 class RefusalLimit:
-    """How much likelier than any other answer a refusal has to be for a model to refuse."""
+    """The log-odds of a refusal against other answers that a model needs in order to refuse."""
 
     tokens: tuple[int, ...]
-    """Those that a refusal begins with."""
+    """First tokens of a refusal."""
     limit: float
     """Log-odds, in nats."""
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """The logits [V] of an answer's first token, those of a refusal lowered by the limit."""
+        """Return the logits [V] of an answer's first token, those of a refusal minus the limit."""
         logits = logits.clone()
         logits[list(self.tokens)] -= self.limit
         return logits
 
 
 def make_sampler(run: RunSettings, refusal: RefusalLimit | None = None) -> Callable[[Tensor], int]:
-    """A function from logits [V], float32, to a token: greedy at temperature 0, else sampled.
+    """Return a function that chooses a token from logits [V], float32: greedily at temperature 0,
+    else by sampling.
 
-    Each answer takes a sampler of its own, whose first token obeys `refusal`. With a repetition
-    penalty (Keskar et al., "CTRL", section 4.1) the logits of tokens that this answer has already
-    are divided by it, or multiplied where they are negative. Tokens of the text and of the question
-    are not penalized: answers consist of them.
+    Make a new sampler for each answer. It applies `refusal` to the first token. With a repetition
+    penalty (Keskar et al., "CTRL", section 4.1), it divides positive logits of tokens that the
+    answer already has by the penalty, and multiplies negative ones. It does not penalize tokens of
+    the text and of the question, because answers consist of them.
     """
     if refusal is not None:
         return _first(refusal, make_sampler(run))
@@ -94,7 +95,7 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
     if run.top_p < 1:
         warpers.append(TopPLogitsWarper(run.top_p))
     generator = torch.Generator().manual_seed(run.seed)
-    nothing = torch.LongTensor(1, 0)  # the warpers look at scores alone
+    nothing = torch.LongTensor(1, 0)  # the warpers use only the scores
 
     def sample(logits: Tensor) -> int:
         scores = torch.Tensor(warpers(nothing, logits[None].cpu())[0])
@@ -104,11 +105,11 @@ def _choice(run: RunSettings) -> Callable[[Tensor], int]:
 
 
 class Repetition:
-    """Watches the tokens of one answer for a loop: the same tokens over and over, side by side.
+    """Detects a loop in the tokens of one answer: the same tokens again and again, side by side.
 
-    For every distance up to LONGEST_PERIOD it counts the newest tokens in a row that equal those
-    the distance before. A loop is a run of at least REPEATS times its distance, and of LEAST
-    tokens (LEAST_WITHOUT_LETTERS if what comes again has no letter).
+    For each period up to LONGEST_PERIOD, it counts the run of newest tokens that equal the token
+    one period before. A loop is a run of at least REPEATS periods and at least LEAST tokens
+    (LEAST_WITHOUT_LETTERS if the repeated text has no letter).
     """
 
     def __init__(self) -> None:
@@ -117,7 +118,7 @@ class Repetition:
         self._runs = np.zeros(LONGEST_PERIOD, dtype=np.int64)
 
     def push(self, token: int, text: str) -> None:
-        """Take in the next token and the text that it brought."""
+        """Add the next token and the text that it adds."""
         before = np.array(self.tokens[: -LONGEST_PERIOD - 1 : -1], dtype=np.int64)
         same = np.zeros(LONGEST_PERIOD, dtype=bool)
         same[: len(before)] = before == token
@@ -127,12 +128,15 @@ class Repetition:
 
     @property
     def open(self) -> int:
-        """Newest tokens that repeat earlier ones: the next ones show whether it is a loop."""
+        """Number of newest tokens that repeat earlier ones and may turn out to be a loop."""
         return int(self._runs.max())
 
     @property
     def kept(self) -> int | None:
-        """Tokens of the answer up to the loop and once through it; None where there is no loop."""
+        """Number of tokens of the answer up to and including the first pass through the loop.
+
+        None if there is no loop.
+        """
         lengths = np.maximum(LEAST, REPEATS * np.arange(1, LONGEST_PERIOD + 1))
         for index in np.flatnonzero(self._runs >= lengths):
             period, repeated = int(index) + 1, int(self._runs[index])
@@ -142,9 +146,10 @@ class Repetition:
         return None
 
     def _whole_sentence(self, kept: int, period: int) -> int:
-        """As many tokens, or a few more to the end of a sentence: a loop can begin in its middle.
+        """Return `kept`, or a few tokens more to the end of the sentence.
 
-        The full stop of the sentence before a loop may be the first token that comes again.
+        A loop can begin in the middle of a sentence, and the full stop of the sentence before the
+        loop may be the first token that repeats.
         """
         for more in range(period):
             if self._pieces[kept + more - 1].rstrip(" ").endswith(_SENTENCE_END):

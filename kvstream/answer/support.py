@@ -1,7 +1,7 @@
-"""How far an answer can be trusted: a calibrated probability, and what the text does not have.
+"""Support of an answer: a calibrated probability, and words that the text does not have.
 
-Which signals count, and how much, was measured for one model's weights and stands in a file
-``support.json`` beside them; without one no probability is given (docs/guide/citations.md).
+The signals and their weights were measured for one model, and are in the file ``support.json``
+beside the model's weights. Without the file there is no probability (docs/guide/citations.md).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kvstream.errors import ModelError
 from kvstream.tokenization.forms import NUMBER, WordForms
 
 FILE = "support.json"
-"""The calibration of a model, in its folder."""
+"""Name of the calibration file in the folder of a model."""
 SIGNALS = ("mean", "asked_in_first", "fresh", "sum")
-"""What a calibration may weigh: the best of some twenty signals that were tried."""
+"""The signals of a calibration: the best of about twenty that were tried."""
 CLEAR = 0.5
-"""The heaviest passage is clear if it has this share of the answer's attention, and this share of
-the question's words.
+"""The heaviest passage is clear if it has at least this share of the answer's attention, and of the
+question's words.
 """
 LONGEST = 40
-"""Characters of a word that a warning shows; an answer that loops can make one of hundreds."""
+"""Maximum characters of a word in a warning. An answer that loops can have a word of hundreds."""
 _ABSTAINS = re.compile(
     r"\bnot (?:in|mentioned in|stated in|given in|found in|provided in|answered (?:in|by)) "
     r"the (?:text|passage|document|context|article|story)\b"
@@ -40,9 +40,10 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _MATTER = re.compile(r"[^\W\d_]{2,}|\d+")
 _SENTENCE = re.compile(r"[.!?:;]\s+|\n")
 STEM = 5
-"""Letters by which words are compared: ``established`` is ``establish``."""
+"""Words are compared by this many first letters: ``established`` equals ``establish``."""
 _SHORT = 3
-"""An answer of so many words may begin with a name; a longer one begins with any word."""
+"""The first word of a sentence of at most this many words may be a name; in a longer sentence it
+may be any word."""
 _COMMON_WORDS = """
 the an and or but of to in on at by for from with as is was were are be been being am do does
 did has have had he she it they we you his her its their our your him them us me my this that
@@ -54,15 +55,15 @@ COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def abstains(answer: str) -> bool:
-    """Whether the answer says that the text has none."""
+    """Return whether the answer is a refusal: it says that the text has no answer."""
     return bool(_ABSTAINS.search(answer))
 
 
 def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
-    """Numbers and capitalized words of the answer that a text does not have.
+    """Return the numbers and capitalized words of the answer that the text does not have.
 
-    Words of the question do not count, nor does the first word of a sentence of more than three,
-    which any word may be.
+    Words of the question do not count, nor does the first word of a sentence of more than three
+    words, because any word has a capital there.
     """
     asked = {word.casefold() for word in _LETTERS.findall(question)}
     numbers = set(NUMBER.findall(question))
@@ -79,7 +80,7 @@ def absent(answer: str, question: str, forms: WordForms) -> tuple[str, ...]:
 
 
 def _names(text: str) -> Iterable[tuple[int, str]]:
-    """Places and words that are written with a capital for their own sake."""
+    """Yield offsets and words that have a capital, but not because they begin a sentence."""
     starts = [0, *(m.end() for m in _SENTENCE.finditer(text)), len(text)]
     for start, end in pairwise(starts):
         words = list(_LETTERS.finditer(text, start, end))
@@ -90,29 +91,29 @@ def _names(text: str) -> Iterable[tuple[int, str]]:
 
 
 def matter(text: str) -> set[str]:
-    """Words and numbers of a text that are not common ones, by their first letters."""
+    """Return the words and numbers of a text that are not common, by their first letters."""
     found = (word.casefold() for word in _MATTER.findall(text))
     return {word[:STEM] for word in found if word not in COMMON}
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A logistic regression: signals to the probability that an answer is right."""
+    """A logistic regression from signals to the probability that an answer is right."""
 
     bias: float
     weights: Mapping[str, float]
     threshold: float
     """An answer with a smaller probability gets a warning."""
     refusal_limit: float = 0.0
-    """Log-odds that the first token of a refusal needs; 0 is the model's own choice."""
+    """Log-odds that the first token of a refusal needs, in nats; 0: the model decides alone."""
 
     @classmethod
     @lru_cache(maxsize=8)
     def of(cls, folder: str | Path, fingerprint: str) -> Calibration | None:
-        """That of the weights in a folder; None where there is none, or it is of other weights.
+        """Return the calibration in a model's folder; None if there is none for these weights.
 
-        `fingerprint` is that of the weights as they are loaded. The file is read once for each
-        model: every answer asks for it. Raises ModelError where the file is no calibration.
+        `fingerprint` is that of the loaded weights. The result is cached, because every answer asks
+        for it. Raises ModelError if the file is not a valid calibration.
         """
         path = Path(folder) / FILE
         if not folder or not path.is_file():
@@ -131,33 +132,33 @@ class Calibration:
             ) from error
 
     def probability(self, signals: Mapping[str, float]) -> float:
-        """That an answer with these signals is right, as it was where the model was measured."""
+        """Return the probability that an answer with these signals is right."""
         total = self.bias + sum(w * signals[name] for name, w in self.weights.items())
         return 1 / (1 + math.exp(-max(-30.0, min(30.0, total))))
 
 
 @dataclass(frozen=True)
 class Support:
-    """What speaks for an answer and against it."""
+    """How well the text supports an answer."""
 
     probability: float | None = None
-    """That it is right; None where the model has no calibration."""
+    """Probability that the answer is right; None if the model has no calibration."""
     doubtful: bool = False
-    """Whether that is below the calibrated limit."""
+    """Whether the probability is below the threshold of the calibration."""
     weight: float = 1.0
-    """Share of the answer's attention that the heaviest passage has."""
+    """Share of the answer's attention that the heaviest passage gets."""
     asked: float = 1.0
-    """Share of the question's words that this passage has."""
+    """Share of the question's words that the heaviest passage has."""
     absent: tuple[str, ...] = ()
     """Numbers and names of the answer that are not in the text."""
     known: str = "the text"
-    """What they are not in."""
+    """Name of the text that they are not in, for a message."""
     silent: bool = False
-    """Whether there is no answer at all."""
+    """Whether the answer is empty."""
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the answer should be checked, each a clause."""
+        """Reasons to check the answer, each a clause."""
         found = ["The model gave no answer"] if self.silent else []
         if self.doubtful and self.probability is not None:
             found.append(f"Low confidence ({self.probability:.0%}){self._passage}")
@@ -168,7 +169,7 @@ class Support:
 
     @property
     def _passage(self) -> str:
-        """What is wrong with the heaviest passage."""
+        """Problem of the heaviest passage, as the end of a clause; empty if there is none."""
         if self.weight < CLEAR:
             return ", and no clear passage supports it"
         if self.asked < CLEAR:
@@ -183,16 +184,16 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def signals(basis: Basis, question: str, answer: str) -> dict[str, float]:
-    """All of SIGNALS."""
+    """Return the value of each of SIGNALS."""
     asked, said = matter(question), matter(answer)
     first = matter(basis.cited[0].text) if basis.cited else set()
     return {
-        # Logarithms of the probability of the answer: the mean of its tokens, and their sum.
+        # Log-probability of the answer's tokens: the mean and the sum.
         "mean": math.log(max(basis.confidence, 1e-9)),
         "sum": basis.likelihood,
         # Share of the question's words in the heaviest passage.
         "asked_in_first": len(asked & first) / max(len(asked), 1),
-        # Whether the answer says more than the question did.
+        # Whether the answer has words that the question does not have.
         "fresh": float(bool(said - asked)),
     }
 
@@ -205,7 +206,7 @@ def judge(
     forms: WordForms | None,
     known: str,
 ) -> Support:
-    """What speaks for an answer that is no refusal; `forms` are of what `known` names."""
+    """Judge an answer that is no refusal; `forms` are the words of the text named by `known`."""
     if not answer:
         return Support(silent=True)
     missing = () if forms is None else absent(answer, question, forms)

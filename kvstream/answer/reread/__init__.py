@@ -1,1 +1,1 @@
-"""The second pass: which excerpts of the sources are worth it, and the answer from them."""
+"""The second pass: choose the best excerpts of the sources, and answer from them."""

@@ -1,4 +1,4 @@
-"""The sources in excerpts of a few sentences, and some of those as a source of their own."""
+"""Cut the sources into excerpts of a few sentences, and use some of them as a source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.input.source import Source, SourceRecord
 from kvstream.tokenization.passages import Passage, Passages
 
 LENGTH = 240
-"""Bytes of an excerpt, about 64 tokens; it ends with the sentence in which it gets there."""
+"""Bytes of an excerpt, about 64 tokens. It ends with the sentence that reaches this size."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Excerpt:
 
     @property
     def start(self) -> int:
-        """Global byte offset."""
+        """Global byte offset of the first character."""
         return self.passages[0].start
 
     @property
@@ -33,11 +33,11 @@ class Excerpt:
 
     @property
     def bytes(self) -> int:
-        """Of its text in UTF-8."""
+        """Bytes of its text in UTF-8."""
         return sum(len(passage.text.encode("utf-8", "replace")) for passage in self.passages)
 
     def blocks(self) -> Iterator[TextBlock]:
-        """The text, between two sentences as much white space as there are lines."""
+        """Yield the text, with a space, one newline or two between sentences, as in the source."""
         last: Passage | None = None
         for passage in self.passages:
             if last is not None:
@@ -56,24 +56,24 @@ class Excerpt:
 
 
 def _widths(text: str, size: int) -> np.ndarray:
-    """Bytes of each character where they are not those of its UTF-8 form: `size` together."""
+    """Spread `size` source bytes over the characters, in proportion to their UTF-8 bytes."""
     ends = utf8_starts(text)[1:]
     return np.diff(np.minimum(ends * size // max(int(ends[-1]), 1), size), prepend=0)
 
 
 class ExcerptCutter:
-    """Fed with the blocks of the sources, in order; cuts them into excerpts as they come."""
+    """Cuts the blocks of the sources into excerpts, as they are fed in order."""
 
     def __init__(self) -> None:
         self._passages = Passages()
         self._waiting: list[Passage] = []
 
     def feed(self, block: TextBlock) -> None:
-        """Take in the next block of text."""
+        """Add the next block of text."""
         self._passages.feed(block)
 
     def take(self, *, final: bool = False) -> Iterator[Excerpt]:
-        """The excerpts that are certain by now, each once; with `final` all that is left."""
+        """Yield the excerpts that are complete, each once; with `final` also the rest."""
         waiting = self._waiting
         for passage in self._passages.take(final=final):
             if waiting and waiting[0].source != passage.source:
@@ -89,7 +89,7 @@ class ExcerptCutter:
 
 
 def excerpts_of(sources: Source) -> Iterator[Excerpt]:
-    """All of the sources in excerpts, in order; holds no more than a few blocks of text."""
+    """Yield the sources as excerpts, in order; holds only a few blocks of text at a time."""
     cutter = ExcerptCutter()
     for block in sources:
         cutter.feed(block)
@@ -98,7 +98,7 @@ def excerpts_of(sources: Source) -> Iterator[Excerpt]:
 
 
 class Excerpts:
-    """Excerpts as a source, with their places in the originals."""
+    """Excerpts as a source, with their byte offsets in the original sources."""
 
     def __init__(
         self, chosen: Sequence[Excerpt], names: Sequence[str], bases: Sequence[int]
@@ -112,24 +112,24 @@ class Excerpts:
         self._chosen = list(chosen)
 
     def __len__(self) -> int:
-        """Excerpts."""
+        """Return the number of excerpts."""
         return len(self._chosen)
 
     @property
     def passages(self) -> Passages:
-        """Their sentences, cut as they were in the first pass."""
+        """Their passages, cut as in the first pass."""
         known = [p for excerpt in self._chosen for p in excerpt.passages]
         passages = Passages()
         passages.restore(known, [0, *(p.end for p in known[:-1])])
         return passages
 
     def size_hint(self) -> int:
-        """Bytes of all excerpts."""
+        """Return the bytes of all excerpts."""
         return sum(excerpt.end - excerpt.start for excerpt in self._chosen)
 
     @property
     def ends_on_interrupt(self) -> bool:
-        """They are all there."""
+        """Always False: no excerpt is still to come."""
         return False
 
     def __iter__(self) -> Iterator[TextBlock]:
@@ -144,7 +144,7 @@ class Excerpts:
             last = excerpt
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Where the excerpts lie."""
+        """Return the places of the excerpts in their sources."""
         return [
             {
                 "source": self.names[excerpt.passages[0].source],
@@ -157,7 +157,7 @@ class Excerpts:
 
 
 def _extent(excerpt: Excerpt) -> Passage:
-    """A passage with the lines or pages of all of an excerpt."""
+    """Return a passage that spans the lines or pages of the whole excerpt."""
     first, last = excerpt.passages[0], excerpt.passages[-1]
     page = last.page_end or last.place
     return replace(first, line_end=last.line_end, page_end=page if isinstance(page, int) else None)

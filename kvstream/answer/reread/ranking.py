@@ -1,4 +1,4 @@
-"""Which excerpts are worth a second pass: scores by citations, by words, by both."""
+"""Rank excerpts for a second pass: by citations, by words, or by both."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kvstream.tokenization.passages import Passage
 
 _WORD = re.compile(r"\w+")
 _OTHER = "\0"
-"""Stands for all words that the question does not have: only how many there are counts."""
+"""Placeholder for every word that is not in the question: only their number matters."""
 _LEAST = 0.01
 _FUSION = 60
-"""Reciprocal rank fusion (Cormack et al. 2009): each ranking gives 1 / (60 + rank)."""
+"""k of reciprocal rank fusion (Cormack et al. 2009): each ranking gives 1 / (60 + rank)."""
 
 
 class Cited:
-    """What the cited passages in an excerpt weigh together."""
+    """Sums of the weights of cited passages, by range of bytes."""
 
     def __init__(self, cited: Sequence[Passage]) -> None:
         ordered = sorted(cited, key=lambda passage: passage.start)
@@ -28,13 +28,13 @@ class Cited:
         self._sums = np.cumsum([0.0, *(passage.weight for passage in ordered)])
 
     def weight(self, start: int, end: int) -> float:
-        """Of the passages that begin in the bytes from `start` to before `end`."""
+        """Return the weight of all passages that begin at `start` or later and before `end`."""
         low, high = np.searchsorted(self._starts, (start, end))
         return float(self._sums[high] - self._sums[low])
 
 
 class Words:
-    """Excerpts ranked by the words of a question, with BM25. Raises KvstreamError without it."""
+    """BM25 scores of excerpts for a question. Raises KvstreamError without rank-bm25."""
 
     def __init__(self, question: str) -> None:
         try:
@@ -49,24 +49,24 @@ class Words:
         self._texts: list[list[str]] = []
 
     def add(self, text: str) -> None:
-        """Take in the next excerpt; of its words, those of the question are kept."""
+        """Add the next excerpt. Only words of the question are stored; others are counted."""
         asked = set(self._asked)
         words = _WORD.findall(folded(text))
         self._texts.append([word if word in asked else _OTHER for word in words] or [_OTHER])
 
     def scores(self) -> np.ndarray:
-        """Of every excerpt; float [n], 0 where it has none of the words."""
+        """Return the scores of all excerpts, float [n]; 0 for an excerpt without the words."""
         if not self._texts or not self._asked:
             return np.zeros(len(self._texts))
         ranking = self._make(self._texts)
-        # A word that most excerpts have tells them apart a little, and never the wrong way round.
+        # A word that most excerpts have must add a little to scores, and never lower them.
         ranking.idf = {word: max(idf, _LEAST) for word, idf in ranking.idf.items()}
         found: np.ndarray = ranking.get_scores(self._asked)
         return found
 
 
 def fused(rankings: Sequence[np.ndarray]) -> np.ndarray:
-    """One score of several by their ranks; what a ranking scores 0 gets nothing from it."""
+    """Fuse several scores of the same items by rank; a score of 0 adds nothing."""
     total = np.zeros(len(rankings[0]))
     for scores in rankings:
         order = np.argsort(-scores, kind="stable")

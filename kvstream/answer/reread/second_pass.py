@@ -1,4 +1,4 @@
-"""The second pass: excerpts of the sources are read again whole, inside the same budget."""
+"""The second pass: read excerpts of the sources again, whole and under the same budget."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ from kvstream.tokenization.passages import Passage
 
 BY = ("citations", "words", "both")
 PART, LEAST, MOST = 4, 200, 256
-"""Of the budget that part is read again, but so many tokens at least and at most. From more, both
-embedded models answer fewer questions right: what they look for is among more that is like it
-(docs/research/citations.md, docs/research/skim.md)."""
+"""A second pass reads excerpts of 1/PART of the budget, but at least LEAST and at most MOST tokens.
+With more, `pocket` and `reader` answer fewer questions right, because more of the text resembles
+what they look for (docs/research/citations.md, docs/research/skim.md)."""
 
 ReadExcerpts = Callable[[Excerpts, Request, WordForms | None], Memory]
-"""Reads excerpts into a memory that holds them whole; the words are those of the whole text."""
+"""Reads excerpts into a memory that holds them whole. The WordForms are of the whole text."""
 
 
 def enough(budget: int) -> int:
-    """Tokens of passages for a model with a budget of so many entries; the last one may pass it."""
+    """Return how many tokens of excerpts are enough under a budget of `budget` entries.
+
+    The last excerpt may exceed this number.
+    """
     return min(max(LEAST, budget // PART), MOST)
 
 
 def second_pass(
     read: ReadExcerpts, memory: Memory, request: Request, again: Callable[[], Source]
 ) -> Iterator[Event]:
-    """Answer every question from memory, unseen; then read excerpts for each, and answer from them.
+    """Answer every question from memory, then read excerpts for each and answer again from them.
 
-    `again` opens the sources anew. The events are those of the second answers. Memory is released
-    in between, so that both passes together never hold more than the budget; it cannot be asked
-    afterwards.
+    `again` opens the sources again. The events are those of the second answers only. Memory is
+    released between the passes, so both together never hold more than the budget. It cannot be
+    asked afterwards.
     """
     assert request.reread is not None
     questions = request.questions or ("",)
@@ -87,10 +90,11 @@ def words_alone(
     request: Request,
     again: Callable[[], Source],
 ) -> Iterator[Event]:
-    """Answer from the excerpts that BM25 finds, as many as the budget holds, without any memory.
+    """Answer from the excerpts that BM25 finds, as many as the budget holds, without a memory.
 
-    What reading under a budget has to be compared with. The result's method is ``bm25``, its
-    `read` what the model read; seconds of searching count as prefill.
+    This is the baseline for reading under a budget. In the result, the method is ``bm25``, `read`
+    counts the tokens that the model read, and `prefill_s` includes the search. Raises SourceError
+    if no excerpt has a word of the question.
     """
     forms = WordForms()
     for block in again():
@@ -115,7 +119,7 @@ def words_alone(
 
 
 def whole_request(request: Request, question: str, budget: int) -> Request:
-    """A request for a text that fits: nothing has to leave, so no catalyst takes any room."""
+    """Return a request for a text that fits: nothing is evicted, so no catalyst takes room."""
     run = request.run
     whole = RunSettings(
         Budget(tokens=budget),
@@ -132,7 +136,7 @@ def whole_request(request: Request, question: str, budget: int) -> Request:
 
 
 def room_of(model: BoundedModel, tokenizer: Tokenizer, request: Request) -> int:
-    """The most tokens that a memory of this request holds whole."""
+    """Return the maximum number of tokens that a memory of this request holds whole."""
     sizes = RunPlan.of(model, tokenizer, request).sizes
     return min(sizes.free, sizes.final)
 
@@ -147,17 +151,18 @@ def choose(
     cited: Sequence[Passage] = (),
     records: Sequence[SourceRecord] = (),
 ) -> Excerpts:
-    """The best excerpts, in the order of the document.
+    """Return the best excerpts, in document order.
 
-    `by` is one of BY: by what the first answer and its question looked at in memory, by the words
-    of the question (BM25), or by both. `sizes` are the tokens that they may have together, and
-    those with which it is enough: a best excerpt that is long should not be left out.
-    The sources are read twice, once to rank and once to fetch; `cited` are passages with weights,
-    `records` describe the sources of the first pass. Raises SourceError where they have changed.
+    `by` is one of BY: by the passages that the first answer and its question attended to, by the
+    words of the question (BM25), or by both. `sizes`: the maximum number of tokens of all excerpts
+    together, and the number that is enough. The second is smaller, so that a long excerpt that
+    ranks first is not left out. The sources are read twice, once to rank and once to fetch.
+    `cited` are passages with weights; `records` describe the sources of the first pass. Raises
+    SourceError if the sources have changed.
     """
     words = Words(question) if by != "citations" else None
     weights = Cited(cited)
-    score: dict[int, float] = {}  # of the few excerpts that are cited
+    score: dict[int, float] = {}  # of the few excerpts with cited passages
     count = 0
     for count, excerpt in enumerate(excerpts_of(again()), 1):
         weight = weights.weight(excerpt.start, excerpt.end)
@@ -172,13 +177,13 @@ def choose(
             rankings[1][list(score)] = list(score.values())
         ranked = rankings[0] if len(rankings) == 1 else fused(rankings)
         score = {int(i): float(ranked[i]) for i in np.flatnonzero(ranked > 0)}
-    # A token has a byte at least: no more than so many can fit.
+    # An excerpt has at least one token, so no more than these can fit.
     best = sorted(score, key=lambda i: (-score[i], i))[: sizes[0] + 1]
     wanted = set(best)
     sources = again()
     fetched = {i: p for i, p in enumerate(excerpts_of(sources)) if i in wanted}
     for before, now in zip(records, sources.records, strict=False):
-        # One that is longer now was not read to its end, or has grown: its places still hold.
+        # A longer source was not read to its end, or has grown: its byte offsets are still valid.
         altered = now.bytes == before.bytes and now.sha256 != before.sha256
         if altered or now.bytes < before.bytes:
             raise SourceError(f"{now.name} has changed since it was read; run the command again.")
@@ -191,7 +196,7 @@ def choose(
 def fitting(
     ranked: Sequence[Excerpt], tokenizer: Tokenizer, sizes: tuple[int, int]
 ) -> list[Excerpt]:
-    """The best of `ranked` excerpts that fit, in the order of the document; `sizes` as `choose`."""
+    """Return the best of `ranked` excerpts that fit, in document order; `sizes` as in `choose`."""
     room, enough = sizes
     chosen: list[Excerpt] = []
     taken = 0
@@ -206,7 +211,7 @@ def fitting(
 
 
 def partial_refusal(result: Result) -> tuple[str, ...]:
-    """A warning where a refusal is of some excerpts of the text."""
+    """Return a warning for a refusal, because the model read only some excerpts of the text."""
     if not abstains(result.answer):
         return ()
     return (
@@ -216,7 +221,7 @@ def partial_refusal(result: Result) -> tuple[str, ...]:
 
 
 def answered_second(first: Result, second: Result, seconds: float) -> Result:
-    """The result of a run whose answer comes from a second reading, which took `seconds`."""
+    """Return the first result with the answer of a second reading, which took `seconds`."""
     return replace(
         first,
         answer=second.answer,
@@ -244,7 +249,7 @@ def _together(
     *,
     by: str | None,
 ) -> Result:
-    """The second answer as the result of a run of both passes."""
+    """Return the result of both passes, with the second answer."""
     return replace(
         answered_second(first, second, seconds),
         warnings=(*memory.warnings, *second.warnings, *partial_refusal(second)),

@@ -1,1 +1,1 @@
-"""What is worth reading whole: passages that are kept beside a small model's memory."""
+"""Skim: keep the most relevant passages for the answering model while another one reads."""

@@ -1,7 +1,7 @@
-"""The passages that were kept of several texts, joined in the room of one.
+"""Join the passages kept of several texts in the room of one.
 
-As with entries (`memory/joining.py`), each text keeps a share in proportion to the tokens that were
-read of it. The best of its passages stay, by the memory that they were kept beside.
+As with entries (`memory/joining.py`), each text gets a share in proportion to its tokens that were
+read. Its best passages stay, as ranked with the memory beside which they were kept.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from kvstream.tokenization.passages import Passage
 
 @dataclass(frozen=True)
 class KeptPart:
-    """What was kept beside one memory, and what is needed of that memory once it is joined."""
+    """The passages kept beside one memory, and facts of that memory that joining needs."""
 
     beside: Beside
     kept: KeptPassages
     order: Sequence[int]
-    """Places of the passages, the best first."""
+    """Indices of the passages, best first."""
     sources: int
+    """Number of sources."""
     read: int
-    """Tokens."""
+    """Tokens read."""
     end: int
     """Bytes of its text."""
 
     @classmethod
     def of(cls, memory: Memory) -> KeptPart:
-        """That of a memory of two models. Raises SourceError where its file is damaged."""
+        """Take the part of a memory of two models. Raises SourceError if its file is damaged."""
         assert memory.beside is not None
         kept, trace = recalled(memory), memory.trace
         order = kept.order(memory)
@@ -38,7 +39,7 @@ class KeptPart:
 
 
 def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
-    """What is kept of all texts, in their order, for a model that answers under `budget` tokens."""
+    """Return the passages kept of all texts, in order, for an answering model's `budget`."""
     room = BYTES_A_TOKEN * budget
     sizes = [part.kept.bytes for part in parts]
     excerpts: list[tuple[Passage, ...]] = []
@@ -51,7 +52,7 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
     size = sum(part.kept.bytes for part in parts)
     dropped = sum(part.kept.dropped for part in parts)
     first = parts[0].beside
-    # The same questions, maybe in another order.
+    # All parts have the same questions, possibly in another order.
     found = [[part.kept.totals(question) for part in parts] for question in parts[0].kept.questions]
     words = [[sum(each) for each in zip(*one, strict=True)] for one in found if None not in one]
     return Beside(
@@ -60,7 +61,7 @@ def joined(parts: Sequence[KeptPart], budget: int) -> Beside:
 
 
 def shares(room: int, sizes: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """Parts of `room` in proportion to `weights`; what one does not need, the others get."""
+    """Divide `room` in proportion to `weights`; a size below its share leaves room to others."""
     found, weight = [0] * len(sizes), sum(weights)
     for i in sorted(range(len(sizes)), key=lambda i: sizes[i] / weights[i]):
         found[i] = min(sizes[i], room * weights[i] // weight)

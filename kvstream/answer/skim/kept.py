@@ -1,6 +1,6 @@
-"""Passages whose text is kept while a small model reads on: the best, within a fixed room.
+"""Passages whose text is kept while the skimming model reads: the best ones, in a fixed room.
 
-The text is read once, so what is dropped here cannot be read again.
+The text is read once, so a dropped passage cannot be read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvstream.tokenization.passages import Passage
 
 BY = ("memory", "words", "both")
 BYTES_A_TOKEN = 64
-"""Of text that may be kept for each token of the budget."""
+"""Bytes of text that may be kept for each entry of the budget."""
 
 
 @dataclass
@@ -32,45 +32,45 @@ class _Kept:
     excerpt: Excerpt
     bytes: int
     counts: list[Counts] = field(default_factory=list)
-    """For each question that is known."""
+    """Counts for each known question."""
 
 
 class KeptPassages:
-    """The text of passages beside a memory: at most `room` bytes, the rest is dropped.
+    """The text of passages beside a memory: at most `room` bytes; the rest is dropped.
 
-    `by` says which stay: those of which memory holds most (``memory``), those that have the words
-    of a question (``words``), or ``both``. Without a question that is known, memory alone decides.
-    Without a memory, where no model reads, `by` is ``words`` and the questions are known.
+    `by` says which passages stay: those of which memory holds most (``memory``), those with the
+    words of a question (``words``), or ``both``. Without a known question, memory alone decides.
+    Without a memory, in a word search, `by` is ``words`` and the questions are known.
     """
 
     def __init__(self, room: int, by: str, questions: Sequence[str] = ()) -> None:
         self.room, self.by = room, by
         self.bytes = self.peak = self.dropped = 0
-        """Bytes of text that are held, the most that ever were, and those that were dropped."""
+        """Bytes of text that are held now, their peak, and bytes that were dropped."""
         self._words = [QuestionWords(q) for q in questions] if by != "memory" else []
         self.questions = tuple(questions)
-        """Those that are known."""
+        """The known questions."""
         self._asked = {question: i for i, question in enumerate(questions)}
         self._cutter = ExcerptCutter()
         self._coming: deque[Excerpt] = deque()
         self._kept: list[_Kept] = []
 
     def __len__(self) -> int:
-        """Passages held."""
+        """Return the number of excerpts held."""
         return len(self._kept)
 
     @property
     def excerpts(self) -> list[Excerpt]:
-        """Those that are held, in the order of the document."""
+        """The excerpts held, in document order."""
         return [kept.excerpt for kept in self._kept]
 
     def feed(self, block: TextBlock) -> None:
-        """The next block of text; it waits until the model has read it."""
+        """Add the next block of text. It waits until the model has read it."""
         self._cutter.feed(block)
 
     def note(self, end: int, memory: Memory | None = None, *, final: bool = False) -> None:
-        """Take in the text that was read by now, up to byte `end`, and drop the least where there
-        is no room. `memory` is what a model holds of it; None where words alone decide.
+        """Add the text up to byte `end`, which has been read, and drop the lowest-ranked passages
+        if there is no room. `memory` is what a model holds of the text; None in a word search.
         """
         self._coming.extend(self._cutter.take(final=final))
         new: list[_Kept] = []
@@ -85,7 +85,7 @@ class KeptPassages:
         self.peak = max(self.peak, self.bytes)
 
     def fit(self, room: int, order: Sequence[int]) -> None:
-        """Drop what comes last in an `order`, so that what is held has at most `room` bytes."""
+        """Keep the passages that fit in `room` bytes, taken in `order`, and drop the others."""
         stay, size = [], 0
         for index in order:
             if size + self._kept[index].bytes <= room:
@@ -96,7 +96,7 @@ class KeptPassages:
         self.bytes = size
 
     def order(self, memory: Memory | None) -> list[int]:
-        """Places of those that are held, the best first."""
+        """Return the indices of the held passages, best first."""
         every = self._kept
         rankings = [
             with_neighbors(words.scores([k.counts[i] for k in every]), [k.excerpt for k in every])
@@ -105,7 +105,7 @@ class KeptPassages:
         if self.by != "words" or not rankings:
             rankings.append(_held(every, memory))
         scores = fused(rankings)
-        # Of those that nothing speaks for, the newest stay: memory may yet tell.
+        # Of passages without a score, the newest stay: memory may score them later.
         return sorted(range(len(every)), key=lambda i: (-scores[i], -i))
 
     def choose(
@@ -116,14 +116,13 @@ class KeptPassages:
         tokenizer: Tokenizer,
         sizes: tuple[int, int],
     ) -> list[Excerpt]:
-        """The best passages for a question, in the order of the document, for another model.
+        """Return the best passages for a question, in document order, for the answering model.
 
-        `cited` are passages that the small model's answer and question looked at, with weights.
-        `tokenizer` is that of the model which will read them, `sizes` the tokens that they may have
-        together and those with which it is enough. If the question was not known during the
-        reading, ``both`` goes by its words, and by memory only among those that have none
-        (docs/research/skim.md, Questions that come later). Raises BudgetError where no passage
-        fits.
+        `cited` are passages, with weights, that the question and the skimming model's answer
+        attended to. `tokenizer` is that of the answering model; `sizes` are the maximum number of
+        tokens of all passages together, and the number that is enough. If the question was not
+        known during the reading, ``both`` ranks by its words, and by memory among equal scores
+        (docs/research/skim.md, Questions that come later). Raises BudgetError if no passage fits.
         """
         every, rankings = self._kept, []
         if self.by != "memory":
@@ -135,7 +134,7 @@ class KeptPassages:
             )
         if self.by == "both" and every and question in self._asked:
             rankings = [fused(rankings)]
-        # Where they do not tell, by what memory holds, then in the order of the document.
+        # Break ties by how much memory holds, then by document order.
         order = np.lexsort([-by for by in (_held(every, memory), *reversed(rankings))])
         chosen = fitting([every[i].excerpt for i in order], tokenizer, sizes)
         if not chosen:
@@ -146,18 +145,21 @@ class KeptPassages:
         return chosen
 
     def totals(self, question: str) -> list[int] | None:
-        """`QuestionWords.totals` of a question; None where it was not known, or words decide
-        nothing.
+        """Return `QuestionWords.totals` of a question; None if it was not known, or if `by` is
+        ``memory``.
         """
         place = self._asked.get(question)
         return None if place is None or not self._words else self._words[place].totals
 
     def speaks(self, question: str) -> bool:
-        """Whether a passage that is held has a word of a question."""
+        """Return whether a held passage has a word of the question."""
         return bool(self._scores(question).any())
 
     def _scores(self, question: str) -> np.ndarray:
-        """By the words of a question; one that was not known is compared with what is held."""
+        """Return scores by the words of a question.
+
+        If the question was not known, the word counts are those of the held passages.
+        """
         place = self._asked.get(question)
         if place is not None:
             scores = self._words[place].scores([k.counts[place] for k in self._kept])
@@ -167,7 +169,7 @@ class KeptPassages:
         return with_neighbors(scores, self.excerpts)
 
     def beside(self, model: str, fingerprint: str, budget: int) -> Beside:
-        """For a memory file: the passages, and the model that answers."""
+        """Return the passages and the answering model, for a memory file."""
         excerpts = [excerpt.passages for excerpt in self.excerpts]
         totals = [words.totals for words in self._words]
         sizes = self.room, self.peak, self.dropped
@@ -175,8 +177,9 @@ class KeptPassages:
 
     @classmethod
     def of(cls, beside: Beside, questions: Sequence[str] = ()) -> KeptPassages:
-        """From a memory file, made for `questions`. Raises ValueError where it holds more than its
-        room.
+        """Restore the passages of a memory file that was read for `questions`.
+
+        Raises ValueError if they exceed their room, or if their word counts are impossible.
         """
         made = cls(beside.room, beside.by, questions)
         for excerpt in map(Excerpt, beside.excerpts):
@@ -192,7 +195,7 @@ class KeptPassages:
         return made
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``kept`` of ``--json``: the text that was kept."""
+        """Return the object ``kept`` of ``--json``, which describes the kept text."""
         return {
             "passages": len(self),
             "bytes": self.bytes,
@@ -203,7 +206,10 @@ class KeptPassages:
 
 
 def recalled(memory: Memory) -> KeptPassages:
-    """What was kept beside a memory of two models. Raises SourceError where its file is damaged."""
+    """Return the passages beside a memory of two models.
+
+    Raises SourceError if its file is damaged.
+    """
     assert memory.beside is not None
     try:
         return KeptPassages.of(memory.beside, memory.plan.questions)
@@ -212,7 +218,7 @@ def recalled(memory: Memory) -> KeptPassages:
 
 
 def _held(every: Sequence[_Kept], memory: Memory | None) -> np.ndarray:
-    """How much of each passage memory holds: the sum over its tokens of the share of heads."""
+    """Return how much of each passage memory holds: the share of heads, summed over its tokens."""
     if memory is None:
         return np.zeros(len(every))
     ordinals, weights = memory.reader.retained_weights()

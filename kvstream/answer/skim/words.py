@@ -1,10 +1,10 @@
-"""BM25 of excerpts that pass by once: what is counted of each does not grow with the text.
+"""BM25 of excerpts that are read once: the counts of an excerpt do not grow with the text.
 
-Words are compared by their first letters, common ones are left out, and an excerpt gets a part of
-the scores of those beside it: an answer often stands next to the words of the question.
+Words are compared by their first letters, and common words are left out. An excerpt gets a part of
+the scores of its neighbors, because an answer is often next to the words of the question.
 
 Robertson & Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15,
-with the weight of a word as ln(1 + (N - n + 0.5) / (n + 0.5)), which is never negative.
+with ln(1 + (N - n + 0.5) / (n + 0.5)) as the weight of a word, which is never negative.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ SATURATION, LENGTH_SHARE = 1.5, 0.75
 DOCUMENT_SATURATION = 1.2
 """k1 for whole documents."""
 NEIGHBOR = 0.5
-"""Part of a score that the excerpts next to it get, too."""
+"""Part of an excerpt's score that its neighbors also get."""
 GAP = 8
-"""Bytes of white space that may lie between two of them."""
+"""Maximum bytes of white space between two neighbors."""
 _WORD = re.compile(r"\w+")
 PLAIN = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What is known of an excerpt."""
+    """Word counts of an excerpt."""
 
     words: int
-    """All of its words."""
+    """Number of its words, without common ones."""
     asked: np.ndarray
-    """How often it has each word of the question; int64 [words of the question]."""
+    """Occurrences of each word of the question; int64 [words of the question]."""
 
 
 class QuestionWords:
-    """The words of a question, and how many of the excerpts so far have each."""
+    """The words of a question, and the number of excerpts so far that have each word."""
 
     def __init__(self, question: str) -> None:
         self._asked = {w: i for i, w in enumerate(dict.fromkeys(words_of(question)))}
@@ -51,7 +51,7 @@ class QuestionWords:
         self._having = np.zeros(len(self._asked), dtype=np.int64)
 
     def count(self, text: str) -> Counts:
-        """Take in the next excerpt of the text."""
+        """Add the next excerpt of the text, and return its counts."""
         asked = np.zeros(len(self._asked), dtype=np.int64)
         words = words_of(text)
         for word in words:
@@ -65,15 +65,15 @@ class QuestionWords:
 
     @property
     def totals(self) -> list[int]:
-        """Of all excerpts so far: how many they are, their words, and how many of them have each
-        word of the question.
+        """Number of excerpts so far, number of their words, and for each word of the question the
+        number of excerpts that have it.
         """
         return [self._excerpts, self._words, *map(int, self._having)]
 
     @totals.setter
     def totals(self, totals: Sequence[int]) -> None:
-        """Those of a longer reading, in which the excerpts so far are. Raises ValueError for what
-        cannot be.
+        """Set the totals of a longer reading that includes the excerpts so far. Raises ValueError
+        for impossible totals.
         """
         excerpts, words, *having = totals
         less = len(totals) != len(self.totals) or any(map(lt, totals, self.totals))
@@ -83,7 +83,7 @@ class QuestionWords:
         self._having = np.array(having, dtype=np.int64)
 
     def scores(self, counted: Sequence[Counts]) -> np.ndarray:
-        """Of excerpts that were counted; float [n], 0 where one has none of the words."""
+        """Return the scores of counted excerpts, float [n]; 0 for one without the words."""
         if not counted or not self._asked:
             return np.zeros(len(counted))
         often = np.stack([c.asked for c in counted]).astype(float)
@@ -98,10 +98,11 @@ def bm25(
     count: int,
     saturation: float = SATURATION,
 ) -> np.ndarray:
-    """Scores of n documents for w words; float [n].
+    """Return the scores of n documents for w words, float [n].
 
-    `often` [n, w]: how often a document has each word; `lengths` [n]: its words, as a part of the
-    mean; `having` [w]: how many of all `count` documents have the word; `saturation`: k1.
+    `often` [n, w]: occurrences of each word in each document; `lengths` [n]: number of words of
+    each document, divided by the mean; `having` [w]: how many of all `count` documents have the
+    word; `saturation`: k1.
     """
     weights = np.log1p((count - having + 0.5) / (having + 0.5))
     limits = saturation * (1 - LENGTH_SHARE + LENGTH_SHARE * lengths)
@@ -110,9 +111,10 @@ def bm25(
 
 
 def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Scores of n whole documents for w words; float [n].
+    """Return the scores of n whole documents for w words, float [n].
 
-    `often` [n, w]: how often a document has each word; `sizes` [n]: its words.
+    `often` [n, w]: occurrences of each word in each document; `sizes` [n]: number of words of each
+    document.
     """
     lengths = sizes / max(sizes.mean(), 1.0) if len(sizes) else sizes
     having = (often > 0).sum(axis=0)
@@ -120,7 +122,7 @@ def bm25_of_documents(often: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarray:
-    """The scores of excerpts in the order of the document, each with a part of those beside it."""
+    """Return the scores of excerpts in document order, each plus a part of its neighbors'."""
     starts = np.array([excerpt.start for excerpt in excerpts])
     ends = np.array([excerpt.end for excerpt in excerpts])
     sources = np.array([excerpt.passages[0].source for excerpt in excerpts])
@@ -133,12 +135,12 @@ def with_neighbors(scores: np.ndarray, excerpts: Sequence[Excerpt]) -> np.ndarra
 
 
 def plain_words(text: str) -> list[str]:
-    """All words, in lower case and without accents."""
+    """Return all words, in lower case and without accents."""
     found: list[str] = PLAIN.findall(folded(text))
     return found
 
 
 def words_of(text: str) -> list[str]:
-    """The words that are not common ones, by their first letters."""
+    """Return the words that are not common, each cut to its first letters."""
     words = (word for word in _WORD.findall(folded(text)) if word not in COMMON)
     return [word[:STEM] for word in words]
