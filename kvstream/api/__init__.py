@@ -1,1 +1,1 @@
-"""What `import kvstream` offers: a model, memories, answers; the command line stands on it."""
+"""The Python API of `import kvstream`: models, memories, answers. The command line uses it too."""

@@ -1,4 +1,4 @@
-"""An answer: its text, what it rests on, and what it cost."""
+"""An answer: its text, its citations and its costs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Answer:
     """An answer or a summary; `str(answer)` is its text."""
 
     result: Result
-    """Everything about it: sizes, times, tokens read and kept."""
+    """All facts of the answer: sizes, times, tokens read and retained."""
 
     @property
     def text(self) -> str:
-        """What the model said, or the passages of an extract."""
+        """The text that the model generated, or the passages of an extract."""
         return self.result.answer
 
     @property
     def question(self) -> str:
-        """What was asked; empty for a summary."""
+        """The question; empty for a summary."""
         return self.result.question
 
     @property
@@ -35,36 +35,36 @@ class Answer:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the text that memory still represents, 0 to 1."""
+        """The share of the text that memory still represents, 0 to 1; None if not measured."""
         found = self.result.coverage
         return None if found is None else float(found["share"])
 
     @property
     def support(self) -> Mapping[str, float] | None:
         """How far the answer rests on single passages (``focus``, 0 to 1), the model's
-        ``confidence``, and, where the model is calibrated, the ``probability`` that the answer is
+        ``confidence``, and, if the model is calibrated, the ``probability`` that the answer is
         right. None for an extract."""
         return self.result.support
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before relying on it."""
+        """Warnings to read before you rely on the answer."""
         return self.result.warnings
 
     @property
     def abstained(self) -> bool:
-        """Whether it says that the text does not tell."""
+        """Whether the answer is a refusal: it says that the text has no answer."""
         from kvstream.answer.support import abstains
 
         return abstains(self.text)
 
     @property
     def withheld(self) -> str | None:
-        """What `strict` kept back: the model's answer that rests on too little."""
+        """The model's answer that `strict` withheld for weak support; None if it withheld none."""
         return self.result.withheld
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
+        """Return the object that ``--json`` prints."""
         return self.result.to_json()
 
     def __str__(self) -> str:
@@ -72,5 +72,5 @@ class Answer:
 
 
 def answers(events: Iterator[Event]) -> list[Answer]:
-    """The answers among events, which are read to their end."""
+    """Consume all events and return the answers among them."""
     return [Answer(event.result) for event in events if isinstance(event, Answered)]

@@ -1,4 +1,4 @@
-"""The sizes of a reading over its steps, and the charts of one or several."""
+"""The sizes of a reading over its steps, and charts of one or several readings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from kvstream.events import StepDone
 from kvstream.reporters.html.page import Chart
 
 Row = tuple[int, int, int, int, int, int]
-"""After a step: tokens read; entries of memory, of the chunk, in flight and of the budget; kept
-tokens."""
+"""Sizes after a step: tokens read; entries of memory, chunk, in flight and budget; kept tokens."""
 POINTS = 400
-"""Steps in a chart, at most; of longer runs every second, fourth, ... one."""
+"""Maximum number of steps in a chart. Longer runs show every second, fourth, ... step."""
 
 
 @dataclass
 class Series:
-    """Sizes over a reading; holds a bounded number of steps."""
+    """Sizes over a reading, for a bounded number of steps."""
 
     stride: int = 1
     rows: list[Row] = field(default_factory=list)
@@ -33,7 +32,7 @@ class Series:
             self.rows = self.rows[::2]
 
     def end(self) -> None:
-        """The last step counts, whatever its number; called while its memory is there."""
+        """Add the last step in any case. Call this while the reading still has its memory."""
         if self.last is not None and (not self.rows or self.rows[-1][0] != self.last.seen):
             self.rows.append(_row(self.last))
         self.last = None
@@ -47,7 +46,7 @@ def _row(step: StepDone) -> Row:
 
 
 def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
-    """The charts of one reading, or those that compare several; short readings have none."""
+    """Return the charts of one reading, or of a comparison; a reading of one step has none."""
     drawn = [(name, series.rows) for name, series in readings if len(series.rows) > 1]
     if not drawn:
         return []
@@ -80,7 +79,7 @@ def charts_of(readings: Sequence[tuple[str, Series]]) -> list[Chart]:
 
 
 def _filled(x: list[int], known: dict[int, int]) -> list[float | None]:
-    """Values at all of `x`; between two that are known they lie on a line."""
+    """Return values at all of `x`, linearly interpolated between known ones, None outside."""
     import numpy as np
 
     places = sorted(known)

@@ -1,4 +1,4 @@
-"""Many documents: one reading and one result for each, here or on Ray's workers."""
+"""Many documents: one reading and one result for each, in this process or on Ray workers."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ Command = Literal["ask", "summarize", "compare", "remember"]
 
 
 class EachOptions(TypedDict, total=False):
-    """Where documents are read, and how."""
+    """Where and how documents are read."""
 
     workers: int | None
-    """Read so many documents at once, each in a process of its own (extra ``ray``)."""
+    """Read this many documents at once, each in its own process (extra ``ray``)."""
     ray: str | None
-    """A running Ray cluster to do so: ``HOST:PORT``, or ``auto``."""
+    """Read them on a running Ray cluster: ``HOST:PORT`` or ``auto``."""
     worker_memory: int | str | None
-    """Bytes that a worker declares; by default they are estimated from the model's files."""
+    """Bytes of RAM that a worker reserves; by default an estimate from the model's files."""
     loading: ModelOptions
     """How the model is loaded."""
     plain: bool
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | str
-    """A compressed file that unpacks to more bytes is refused; ``"16GB"``."""
+    """Refuse a compressed file that unpacks to more bytes; the default is ``"16GB"``."""
     progress: Callable[[CollectionEvent], None] | None
-    """Gets every event."""
+    """Function that gets every event."""
 
 
 class AskEachOptions(EachOptions, ReadOptions, total=False):
-    """How documents are read, and questions answered."""
+    """How documents are read and questions are answered."""
 
     into: str | os.PathLike[str] | None
-    """A folder of results, one file for each document, named by the document's name and content
-    and all settings. What is there already is not read again."""
+    """Folder of the results, one file per document. The file name depends on the document's name
+    and content and on all settings. A document with a result there is not read again."""
 
 
 class RememberEachOptions(EachOptions, MemoryOptions, total=False):
@@ -75,14 +75,14 @@ def ask_each(
     methods: Sequence[str] = (),
     **options: Unpack[AskEachOptions],
 ) -> Iterator[Outcome]:
-    """Read every document by itself under the budget, and answer from it.
+    """Read every document separately under the budget, and answer from it.
 
-    `source` is a folder, a file or a list of them. With `methods` each of them answers. The
-    outcomes come as they are done: a `DocumentDone` with the JSON records of its answers, or a
-    `DocumentFailed` with the reason. The model is loaded once, in this process or in each worker.
+    `source` is a folder, a file or a list of them. With `methods`, each method answers. Yield an
+    outcome when a document is done: a `DocumentDone` with the JSON records of its answers, or a
+    `DocumentFailed` with the reason. The model is loaded once in this process, or once per worker.
 
-    Raises SourceError where there is no document, ModelError, BudgetError and UsageError for what
-    no document can change, KvstreamError where a cluster cannot be used.
+    Raises SourceError if there is no document, ModelError, BudgetError and UsageError for problems
+    that concern all documents, and KvstreamError if a cluster cannot be used.
     """
     asked = asked_of(question or None, questions)
     if not asked:
@@ -95,7 +95,7 @@ def ask_each(
 def summarize_each(
     source: Paths, *, model: str | Model = POCKET, **options: Unpack[AskEachOptions]
 ) -> Iterator[Outcome]:
-    """Summarize every document by itself; pocket gives extracts. As `ask_each`."""
+    """Summarize every document separately; `pocket` returns extracts. Else as `ask_each`."""
     return _each(source, (), "summarize", model, (), options)
 
 
@@ -107,9 +107,9 @@ def remember_each(
     model: str | Model = POCKET,
     **options: Unpack[RememberEachOptions],
 ) -> Iterator[Outcome]:
-    """Read every document into a memory file of its own in the folder `into`. As `ask_each`.
+    """Read every document into its own memory file in the folder `into`. Else as `ask_each`.
 
-    Memories that are there and valid are not made again, so a run that was stopped goes on.
+    Valid memory files of an earlier run are not made again, so a stopped run can continue.
     """
     return _each(source, questions, "remember", model, (), {**options, "into": into})
 
@@ -154,7 +154,7 @@ def _each(
 
 
 def _spread(model: str | Model, options: Mapping[str, Any]) -> bool:
-    """Whether workers read the documents; raises UsageError if they cannot."""
+    """Return whether workers read the documents. Raises UsageError if they cannot."""
     from kvstream.collection.cluster import need_ray
 
     workers = options.get("workers")
@@ -175,7 +175,7 @@ def _parts(
     options: Mapping[str, Any],
     settings: ModelSettings,
 ) -> list[Part]:
-    """What is asked of each document: one request per method. Raises UsageError."""
+    """Return the readings of each document: one request per method. Raises UsageError."""
     from kvstream.collection.job import Part
 
     asked = {**options, "command": command}

@@ -1,6 +1,6 @@
-"""What this machine can run: versions, devices, memory, attention, and whether models load.
+"""Check what this machine can run: versions, devices, RAM, attention, and whether models load.
 
-Every check is a Finding; the command line prints them. A finding that is not ok says what to do.
+Each check yields Findings, which the command line prints. A finding that is not ok has a remedy.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from kvstream.version import __version__
 
 PACKAGES = ("torch", "transformers", "accelerate", "tiktoken", "safetensors", "numpy")
 SPARE_BYTES = 1024**3
-"""Less free memory than this is a problem: torch alone takes a good part of it."""
+"""Less free RAM than this is a problem: torch alone needs a large part of it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     value: str
     ok: bool = True
-    """False: something that kvstream needs does not work here."""
+    """False if something that kvstream needs does not work here."""
     remedy: str = ""
 
 
 def diagnose() -> Iterator[Finding]:
-    """What this machine can run, cheap checks first; a check that breaks is a finding, too."""
+    """Yield the findings of all checks, cheap ones first. A check that fails is a finding, too."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _versions, _memory, _devices, _attention, _extras, _pocket, _reader,
     )  # fmt: skip

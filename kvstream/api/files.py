@@ -1,4 +1,4 @@
-"""Memory files and checkpoints: what they say of themselves, without a model."""
+"""Inspect memory files and checkpoints without a model."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryFile:
-    """A memory file that was read and checked; `Model.recall` makes a memory of it."""
+    """A memory file that was read and checked. `Model.recall` makes a memory of it."""
 
     kind: Kind
-    """What the file holds."""
+    """The contents of the file."""
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """Path of the file."""
         return self.kind.path
 
     @property
@@ -34,7 +34,7 @@ class MemoryFile:
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """Those that memory was chosen for; none: it was made without a question."""
+        """The questions that memory was chosen for; empty if it was made without a question."""
         return self.kind.questions
 
     @property
@@ -44,8 +44,8 @@ class MemoryFile:
 
     @property
     def answering(self) -> str | None:
-        """The name of the model that answers from the passages beside this memory; None: that
-        which made it."""
+        """Name of the model that answers from the passages beside this memory; None: the model
+        that made it."""
         found = self.kind.content.state.get("answering")
         return None if found is None else str(found["name"])
 
@@ -57,32 +57,32 @@ class MemoryFile:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Those of the readings that made it."""
+        """Warnings of the readings that made it."""
         return tuple(self.kind.content.notes["warnings"])
 
     @property
     def tokens(self) -> int:
-        """Tokens that were read."""
+        """Number of tokens that were read."""
         return int(self.kind.content.state["trace"]["read"])
 
     @property
     def retained(self) -> int:
-        """Distinct tokens of the sources that some head still holds."""
+        """Number of distinct source tokens that at least one head holds."""
         return int(self.kind.content.tensors["trace.ordinals"].numel())
 
     @property
     def evicted(self) -> int:
-        """Tokens of the sources that no head holds any more."""
+        """Number of source tokens that no head holds."""
         return self.tokens - self.retained
 
     @property
     def entries(self) -> int:
-        """Entries of the fullest head, those of the prompt included."""
+        """Entries of the fullest head, including those of the prompt."""
         return max(int(layer["used"]) for layer in self.kind.content.state["cache"]["layers"])
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that it was read with, by the names of `Model.read`."""
+        """The options of the reading, with the names of `Model.read`."""
         state = self.kind.content.state
         run = state["run"]
         return {
@@ -99,9 +99,11 @@ class MemoryFile:
         }
 
     def loading(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options to load a model for this memory: where they say ``auto``, the number types that
-        it was made in, so that nothing is rounded. Weights in 16 bits that this CPU is slow with
-        are left to ``auto``. ``like`` is then the name of this file."""
+        """Return options to load a model for this memory.
+
+        ``auto`` number types become those of this memory, so that nothing is rounded. ``like`` then
+        names this file. ``dtype`` stays ``auto`` for a 16-bit type that is slow on this CPU, and
+        for quantized weights."""
         from kvstream.model.placement import device_of
         from kvstream.model.precision import is_slow
 
@@ -117,13 +119,13 @@ class MemoryFile:
 
     @property
     def told(self) -> MemoryFile:
-        """What it says of itself, without what it holds: it cannot be recalled."""
+        """A copy without the entries, which can be inspected but not recalled."""
         content = self.kind.content
         empty = {name: tensor.new_empty(0) for name, tensor in content.tensors.items()}
         return MemoryFile(replace(self.kind, content=replace(content, tensors=empty)))
 
     def ends_with(self, source: SourceLike) -> bool:
-        """Whether the newest of its sources have the content of these, which are read for that."""
+        """Read `source`, and return whether the newest sources of the file have its content."""
         sources = open_sources(source)
         for _ in sources:
             pass
@@ -132,13 +134,13 @@ class MemoryFile:
         return kept[-len(read) :] == read
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``memory`` of ``--json`` for the memory that was asked."""
+        """Return the object ``memory`` that ``--json`` prints for a memory that was asked."""
         return self.kind.to_json()
 
     def record(self) -> dict[str, Any]:
-        """The object of ``kvstream inspect --json``, with the keys of ``remember --json``.
+        """Return the object of ``kvstream inspect --json``, with the keys of ``remember --json``.
 
-        Raises SourceError where the passages for the answering model are damaged.
+        Raises SourceError if the passages for the answering model are damaged.
         """
         state, notes = self.kind.content.state, self.kind.content.notes
         peak, position, beside = notes["peak"], self.kind.position, self.kind.beside
@@ -178,25 +180,25 @@ class MemoryFile:
 
 
 def inspect(path: str | os.PathLike[str]) -> MemoryFile:
-    """What a memory file or a checkpoint says of itself. Raises SourceError."""
+    """Read and check a memory file or a checkpoint. Raises SourceError."""
     from kvstream.memory.saving import look
 
     return MemoryFile(look(Path(path_of("path", path))))
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Whether a memory can be written there. Raises KvstreamError."""
+    """Raise KvstreamError if a memory cannot be written to `path`."""
     from kvstream.memory.file import check_writable as check
 
     check(Path(path))
 
 
 def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
-    """How many tokens a checkpoint is in; None where there is no file yet.
+    """Return how many tokens a checkpoint has read; None if there is no file yet.
 
-    Its header says so; the reading that goes on from it checks the whole file. Raises UsageError
-    where the file is a memory and no checkpoint, SourceError where it is neither, KvstreamError
-    where it cannot be written.
+    Only the header is read; the reading that resumes from it checks the whole file. Raises
+    UsageError if the file is a memory and no checkpoint, SourceError if it is neither, and
+    KvstreamError if it cannot be written.
     """
     from kvstream.memory.checkpoint import tokens_of
 
@@ -206,10 +208,10 @@ def checkpoint_tokens(path: str | os.PathLike[str]) -> int | None:
 def finished_reading(
     checkpoint: str | os.PathLike[str], target: str | os.PathLike[str]
 ) -> MemoryFile | None:
-    """The memory of `target`, if the checkpoint of a reading into another memory is of its end.
+    """Return the memory of `target` if `checkpoint` has finished reading into another memory.
 
-    Then nothing is left to read. The headers say so, and the memory is checked whole. Raises
-    SourceError.
+    Then nothing is left to read. The headers decide this; the memory of `target` is then checked
+    completely. Raises SourceError.
     """
     from kvstream.memory.checkpoint import is_finished
 

@@ -1,4 +1,4 @@
-"""What callers give, checked for its type: a wrong one is a UsageError that names its parameter."""
+"""Check the types of arguments: a wrong type raises a UsageError that names the parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvstream.errors import UsageError
 
 
 def question_of(given: object) -> str:
-    """One question. Raises UsageError for another type."""
+    """Return one question. Raises UsageError for another type."""
     if isinstance(given, str):
         return given
     several = "; read(questions=...) takes several" if isinstance(given, list | tuple) else ""
@@ -19,7 +19,7 @@ def question_of(given: object) -> str:
 
 
 def questions_of(given: object) -> tuple[str, ...]:
-    """Several questions, each with text. Raises UsageError."""
+    """Return a list of questions as a tuple. Raises UsageError, also for an empty question."""
     if isinstance(given, str):
         raise UsageError("questions= is a list of questions; give a single one as question=.")
     found = several_of("questions", "str", given)
@@ -32,20 +32,20 @@ def questions_of(given: object) -> tuple[str, ...]:
 
 
 def asked_of(question: object, questions: object) -> tuple[str, ...]:
-    """The question, unless it is None, and those of a list. Raises UsageError."""
+    """Return the question, unless it is None, and those of a list. Raises UsageError."""
     first = () if question is None else (question_of(question),)
     return questions_of((*first, *questions_of(questions)))
 
 
 def several_of(name: str, what: str, given: object) -> list[Any]:
-    """The items of the list that the parameter `name` was given. Raises UsageError."""
+    """Return the items of a list that was passed as the parameter `name`. Raises UsageError."""
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
         raise UsageError(f"{name}= takes a list of {what}, not {_kind(given)}.")
     return list(given)
 
 
 def turns_of(given: object) -> Sequence[tuple[str, str]]:
-    """Earlier questions with their answers. Raises UsageError."""
+    """Return earlier questions with their answers. Raises UsageError."""
     if not isinstance(given, list | tuple):
         raise UsageError(f"earlier= takes a list of (question, answer), not {_kind(given)}.")
     for turn in given:
@@ -59,7 +59,7 @@ def turns_of(given: object) -> Sequence[tuple[str, str]]:
 
 
 def settings_of(given: object) -> Mapping[str, object]:
-    """Settings of methods by their names. Raises UsageError."""
+    """Return settings of methods by name. Raises UsageError."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -70,7 +70,7 @@ def settings_of(given: object) -> Mapping[str, object]:
 
 
 def path_of(name: str, given: object) -> str:
-    """The path that the parameter `name` was given. Raises UsageError."""
+    """Return the path that was passed as the parameter `name`. Raises UsageError."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
         raise UsageError(f"{name}= takes a str or a Path, not {_kind(given)}.")
@@ -80,19 +80,19 @@ def path_of(name: str, given: object) -> str:
 
 
 def text_of(name: str, given: object) -> str:
-    """The text that the parameter `name` was given. Raises UsageError."""
+    """Return the text that was passed as the parameter `name`. Raises UsageError."""
     if not isinstance(given, str):
         raise UsageError(f"{name}= takes a str, not {_kind(given)}.")
     return given
 
 
 def whole_of(name: str, given: object) -> int:
-    """The whole number that the parameter `name` was given. Raises UsageError."""
+    """Return the whole number that was passed as the parameter `name`. Raises UsageError."""
     if not isinstance(given, Integral):
         raise UsageError(f"{name}= takes a whole number, not {given!r:.80}.")
     return int(given)
 
 
 def _kind(given: object) -> str:
-    """What something is, for a message."""
+    """Return the type name of an argument, for a message."""
     return "None" if given is None else type(given).__name__

@@ -1,7 +1,7 @@
-"""Logs: the table of what a log says, made without a model.
+"""Logs: a table of the contents of a log, made without a model.
 
-``LogSummary.feed`` takes text in pieces; ``page`` prints what it knows so far, ``record`` is the
-same for JSON. ``checked`` compares what a model writes about a page with it.
+``LogSummary.feed`` takes text in pieces. ``page`` formats the table of the text so far, and
+``record`` returns it for JSON. ``checked`` compares a model's text about a page with the page.
 """
 
 from __future__ import annotations

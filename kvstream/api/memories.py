@@ -1,4 +1,4 @@
-"""Many memory files: found by question, asked, joined."""
+"""Many memory files: rank them by a question, ask them, join them."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from kvstream.session.skimming import Skimming
 
 BEST = 3
-"""Memories that answer a question, where nothing else was said."""
+"""Default number of memories that answer a question."""
 _ALIKE = {
     "name": "answering models", "fingerprint": "weights of the answering model",
     "by": "settings of --skim-by",
 }  # fmt: skip
-"""What joined files of two models must have in common beside a budget, and its name."""
+"""Facts besides the budget that joined files of two models must share, with names for messages."""
 
 
 def models_of(files: Sequence[Path]) -> tuple[str, str | None] | None:
-    """The models of most files: that which made them, and that which answers from the passages
-    beside them, if another one does. None where no file can be read.
+    """Return the models of most files: the model that made them, and the model that answers from
+    the passages beside them, or None if it is the same. None if no file can be read.
 
-    Files of two models go first: both are loaded for them, so files of either one can be asked too.
+    Files of two models take precedence: with both models loaded, files of either can be asked too.
     """
     found: Counter[tuple[str, str | None]] = Counter()
     for path in files:
         try:
             models = models_in(path)
-        except SourceError:  # asking says so
+        except SourceError:  # reported when the file is asked
             continue
         found[models.made, models.answering] += 1
-    # The first one, if two are equally frequent.
+    # If two are equally frequent, max() takes the first.
     return max(found, key=lambda pair: (pair[1] is not None, found[pair]), default=None)
 
 
 class Memories:
-    """The memory files of a folder; made by `Model.memories`. One is loaded at a time.
+    """The memory files of a folder. `Model.memories` creates it. One file is loaded at a time.
 
-    With two models, files of one of them are asked too: it answers from them alone.
+    With two models, files of either one can be asked too; that model then answers alone.
     """
 
     def __init__(
@@ -67,23 +67,22 @@ class Memories:
         self._session, self._skimming = session, skimming
         self.folder = Path(path_of("folder", folder))
         self.files: list[Path] = memory_files(self.folder)
-        """The files, by name."""
+        """The files, sorted by name."""
         self.problems: list[str] = []
-        """What was found wrong with files of the last ranking, which were left out."""
+        """Problems of files that were left out of the last ranking or could not be asked."""
 
     def rank(self, question: str) -> list[Ranked]:
-        """The files, the one that the question is most likely about first."""
+        """Return the files, with the one that the question is most likely about first."""
         ranked, self.problems = rank(question_of(question), self.files, self._recall)
         return ranked
 
     def answers(
         self, question: str, best: int = BEST, **options: Unpack[QuestionOptions]
     ) -> list[tuple[Ranked, Answer]]:
-        """What the `best` memories answer, the answer to rely on first.
+        """Ask the `best` memories, and return their answers, the most reliable first.
 
-        An answer comes before those that say that the text does not tell; of several the one that
-        is likeliest to be right, else the one of the memory that ranks first. Raises UsageError
-        where no memory can be asked.
+        Refusals come last. Other answers are sorted by their probability to be right, then by the
+        rank of their memory. Raises UsageError if no memory can be asked.
         """
         found = []
         for place, each in enumerate(self.rank(question)[:best]):
@@ -91,7 +90,7 @@ class Memories:
             memory = self._opened(file)
             try:
                 answer = memory.ask(question, **options)
-            except BudgetError as error:  # of a file that no model was needed to rank
+            except BudgetError as error:  # ranking did not load this file
                 self.problems.append(f"{each.path}: {error}")
                 continue
             finally:
@@ -114,7 +113,8 @@ class Memories:
         return self._session_of(kind).recall(kind, RunSettings())
 
     def _session_of(self, kind: Kind) -> Session:
-        """That of the model that made a file; of another one the first says what is wrong."""
+        """Return the session of the model that made a file. For a file of an unknown model, return
+        the first session, whose `recall` raises the error."""
         both = self._skimming
         if both is not None and kind.model["name"] == both.answerer.model_name:
             return both.answerer
@@ -131,7 +131,7 @@ def merge(
     paths: Sequence[str | os.PathLike[str] | MemoryFile],
     budget: int | str | None = None,
 ) -> HeldMemory:
-    """One memory of several files, for the session that made them; see `Model.merge`."""
+    """Join several files that the model of this session made; see `Model.merge`."""
     paths = several_of("paths", "memory files", paths)
     if len(paths) < 2:
         raise UsageError("Name at least two memory files to merge.")
@@ -162,7 +162,7 @@ def merge(
 
 
 def refuse_repeated(files: Sequence[MemoryFile]) -> None:
-    """Raises UsageError where two files hold the same memory, which would only share its room."""
+    """Raise UsageError if two files hold the same memory, which would only waste room."""
     for number, file in enumerate(files):
         for earlier in files[:number]:
             if earlier.path.resolve() == file.path.resolve():
@@ -177,7 +177,10 @@ def refuse_repeated(files: Sequence[MemoryFile]) -> None:
 
 
 def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
-    """A warning about sources of the same name and content in several files; None if all differ."""
+    """Return a warning about sources that several files have; None if all sources differ.
+
+    Two sources are the same if they have the same name and content.
+    """
     held = Counter(
         source
         for file in files
@@ -194,9 +197,9 @@ def _shared_sources(files: Sequence[MemoryFile]) -> str | None:
 
 
 def _answering_budget(kinds: Sequence[Kind], wanted: int | None) -> int | None:
-    """The budget of the model that answers from joined files; None where one model does all.
+    """Return the budget of the model that answers from joined files; None if one model does all.
 
-    Raises UsageError where they were not read for the same one.
+    Raises UsageError if the files were not read for the same answering model.
     """
     found = [kind.content.state.get("answering") for kind in kinds]
     first, made = found[0], kinds[0]

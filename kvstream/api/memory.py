@@ -1,4 +1,4 @@
-"""What remains of a reading: it can be asked, saved, and read on."""
+"""A memory, the result of a reading: it can be asked, saved, and extended with more text."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 
 class QuestionOptions(AnswerOptions, ShownOptions, total=False):
-    """How a memory is asked."""
+    """How a memory answers a question."""
 
     last: bool
-    """Nothing is asked afterwards: a long answer may take the room of memory."""
+    """Whether this is the last question, so that a long answer may evict entries of memory."""
     earlier: Sequence[tuple[str, str]]
-    """Questions and answers before this one; the newest that fit are shown to the model."""
+    """Earlier questions and answers. The model sees the newest ones that fit."""
     seed: int
-    """Seed of sampling; that of the reading if none is given."""
+    """Seed of sampling; by default that of the reading."""
     command: str
-    """What the result says it comes from; ``ask``."""
+    """The command named in the result; by default ``ask``."""
 
 
 class Memory:
-    """A text that was read under a budget; made by `Model.read` and `Model.recall`."""
+    """A text that was read under a budget. `Model.read` and `Model.recall` create it."""
 
     def __init__(
         self,
@@ -60,21 +60,21 @@ class Memory:
         self._skim = skim
         self._asked = 0
         self.file = file
-        """The file that it was recalled from."""
+        """The file that it was recalled from; None if there is none, or if more text was read."""
         self.warnings: tuple[str, ...] = tuple(engine.warnings)
-        """What to know of its reading."""
+        """Warnings of its reading."""
 
     def ask(self, question: str, **options: Unpack[QuestionOptions]) -> Answer:
-        """Answer a question from memory, which stays as it was.
+        """Answer a question. Memory stays unchanged unless the option `last` is set.
 
-        Raises BudgetError where the question does not fit beside memory.
+        Raises BudgetError if the question does not fit beside memory.
         """
         return answers(self.stream(question, **options))[-1]
 
     def stream(
         self, question: str, **options: Unpack[QuestionOptions]
     ) -> Generator[Event, None, None]:
-        """The events of an answer: AnswerStarted, an AnswerToken for each piece of text, Notice,
+        """Yield the events of an answer: AnswerStarted, AnswerToken for each piece of text, Notice,
         and Answered with the result. Raises as `ask`.
         """
         if not question_of(question).strip():
@@ -114,7 +114,7 @@ class Memory:
                     strict=strict,
                     earlier=earlier,
                 )
-            # Who stops in the middle of an answer gets the memory as it was, or the error why not.
+            # If the caller stops in the middle of an answer, `closing` restores memory or raises.
             with closing(events):
                 for event in events:
                     yield self._of_file(event, answers_alone=self._skim is None and not extract)
@@ -122,7 +122,7 @@ class Memory:
             engine.run = run
 
     def _of_file(self, event: Event, *, answers_alone: bool) -> Event:
-        """The event of an answer, of which a result names the file of the memory."""
+        """Return the event; in a result, add the file of the memory."""
         if not isinstance(event, Answered) or self.file is None:
             return event
         result = replace(event.result, memory=self.file.to_json())
@@ -143,10 +143,10 @@ class Memory:
         progress: Progress = None,
         **options: Unpack[MemoryOptions],
     ) -> Memory:
-        """Read on: more text into this memory, behind what it has read.
+        """Read more text into this memory, after the text that it has read; return this memory.
 
-        Of the options only `checkpoint`, `checkpoint_every` and `interrupted` count; the others are
-        those of the first reading. Returns this memory. Raises as `Model.read`.
+        The only options allowed are `checkpoint`, `checkpoint_every`, `interrupted` and `command`;
+        all others are those of the first reading. Raises as `Model.read`.
         """
         return shown(self.reading(source, text=text, **options), progress)
 
@@ -157,9 +157,9 @@ class Memory:
         text: str | Iterable[str] | None = None,
         **options: Unpack[MemoryOptions],
     ) -> Generator[Event, None, Memory]:
-        """The events of `read`; returns this memory.
+        """Yield the events of `read`; return this memory.
 
-        Whoever closes it before its end stops the reading and leaves a memory that cannot be used.
+        Closing the generator before its end stops the reading, and the memory cannot be used then.
         """
         fixed = options.keys() - {"checkpoint", "checkpoint_every", "interrupted", "command"}
         if fixed:
@@ -180,10 +180,11 @@ class Memory:
         return self
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write it to a file as small as the budget; returns the SHA-256 of its content, in hex.
+        """Write the memory to a file; return the SHA-256 of its content, in hex.
 
-        The checkpoint of its reading is removed then, unless the reading was interrupted. Raises
-        KvstreamError where the file cannot be written.
+        The size of the file depends on the budget, not on the length of the text. Then remove the
+        checkpoint of the reading, unless it was interrupted. Raises KvstreamError if the file
+        cannot be written.
         """
         from kvstream.memory.saving import save
 
@@ -194,94 +195,94 @@ class Memory:
         return digest
 
     def release(self) -> None:
-        """Give the room of its keys and values back; it can no longer be asked."""
+        """Free its keys and values. The memory can no longer be asked."""
         self._engine.release()
 
     @property
     def model(self) -> str:
-        """The name of the model that read it."""
+        """Name of the model that read it."""
         return self._engine.model
 
     @property
     def method(self) -> str:
-        """The name of the method that chose what stays."""
+        """Name of the method that decided which entries stay."""
         return self._engine.run.method
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """Those that memory was chosen for; none: it was made without a question."""
+        """The questions that memory was chosen for; empty if it was made without a question."""
         return self._engine.plan.questions
 
     @property
     def sources(self) -> tuple[dict[str, Any], ...]:
-        """``name``, ``bytes`` and ``sha256`` of each source, as decompressed."""
+        """``name``, ``bytes`` and ``sha256`` of each unpacked source."""
         return tuple(vars(record) for record in self._engine.trace.records)
 
     @property
     def read_tokens(self) -> int:
-        """Tokens of the sources."""
+        """Number of tokens of the sources that were read."""
         return self._engine.trace.read
 
     @property
     def retained(self) -> int:
-        """Distinct tokens of the sources that some head still holds."""
+        """Number of distinct source tokens that at least one head holds."""
         return self._engine.retained
 
     @property
     def evicted(self) -> int:
-        """Tokens of the sources that no head holds any more."""
+        """Number of source tokens that no head holds."""
         return self.read_tokens - self.retained
 
     @property
     def entries(self) -> int:
-        """Entries of the fullest head; fewer than before where an answer compressed memory."""
+        """Entries of the fullest head; fewer after an answer that evicted entries."""
         return self._engine.reader.cache.held
 
     @property
     def budget(self) -> tuple[int, int]:
-        """The most that the KV cache holds: entries of the fullest head, and bytes in all."""
+        """Maximum size of the KV cache: entries per head, and bytes in all."""
         reader = self._engine.reader
         return reader.sizes.budget, reader.cache.capacity_bytes
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The most that it ever held, chunk, question and answers included: entries, bytes."""
+        """Peak of the KV cache, chunk, question and answers included: entries per head, bytes."""
         peak = self._engine.reader.cache.peak
         return peak.tokens, peak.bytes
 
     @property
     def seconds(self) -> float:
-        """Time that reading took; 0 where it was done at another time."""
+        """Time of reading in this process; 0 if memory was only loaded from a file."""
         return self._engine.prefill_s
 
     @property
     def tokens_per_s(self) -> float:
-        """Speed of reading; 0 where it was done at another time."""
+        """Speed of reading in this process; 0 if memory was only loaded from a file."""
         return self._engine.tokens_per_s
 
     @property
     def lines(self) -> dict[str, Any] | None:
-        """Of logs: ``lines``, those ``read`` and those ``thinned``; None of other texts."""
+        """For logs, the number of ``lines``, of those ``read`` and ``thinned``; else None."""
         counts = self._engine.trace.line_counts
         return None if counts is None else counts.to_json()
 
     @property
     def shards(self) -> dict[str, int] | None:
-        """Of a text that was read in parts: their ``count``, and the most ``budgets`` and ``bytes``
-        that were held at a time."""
+        """For a text that was read in parts, their ``count``, and the maximum number of
+        ``budgets`` and ``bytes`` held at a time; else None."""
         shards = self._engine.shards
         return None if shards is None else shards.to_json()
 
     @property
     def answering(self) -> dict[str, Any] | None:
-        """What is kept for the model that answers: its name (``model``) and ``budget``, the
+        """What is kept for the answering model: its name (``model``) and ``budget``, the number of
         ``passages``, their ``bytes``, the ``room_bytes`` for them, and the ``dropped_bytes``; None
-        where one model reads and answers."""
+        if one model reads and answers."""
         beside = self._engine.beside
         return None if beside is None else beside.to_json()
 
     def to_json(self) -> dict[str, Any]:
-        """What ``kvstream remember --json`` prints, without the file."""
+        """Return the object that ``kvstream remember --json`` prints, without the file."""
         from kvstream.memory.saving import record
 
         lines = {} if self.lines is None else {"lines": self.lines}
@@ -295,7 +296,7 @@ class Memory:
 
 
 def _answers_alone(file: MemoryFile) -> str:
-    """Of a file of two models, where only the one that read the text is loaded."""
+    """Return the warning for a file of two models of which only the skimming model is loaded."""
     return (
         f"{file.path} was read by {file.model['name']} for {file.answering}; {file.model['name']} "
         f"answered alone, and the passages kept for {file.answering} were not used."

@@ -1,4 +1,4 @@
-"""The methods that there are, with their settings and what their papers set."""
+"""The available methods, with their settings and the presets of their papers."""
 
 from __future__ import annotations
 
@@ -30,26 +30,28 @@ class MethodSetting:
     help: str
     choices: tuple[str, ...] = ()
     least: float | None = None
-    """The least value of a number; None where there is no limit."""
+    """Minimum of a number; None if there is no limit."""
     most: float | None = None
+    """Maximum of a number; None if there is no limit."""
     allowed: str = ""
-    """The limits of a number in words; empty where it is none."""
+    """The limits of a number in words; empty if the setting has none."""
 
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What a method does, and its settings."""
+    """Description and settings of a method."""
 
     name: str
     about: str
-    """Its description; the first line says it in short."""
+    """Its description. The first line is a summary."""
     source: str
-    """The paper that it is from."""
+    """The paper of the method."""
     settings: tuple[MethodSetting, ...]
     preset: Preset | None
     """What ``preset="paper"`` sets: ``source``, ``settings`` and ``run``."""
     learning: str = ""
-    """The module of its package that trains what it has to learn for a model; empty for most."""
+    """Module of the method's package that trains its weights for a model; empty for most methods.
+    """
 
     @property
     def summary(self) -> str:
@@ -57,7 +59,7 @@ class MethodInfo:
         return self.about.partition("\n")[0]
 
     def to_json(self) -> dict[str, Any]:
-        """What ``kvstream methods --json`` prints."""
+        """Return the object that ``kvstream methods --json`` prints."""
         shown = ("default", "help", "choices", "least", "most")
         return {
             "method": self.name,
@@ -75,9 +77,9 @@ class MethodInfo:
 
 
 def available_methods() -> Mapping[str, MethodInfo]:
-    """Every method by name: those built in, and those of other packages.
+    """Return all methods by name: the built-in ones, and those of other packages.
 
-    Raises UsageError for a package whose method does not load.
+    Raises UsageError if the method of a package does not load.
     """
     from kvstream.methods.registry import available
 
@@ -85,7 +87,7 @@ def available_methods() -> Mapping[str, MethodInfo]:
 
 
 def method_info(name: str) -> MethodInfo:
-    """The method of that name. Raises UsageError with those that there are."""
+    """Return the method with this name. Raises UsageError, with the available names."""
     from kvstream.methods.registry import named
 
     return _info(name, named(name, (AUTO,)))
@@ -104,7 +106,7 @@ def _info(name: str, method: type[Method]) -> MethodInfo:
                 default=field.default,
                 help=field.metadata.get("help", ""),
                 choices=tuple(field.metadata.get("choices") or ()),
-                least=least if least < math.inf else None,  # JSON knows no infinity
+                least=least if least < math.inf else None,  # JSON has no infinity
                 most=most if most < math.inf else None,
                 allowed="" if allowed is None else in_words(allowed),
             )

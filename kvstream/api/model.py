@@ -1,4 +1,4 @@
-"""A loaded model: it reads texts of any length under a budget, and answers."""
+"""A loaded model, which reads texts of any length under a budget and answers."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class SourceOptions(TypedDict, total=False):
     plain: bool
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | str
-    """A compressed source that unpacks to more bytes is refused; ``"16GB"``."""
+    """Refuse a compressed source that unpacks to more bytes; the default is ``"16GB"``."""
     follow: bool
-    """Wait for more at the end of the last file until `interrupted` returns True."""
+    """Wait for more text at the end of the last file until `interrupted` returns True."""
     shards: int | None
-    """Read the text in so many parts, each by itself, and join their memories. Each part has a
-    budget of its own meanwhile."""
+    """Read the text in this many separate parts, and join their memories. During the reading each
+    part has its own budget."""
     workers: int | None
-    """Read so many parts at once, each in a process of its own (extra ``ray``)."""
+    """Read this many parts at once, each in its own process (extra ``ray``)."""
     worker_memory: int | str | None
-    """Bytes that such a process declares; by default they are estimated from the model's files."""
+    """Bytes of RAM that each process reserves; by default an estimate from the model's files."""
 
 
 class TextOptions(SourceOptions, MemoryOptions, total=False):
@@ -75,7 +75,7 @@ class TextOptions(SourceOptions, MemoryOptions, total=False):
 
 
 class AskOptions(SourceOptions, ReadOptions, total=False):
-    """How sources are read, and questions answered."""
+    """How sources are read and questions are answered."""
 
 
 _SOURCE = frozenset(SourceOptions.__annotations__)
@@ -85,8 +85,8 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
     """Load a model: ``"pocket"`` (the embedded one), a hub name, a folder, a GGUF file, or a name
     such as ``"ollama:llama3.2:1b"``.
 
-    It takes seconds, and longer where weights have to be fetched. Raises ModelError where the model
-    cannot be loaded, UnsupportedModelError where its KV cache cannot be bounded, UsageError.
+    Loading takes seconds, or longer if weights have to be fetched. Raises ModelError if the model
+    cannot be loaded, UnsupportedModelError if its KV cache cannot be bounded, and UsageError.
     """
     from kvstream.store.offered import EMBEDDED, OFFERS, refuse_misspelt
 
@@ -101,15 +101,14 @@ def load(name: str | os.PathLike[str] = "pocket", **options: Unpack[ModelOptions
 
 
 class Model:
-    """A language model whose KV cache never holds more than the budget; made by `load`.
+    """A language model whose KV cache never exceeds the budget. `load` creates it.
 
-    Every `source` is a path (``str`` or ``PathLike``), an open file, an iterator of text or bytes,
-    or a list of these; text itself is given as `text`. Options have the names of the command line;
-    budgets are entries a head (``1024``, ``"1k"``) or bytes (``"512MB"``).
+    Each `source` is a path (``str`` or ``PathLike``), an open file, an iterator of text or bytes,
+    or a list of these. Pass text itself as `text`. Options have the names of the command line;
+    budgets are entries per head (``1024``, ``"1k"``) or bytes (``"512MB"``).
 
-    All reading methods raise SourceError where a source is missing or unreadable, BudgetError
-    where the budget cannot hold the prompt, the question and a chunk, and UsageError for options
-    that cannot be.
+    All methods that read raise SourceError if a source is missing or unreadable, BudgetError if
+    the budget cannot hold the prompt, the question and a chunk, and UsageError for invalid options.
     """
 
     def __init__(
@@ -119,19 +118,19 @@ class Model:
         settings: ModelSettings | None = None,
     ) -> None:
         self.session = session
-        """The session below, for what measures it."""
+        """The session of the answering model, for code that measures it."""
         self.skimming = skimming
-        """That of both models, where a second one skims."""
+        """The pair of the answering and the skimming model; None if no model skims."""
         self.searches = False
-        """Whether a word search finds what the model reads of a text that does not fit."""
+        """Whether a word search selects what the model reads of a text that does not fit."""
         self.settings = settings or ModelSettings(name=session.model_name)
-        """How it was loaded."""
+        """How the model was loaded."""
 
     @classmethod
     def open(
         cls, settings: ModelSettings, skim: ModelSettings | None = None, skim_by: str = SKIMS[-1]
     ) -> Model:
-        """Load the model of some settings; `load` makes them of options. Raises as `load`."""
+        """Load a model from settings, which `load` makes from options. Raises as `load`."""
         from kvstream.session.session import Session
 
         if skim is None:
@@ -143,7 +142,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """As it was given to `load`."""
+        """The name given to `load`."""
         return self.session.model_name
 
     def read(
@@ -155,10 +154,10 @@ class Model:
         progress: Progress = None,
         **options: Unpack[TextOptions],
     ) -> Memory:
-        """Read texts under the budget; what remains can be asked and saved.
+        """Read texts under the budget, and return a memory that can be asked and saved.
 
-        Memory is chosen for `questions`, which are asked later. Without any, what stays is what a
-        prompt that asks nothing attends to.
+        Memory is chosen for `questions`, which are asked later. Without questions, it keeps the
+        entries that a prompt without a question attends to.
         """
         return shown(self.reading(source, text=text, questions=questions, **options), progress)
 
@@ -170,9 +169,9 @@ class Model:
         questions: Sequence[str] = (),
         **options: Unpack[TextOptions],
     ) -> Generator[Event, None, Memory]:
-        """The events of `read`, a StepDone after every chunk; returns the memory.
+        """Yield the events of `read`, with a StepDone after each chunk; return the memory.
 
-        Whoever closes it before its end stops the reading.
+        Closing the generator before its end stops the reading.
         """
         _refuse_bm25(options.get("method"))
         request = self._request(questions, {"command": "remember", **options})
@@ -189,7 +188,7 @@ class Model:
             if isinstance(found, Skimmed):
                 return Memory(self.skimming.skimmer, found.memory, skim=(self.skimming, found))
             return Memory(self.session, found)
-        self._searches(request, options)  # a word search needs its questions first
+        self._searches(request, options)  # refuses: a word search needs its questions first
         engine = yield from self.session.read(sources, request)
         return Memory(self.session, engine, checkpoint=checkpoint)
 
@@ -202,7 +201,7 @@ class Model:
         progress: Progress = None,
         **options: Unpack[AskOptions],
     ) -> Answer:
-        """Read texts under the budget and answer one question."""
+        """Read texts under the budget, and answer one question."""
         if not question_of(question).strip():
             raise UsageError("No question: give it as question=, or use summarize().")
         events = self.stream(source, text=text, question=question, **options)
@@ -216,10 +215,10 @@ class Model:
         progress: Progress = None,
         **options: Unpack[AskOptions],
     ) -> Answer:
-        """Read texts under the budget and summarize; pocket gives an extract.
+        """Read texts under the budget, and summarize them. `pocket` returns an extract.
 
-        `reader` is trained to answer in a few words: load `smollm2`, its base, for summaries, as
-        the command line does.
+        `reader` is trained to answer in a few words. For summaries load its base `smollm2`, as the
+        command line does.
         """
         return answers(watched(self.stream(source, text=text, **options), progress))[-1]
 
@@ -232,12 +231,12 @@ class Model:
         questions: Sequence[str] = (),
         **options: Unpack[AskOptions],
     ) -> Iterator[Event]:
-        """The events of a reading and its answers; without a question, of a summary.
+        """Yield the events of a reading and its answers; without a question, of a summary.
 
-        Started, then StepDone for every chunk and Notice for every warning, then for each question
-        AnswerStarted, AnswerToken for each piece of text, and Answered with the result. With
-        ``method="bm25"`` the parts of the text that have the question's words are read, and
-        nothing else: a baseline.
+        The events are Started, then StepDone for each chunk and Notice for each warning, then for
+        each question AnswerStarted, AnswerToken for each piece of text, and Answered with the
+        result. With ``method="bm25"``, a baseline, the model reads only the excerpts that have the
+        question's words.
         """
         request = self._request(asked_of(question, questions), options)
         sources = self._sources(source, text, options, request)
@@ -262,9 +261,10 @@ class Model:
         progress: Progress = None,
         **options: Unpack[AskOptions],
     ) -> dict[str, Answer]:
-        """The same question by several methods, ``"bm25"`` among them, under the same budget.
+        """Answer one question with several methods under the same budget; one may be ``"bm25"``.
 
-        The text is read once for each, so a source that can be read only once is refused.
+        Each method reads the text, so with several methods a source that can be read only once is
+        refused.
         """
         methods = several_of("methods", "names", methods)
         if not methods:
@@ -293,7 +293,7 @@ class Model:
         questions: Sequence[str] = (),
         **options: Unpack[AskOptions],
     ) -> Started:
-        """Sizes, steps and memory of a reading, without it: the dry run.
+        """Return the sizes, steps and memory of a reading without running it: the dry run.
 
         The length is estimated from the size of the sources and the first block of their text.
         """
@@ -312,16 +312,16 @@ class Model:
     def recall(
         self, path: str | os.PathLike[str] | MemoryFile, **options: Unpack[AnswerOptions]
     ) -> Memory:
-        """The memory of a file, for the model that made it; `options` are of its answers.
+        """Load the memory of a file that this model made; `options` apply to its answers.
 
-        Raises SourceError for what is no memory file, ModelError where another model made it.
+        Raises SourceError if it is no memory file, ModelError if another model made it.
         """
         given = isinstance(path, MemoryFile)
         file = path if isinstance(path, MemoryFile) else inspect(path)
         answer = RunSettings(**answer_settings(options))
         session = self.session if self.skimming is None else self.skimming.skimmer
         engine = session.recall(file.kind, answer)
-        # A file that nobody else holds need not stay in memory beside what was made of it.
+        # If the caller does not hold the file, free its tensors: memory has copies of them.
         return self._recalled(engine, answer, file if given else file.told)
 
     def _recalled(
@@ -341,7 +341,7 @@ class Model:
     def _in_parts(
         self, sources: SourceSet, request: Request, options: Any
     ) -> Generator[Event, None, HeldMemory]:
-        """The events of a reading in parts, here or on workers; returns the joined memory."""
+        """Yield the events of a reading in parts, here or on workers; return the joined memory."""
         from kvstream.session.sharding import read_shards
 
         self._refuse_two()
@@ -366,19 +366,19 @@ class Model:
         return memory
 
     def _refuse_two(self) -> None:
-        """Raises UsageError where a text is read in parts and skimmed."""
+        """Raise UsageError if a text is to be read in parts and skimmed."""
         if self.skimming is not None or self.searches:
             raise UsageError("shards= is for one model; load it without skim=.")
 
     def _skims(self, request: Request, options: Any) -> bool:
-        """Whether the second model reads for the first one. Raises UsageError."""
+        """Return whether the skimming model reads the text. Raises UsageError."""
         if self.skimming is None or request.command in ("summarize", "compare"):
             return False
         refuse_beside_skimming(options)
         return True
 
     def _searches(self, request: Request, options: Any) -> bool:
-        """Whether a word search reads for the model. Raises UsageError."""
+        """Return whether a word search reads the text. Raises UsageError."""
         if not self.searches or request.command in ("summarize", "compare"):
             return False
         if request.command == "remember":
@@ -397,13 +397,13 @@ class Model:
         paths: Sequence[str | os.PathLike[str] | MemoryFile],
         budget: int | str | None = None,
     ) -> Memory:
-        """One memory of several files, in their order, under one budget in entries per head.
+        """Join the memories of several files, in order, under one budget in entries per head.
 
-        Without `budget` it is the largest of theirs. Each file gives up entries in proportion to
-        the tokens that it has read, as its method chooses. The files of two models (``skim=``) give
-        up text of passages likewise; `budget` is then that of both models. Raises UsageError where
-        the files do not belong together: other models, methods, prompts or questions; or where two
-        of them hold the same memory. A warning counts the sources that several files have.
+        Without `budget` the largest budget of the files is used. Each file gets room in proportion
+        to its tokens read, and its method chooses which entries stay. In files of two models
+        (``skim=``), the text of passages is shared in the same way, and `budget` is that of both
+        models. Raises UsageError if the files differ in model, method, prompt or questions, or if
+        two of them hold the same memory. A warning counts the sources that several files have.
         """
         from kvstream.api.memories import merge
 
@@ -411,20 +411,20 @@ class Model:
         return self._recalled(merge(session, paths, budget), RunSettings())
 
     def memories(self, folder: str | os.PathLike[str]) -> Memories:
-        """The memory files of a folder, to be ranked by a question and asked."""
+        """Return the memory files of a folder, which can be ranked by a question and asked."""
         from kvstream.api.memories import Memories
 
         session = self.session if self.skimming is None else self.skimming.skimmer
         return Memories(session, folder, self.skimming)
 
     def count(self, text: str) -> int:
-        """Tokens of a text."""
+        """Return the number of tokens of a text."""
         return len(self.session.tokenizer.encode(text_of("text", text)))
 
     def kv_bytes(self, **options: Unpack[MemoryOptions]) -> int:
-        """Bytes that the KV cache of a memory with these options takes at most.
+        """Return the maximum bytes of the KV cache of a memory with these options.
 
-        Raises BudgetError where the budget holds not one entry, UsageError.
+        Raises BudgetError if the budget cannot hold one entry, UsageError.
         """
         return self.session.kv_bytes(run_settings(options, known=True))
 
@@ -467,12 +467,12 @@ class Model:
 
 
 def _may_be_text(source: object) -> bool:
-    """Whether a source looks like text that was given in place of a path."""
+    """Return whether a source looks like text that was passed instead of a path."""
     return isinstance(source, str) and len(source.split()) > 1 and not os.path.exists(source)
 
 
 def _shards(options: Any) -> bool:
-    """Whether a text is read in parts. Raises UsageError."""
+    """Return whether a text is to be read in parts. Raises UsageError."""
     for name in ("shards", "workers"):
         if options.get(name) is not None:
             whole_of(name, options[name])

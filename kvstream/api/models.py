@@ -1,7 +1,7 @@
-"""Models that are here: the embedded one, aliases, and those of this and other programs' caches.
+"""Local models: the embedded one, aliases, and those in the caches of this and other programs.
 
-Which of them fit in memory and can be bounded is decided without loading: from ``config.json`` and
-the headers of safetensors files, and from the headers of GGUF files.
+Whether a model fits in RAM or GPU memory and can be bounded is decided without loading it: from
+``config.json`` and the headers of safetensors files, or from the header of a GGUF file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kvstream.model.weights import HEADROOM, weights_in
 from kvstream.store import gguf_file, offered, pocket, reader, stores
 
 BUDGET = 4096
-"""Tokens of the default budget, or what a model was trained for if that is less."""
+"""Entries of the default budget; a model with a smaller trained length has that instead."""
 ORIGIN_BYTES = 4
-"""An entry knows which token of the source it is of."""
+"""Bytes that an entry needs to store the ordinal of its source token."""
 POCKET = "pocket"
 EMBEDDED, CACHED, FOLDER, ALIAS = "embedded", "hub cache", "folder", "alias"
 FETCHED, FILE = "fetched", "file"
 
 KEEPS = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid"}
-"""Kinds of layers that keep keys and values. States of recurrent ones come on top."""
+"""Kinds of layers that keep keys and values. States of recurrent layers are not counted."""
 
 UNBOUNDED = dict.fromkeys(
     ("gpt2", "gpt_neo", "opt", "xglm", "biogpt", "ctrl", "gpt_bigcode", "openai-gpt"),
@@ -39,7 +39,7 @@ UNBOUNDED = dict.fromkeys(
 ) | dict.fromkeys(
     ("t5", "mt5", "umt5", "bart", "mbart", "pegasus"), "it has an encoder"
 )  # fmt: skip
-"""Kinds of models that the probe refuses when they are loaded, and why."""
+"""Kinds of models that the probe refuses when they are loaded, with the reason."""
 BOUNDED = {
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3", "olmo",
     "olmo2", "olmo3", "gpt_neox", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "granite",
@@ -47,72 +47,73 @@ BOUNDED = {
     "helium", "ernie4_5", "seed_oss", "ministral", "qwen3_next", "qwen3_5_text", "lfm2",
     "falcon_h1", "gemma3n_text", "gemma4_text",
 }  # fmt: skip
-"""Kinds of models whose bounded cache the tests compare with transformers' own."""
+"""Kinds of models whose bounded KV cache the tests compare with that of transformers."""
 NOT_UNDERSTOOD = (
     OSError, ValueError, TypeError, AttributeError, KeyError, ArithmeticError, RecursionError,
 )  # fmt: skip
-"""What files raise that hold other things than a model's should."""
+"""Errors raised by files with unexpected contents."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Where a model would be put."""
+    """The device that a model would be loaded to."""
 
     device: str
-    """``cpu`` or ``cuda``; several GPUs count together."""
+    """``cpu`` or ``cuda``; several GPUs count as one device."""
     free: int
-    """Bytes."""
+    """Free bytes."""
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model that `load` can be given. Sizes are bytes, None if they are unknown."""
+    """A model that `load` accepts. Sizes are in bytes, or None if unknown."""
 
     name: str
     where: str
-    """EMBEDDED, CACHED, FOLDER, or ALIAS (of something that is not here)."""
+    """EMBEDDED, FETCHED, CACHED, FOLDER, FILE, a label of `stores.LABELS`, or ALIAS (an alias of a
+    model that is not here)."""
     target: str | None = None
-    """What an alias stands for."""
+    """The hub id or path that an alias stands for."""
     kind: str | None = None
-    """``model_type`` of its configuration."""
+    """``model_type`` of its configuration, or the architecture of a GGUF file."""
     parameters: int | None = None
     weight_bytes: int | None = None
     kv_tokens: int | None = None
-    """The default budget."""
+    """Entries of its default budget."""
     kv_bytes: int | None = None
-    """What entries of that budget take, at most: layers with a sliding window take less, and
-    states of recurrent layers are not in it."""
+    """Maximum bytes of the entries of that budget. Layers with a sliding window need less; states
+    of recurrent layers are not included."""
     needs_bytes: int | None = None
     fits: bool | None = None
     problem: str | None = None
-    """Why it cannot be used as it is."""
+    """Why the model cannot be used now."""
     trained: int | None = None
-    """Tokens that it was trained for."""
+    """Its trained length in tokens."""
     bounded: bool | None = None
-    """Whether its KV cache can be bounded; None: loading it tells."""
+    """Whether its KV cache can be bounded; None: unknown until it is loaded."""
 
 
 def reader_is_shipped() -> bool:
-    """Whether this copy of the program has the adapter of ``reader``."""
+    """Return whether this copy of kvstream has the adapter of ``reader``."""
     return reader.is_shipped()
 
 
 def reader_is_ready() -> bool:
-    """Whether ``reader`` can be loaded: its base was fetched, and its adapter is here."""
+    """Return whether ``reader`` can be loaded: its base was fetched and its adapter is here."""
     return reader.is_shipped() and offered.OFFERS[reader.NAME].is_here()
 
 
 def available_models(aliases: Mapping[str, str] | None = None) -> list[ModelEntry]:
-    """The models that are on this machine, and which of them fit; nothing is loaded.
+    """Return the models on this machine, and whether each fits; no model is loaded.
 
-    The embedded model, fetched ones, `aliases` (short names for hub ids or paths), the hub's cache
-    by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
+    The list has the embedded model, fetched models, `aliases` (short names for hub ids or paths),
+    the hub cache sorted by name, and the GGUF files of Ollama, LM Studio and llama.cpp.
     """
     return list(entries(free_memory(), aliases or {}))
 
 
 def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
-    """The same, for so much memory."""
+    """Yield the models of `available_models`, for the free memory of `room`."""
     yield _entry(POCKET, EMBEDDED, pocket.path(), room)
     for offer in offered.OFFERS.values():
         if offer.is_here() and (offer.name != reader.NAME or reader.is_shipped()):
@@ -122,7 +123,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
         folder = Path(os.path.expanduser(target))
         if target == POCKET:
             yield _entry(alias, EMBEDDED, pocket.path(), room, target)
-        elif os.path.isdir(folder):  # Path would raise for a name that is too long
+        elif os.path.isdir(folder):  # Path.is_dir would raise for a name that is too long
             yield _entry(alias, FOLDER, folder, room, target)
         elif os.path.isfile(folder):
             yield _gguf(alias, FILE, folder, room, target)
@@ -142,7 +143,7 @@ def entries(room: Room, aliases: Mapping[str, str]) -> Iterator[ModelEntry]:
 
 
 def free_memory() -> Room:
-    """What is free on the device that ``--device auto`` takes."""
+    """Return the device that ``--device auto`` uses, and its free memory."""
     import psutil
     import torch
 
@@ -153,12 +154,12 @@ def free_memory() -> Room:
 
 
 def _cached() -> Iterator[tuple[str, Path]]:
-    """Hub id and folder of each model in the cache: of ``main``, else of the newest revision."""
+    """Yield hub id and folder of each cached model: of ``main``, else of the newest revision."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
         repos = scan_cache_dir().repos
-    except (CacheNotFound, ValueError):  # the latter where it is no folder
+    except (CacheNotFound, ValueError):  # ValueError: the cache is not a folder
         return
     for repo in repos:
         if repo.repo_type == "model" and repo.revisions:
@@ -195,15 +196,15 @@ def _entry(
 
 
 def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
-    """Most bytes that the weights of a model take, and an entry of its KV cache over all layers.
+    """Return the maximum bytes of a model's weights, and of one token's entries in all layers.
 
-    In the widest type that loading may choose (float32). None where its files are not here, or
-    cannot be understood. Loads no torch.
+    Both are in the widest type that loading may choose (float32). Of a GGUF file the second is 0.
+    Return None if the files are not here or cannot be understood. Does not load torch.
     """
     folder = pocket.path() if name == POCKET else Path(os.path.expanduser(name))
     found = stores.find(name) or offered.fetched(name) or folder
     try:
-        if found.is_file():  # GGUF: converted into numbers of 16 bits, or of 32 when it is loaded
+        if found.is_file():  # GGUF: its numbers become 16-bit, or 32-bit when loaded
             return 8 * found.stat().st_size, 0
         if not found.is_dir():
             import huggingface_hub as hub
@@ -220,10 +221,10 @@ def facts_of(name: str, revision: str | None = None) -> tuple[int, int] | None:
 
 
 def is_here(name: str) -> bool:
-    """Whether the files of a model are on this machine; loads nothing."""
+    """Return whether the files of a model are on this machine; loads nothing."""
     try:
         return facts_of(name) is not None
-    except ModelError:  # a store has no such model, or what is offered was not fetched
+    except ModelError:  # a store has no such model, or an offered model was not fetched
         return False
 
 
@@ -236,7 +237,7 @@ def _whole(found: Any) -> int | None:
 
 
 def _number_bytes(where: str) -> tuple[int | None, int | None]:
-    """Bytes of a number of the weights and of the KV cache, None where they are as in the files."""
+    """Return bytes per number of weights and of the KV cache; None: the type in the files."""
     from kvstream.model.placement import device_of
     from kvstream.model.precision import precision_of
     from kvstream.settings import ModelSettings
@@ -247,8 +248,9 @@ def _number_bytes(where: str) -> tuple[int | None, int | None]:
 
 
 def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | None, str | None]:
-    """Whether a configuration's KV cache can be bounded, and why not. What is not known, the probe
-    tells when the model is loaded."""
+    """Return whether the KV cache of a configuration can be bounded, and why not.
+
+    Return (None, None) if only the probe can tell, when the model is loaded."""
     kind = text.get("model_type") or settings.get("model_type")
     reason = UNBOUNDED.get(kind or "")
     if settings.get("is_encoder_decoder"):
@@ -259,7 +261,7 @@ def _bounded(settings: dict[str, Any], text: dict[str, Any]) -> tuple[bool | Non
 
 
 def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = None) -> ModelEntry:
-    """The same of a GGUF file, from its header."""
+    """Return the entry of a GGUF file, from its header."""
     from kvstream.model.gguf_config import architecture_problem
 
     facts: dict[str, Any] = {}
@@ -273,7 +275,7 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
         facts["bounded"] = facts["problem"] is None
         full = gguf_file.all_float32(file.tensors.values())
         each = 4 if full else number_bytes(room)
-        # The KV cache keeps the 16 bits of the converted weights, also where float32 is computed.
+        # The KV cache has the 16-bit type of the converted weights, even if float32 is computed.
         facts["kv_bytes"] = facts["kv_tokens"] * _gguf_entry(file, 4 if full else 2)
         weights = round(file.parameters * each * HEADROOM)
         facts["needs_bytes"] = weights + facts["kv_bytes"]
@@ -286,14 +288,14 @@ def _gguf(name: str, where: str, path: Path, room: Room, target: str | None = No
 
 
 def number_bytes(room: Room) -> int:
-    """Of a number of a converted GGUF file, where nothing else is asked for."""
+    """Return the default bytes per number of a converted GGUF file."""
     from kvstream.model.precision import automatic_dtype
 
     return automatic_dtype(room.device).itemsize
 
 
 def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:
-    """Bytes of one token's keys, values and origins over all layers and heads."""
+    """Return the bytes of one token's keys, values and origins over all layers and heads."""
     layers, heads = file.of_model("block_count"), file.of_model("attention.head_count")
     most = max(heads) if isinstance(heads, list) else heads
     keeping = file.of_model("attention.head_count_kv", heads)
@@ -304,7 +306,7 @@ def _gguf_entry(file: gguf_file.GGUF, number_bytes: int) -> int:
 
 
 def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
-    """Bytes of one token's keys, values and origins over all layers and heads."""
+    """Return the bytes of one token's keys, values and origins over all layers and heads."""
 
     def first(*names: str) -> int:
         found = next((text[name] for name in names if text.get(name)), None)
@@ -320,5 +322,5 @@ def _entry_bytes(text: dict[str, Any], number_bytes: int) -> int:
         layers = first("num_hidden_layers", "n_layer", "n_layers")
     layers -= text.get("num_kv_shared_layers") or 0
     width = text.get("head_dim") or first("hidden_size", "n_embd", "d_model") // heads
-    width = max(width, text.get("global_head_dim") or 0)  # of Gemma 4's layers that do not slide
+    width = max(width, text.get("global_head_dim") or 0)  # Gemma 4's full-attention layers
     return layers * key_values * (2 * int(width) * number_bytes + ORIGIN_BYTES)

@@ -1,4 +1,4 @@
-"""Options of a reading, named as on the command line, and the request that they make."""
+"""Options of a reading, with the names of the command line, and the request made from them."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ from kvstream.run.request import Request as Request
 from kvstream.settings import PAPER, Budget, ModelSettings, RunSettings, count_of
 
 REREADS = ("citations", "words", "both")
-"""What `reread` may be; True means the first."""
+"""Values of `reread`; True means the first."""
 SKIMS = ("memory", "words", "both")
-"""What `skim_by` may be."""
+"""Values of `skim_by`."""
 WORD_SEARCH = "words"
-"""In place of a model that skims: a word search, which needs the questions first."""
+"""Value of `skim` for a word search instead of a model. It needs the questions first."""
 BM25 = "bm25"
-"""In place of a method: answer from the parts of the text that have the question's words."""
+"""Value of `method` for an answer from the excerpts with the question's words, without eviction."""
 
 
 class ModelOptions(TypedDict, total=False):
     """How a model is loaded; see `kvstream --help-all` for each."""
 
     skim: str | None
-    """A second, small model, which reads all of a text that does not fit; the first one reads what
-    is worth it, and answers. Its weights go to the same device, in numbers of its own. ``"words"``:
-    no model reads all of it, a word search (BM25) finds what is worth it."""
+    """The skimming model: a small model that reads all of a text that does not fit. The answering
+    model then reads the most relevant passages and answers. Its weights go to the same device, in
+    their own number type. ``"words"``: a word search (BM25) finds the passages, and no model reads
+    all of the text."""
     skim_by: str
-    """What says what is worth it: what the small model's ``memory`` holds and cites, the ``words``
+    """What selects the passages: the ``memory`` and citations of the skimming model, the ``words``
     of the question (BM25), or ``both``."""
 
     revision: str | None
     """Branch, tag or commit on the hub."""
     offline: bool
-    """Use only what is on this machine."""
+    """Use only files on this machine."""
     device: str
     """``auto``, ``cpu``, ``cuda``, ``cuda:1`` or ``mps``."""
     dtype: str
     """``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     kv_dtype: str
-    """Of the KV cache: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
+    """Number type of the KV cache: ``auto``, ``float32``, ``bfloat16`` or ``float16``."""
     attn: str
     """``auto``, ``split``, ``flash``, ``sdpa`` or ``reference``."""
     threads: int | None
@@ -59,40 +60,42 @@ class ModelOptions(TypedDict, total=False):
     quantize: str | None
     """``int8`` (on a CPU), ``8bit`` or ``4bit`` (bitsandbytes)."""
     max_weights: int | str | None
-    """Bytes of weights on the device (``"16GiB"``); the rest stays on disk."""
+    """Maximum bytes of weights on a device (``"16GiB"``). The rest goes from GPUs to the CPU, and
+    from there to disk."""
     trust_remote_code: bool
     """Run Python code that comes with the model."""
     quiet: bool
-    """No progress bars while weights are loaded."""
+    """Print no progress while a GGUF file is converted or an adapter is merged."""
 
 
 class AnswerOptions(TypedDict, total=False):
-    """How answers are made."""
+    """How answers are generated."""
 
     max_tokens: int | str
-    """Most tokens of an answer; 256."""
+    """Maximum number of tokens of an answer; default 256."""
     temp: float
-    """Temperature; 0 always takes the likeliest token."""
+    """Temperature; 0: always take the most likely token."""
     top_p: float
     """Sample from the smallest set of tokens with this probability."""
     top_k: int
-    """Sample from this many likeliest tokens; 0: from all."""
+    """Sample from this many most likely tokens; 0: from all."""
     repetition_penalty: float
-    """For tokens of the answer so far: divides positive logits by it, multiplies negative ones."""
+    """Divide positive logits of tokens that the answer already has by this number, and multiply
+    negative ones."""
     brief: bool
     """Ask a model with a chat template for a short phrase."""
 
 
 class ShownOptions(TypedDict, total=False):
-    """What an answer shows."""
+    """What an answer consists of."""
 
     extract: bool | None
-    """Answer with the passages that memory holds on to most. None: only for summaries by a model
-    that writes none (pocket)."""
+    """Answer with the passages that memory retains best. None: only for summaries by a model that
+    cannot write them (`pocket`)."""
     passages: int
-    """How many of them; 10."""
+    """Number of passages of an extract; default 10."""
     strict: bool
-    """Withhold an answer that rests on little."""
+    """Withhold a weakly supported answer."""
 
 
 ANSWER_OPTIONS = tuple(AnswerOptions.__annotations__)
@@ -103,13 +106,14 @@ class MemoryOptions(AnswerOptions, total=False):
     """How a text is read under a budget."""
 
     budget: int | str | Budget | None
-    """What the KV cache may hold: entries a head (``4096``, ``"4k"``) or bytes (``"512MB"``)."""
+    """Maximum size of the KV cache: entries per head (``4096``, ``"4k"``) or bytes (``"512MB"``).
+    """
     method: str
-    """What decides which entries stay; `kvstream.available_methods()` lists them."""
+    """The rule that decides which entries stay; `kvstream.available_methods()` lists them."""
     set: Mapping[str, object]
     """Settings of the method, as ``{"infinipot.alpha": 0.5}``."""
     preset: Literal["paper"] | None
-    """Settings and schedule as in the method's paper; what is given beside it stays."""
+    """Settings and schedule of the method's paper. Options that you pass as well override them."""
     keep: int | str | None
     """Entries in memory after the last chunk."""
     start: int | str | None
@@ -120,33 +124,33 @@ class MemoryOptions(AnswerOptions, total=False):
     chunk: str
     """``decremental`` or ``fixed``."""
     chunk_size: int | str | None
-    """Tokens in a chunk, the average if decremental."""
+    """Tokens in a chunk, on average if decremental."""
     seed: int
-    """Seed of sampling, and of methods that draw."""
+    """Seed of sampling and of methods with random choices."""
     system: str | None
     """System text for the model."""
     checkpoint: str | os.PathLike[str] | None
-    """Save the reading in this file, and go on from it if it is there."""
+    """Save the reading in this file, and resume from it if it exists."""
     checkpoint_every: int | str
-    """Tokens between two checkpoints; 32768."""
+    """Tokens between two checkpoints; default 32768."""
     command: CommandName
-    """What results say they come from: ``ask``, ``summarize``, ``remember``, ``chat``,
+    """The command named in results: ``ask``, ``summarize``, ``remember``, ``chat``,
     ``compare``."""
     thin: Literal["auto", "off"]
-    """``auto``: of a log that is longer than the budget, lines that repeat are read once in a
-    while; the others are counted."""
+    """``auto`` (default): in a log that is longer than the budget, read a repeated line only now
+    and then and count the others. ``off``: read every line."""
     interrupted: Callable[[], bool]
-    """Asked between two chunks: True ends the reading early."""
+    """Called between two chunks; True ends the reading early."""
 
 
 class ReadOptions(MemoryOptions, ShownOptions, total=False):
-    """How a text is read and answered."""
+    """How a text is read, and how questions about it are answered."""
 
     reread: str | bool | None
-    """Read what an answer rests on again, whole, and answer from that: ``citations`` (or True),
-    ``words`` (BM25) or ``both``."""
+    """Read the best excerpts again, whole, and answer from them. They are selected by ``citations``
+    (or True), ``words`` (BM25) or ``both``."""
     every: int | str | Intervals | None
-    """Answer during the reading, too: every so many tokens (``"10k"``) or seconds (``"30s"``)."""
+    """Answer during the reading, too: at an interval of tokens (``"10k"``) or time (``"30s"``)."""
 
 
 _RUN = {
@@ -155,19 +159,19 @@ _RUN = {
     "top_p": "top_p", "top_k": "top_k", "repetition_penalty": "repetition_penalty", "seed": "seed",
     "brief": "brief", "thin": "thin",
 }  # fmt: skip
-"""Options of a run, and what `RunSettings` calls them."""
+"""Options of a run, with their names in `RunSettings`."""
 _COUNTS = ("keep", "start", "chunk_size", "max_tokens")
 _REQUEST = (
     "system", "strict", "interrupted", "command", "extract", "passages", "reread", "every",
     "checkpoint", "checkpoint_every",
 )  # fmt: skip
 _OF_SAMPLING = {"top_p": 1.0, "top_k": 0}
-"""Options without effect at temperature 0, and values that have none at any."""
+"""Options without effect at temperature 0, with the value that has no effect at any temperature."""
 _KNOWN = frozenset({"budget", "method", "set", "preset", *_RUN, *_REQUEST})
 
 
 def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
-    """The settings of a model. Raises UsageError."""
+    """Return the settings of a model. Raises UsageError."""
     values = {k: v for k, v in options.items() if k not in ("skim", "skim_by")}
     if isinstance(values.get("max_weights"), str):
         values["max_weights"] = Budget.parse(values["max_weights"]).bytes
@@ -178,7 +182,7 @@ def model_settings(name: str, options: Mapping[str, Any]) -> ModelSettings:
 
 
 def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
-    """The settings of the model that skims, if there is one. Raises UsageError."""
+    """Return the settings of the skimming model, or None without one. Raises UsageError."""
     name, by = options.get("skim"), options.get("skim_by", SKIMS[-1])
     if by not in SKIMS:
         raise UsageError(f"skim_by is one of {', '.join(SKIMS)}, not {by!r}.")
@@ -189,7 +193,7 @@ def skim_settings(options: Mapping[str, Any]) -> ModelSettings | None:
 
 
 def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
-    """Raises UsageError for options of a reading in which the answering model reads passages."""
+    """Raise UsageError for options that cannot be used if the text is skimmed."""
     for name in ("extract", "reread", "every", "checkpoint", "follow"):
         if options.get(name):
             raise UsageError(
@@ -199,7 +203,7 @@ def refuse_beside_skimming(options: Mapping[str, Any]) -> None:
 
 
 def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
-    """Raises UsageError for options of sampling, where nothing is sampled."""
+    """Raise UsageError for options of sampling at temperature 0, where they have no effect."""
     for name, without_effect in _OF_SAMPLING.items():
         if not temperature and options.get(name, without_effect) != without_effect:
             raise UsageError(
@@ -209,13 +213,13 @@ def refuse_unsampled(options: Mapping[str, Any], temperature: float) -> None:
 
 
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those of sampling, where nothing is sampled."""
+    """Return the options; at temperature 0 without those of sampling."""
     sampled = bool(options.get("temp"))
     return {k: v for k, v in options.items() if sampled or k not in _OF_SAMPLING}
 
 
 def refuse_later_questions(skim: str | None) -> None:
-    """Raises UsageError where a memory is wanted and a word search is to read."""
+    """Raise UsageError for a word search, which needs its questions before the reading."""
     if skim == WORD_SEARCH:
         raise UsageError(
             "--skim words keeps no memory: it searches the text for the words of the questions. "
@@ -224,9 +228,9 @@ def refuse_later_questions(skim: str | None) -> None:
 
 
 def request_of(questions: Sequence[str] = (), *, learned: bool = False, **options: Any) -> Request:
-    """The request that questions and options (`ReadOptions`) make. Raises UsageError.
+    """Make a request from questions and options (`ReadOptions`). Raises UsageError.
 
-    `learned`: the model comes with what the method `foresight` needs.
+    `learned`: the model comes with the trained weights of the method `foresight`.
     """
     unknown = sorted(options.keys() - _KNOWN)
     if unknown:
@@ -271,10 +275,10 @@ def request_of(questions: Sequence[str] = (), *, learned: bool = False, **option
 
 
 def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = False) -> RunSettings:
-    """The settings of a run, with those of its method checked. Raises UsageError.
+    """Return the settings of a run, and check those of its method. Raises UsageError.
 
-    By `known` (what is asked is known before the reading) and `learned` (the model comes with what
-    `foresight` needs) ``auto`` chooses the method. No method means ``auto``, too.
+    ``auto``, which is the default, chooses the method by `known` (the questions are known before
+    the reading) and `learned` (the model comes with the trained weights of `foresight`).
     """
     method, given = options.get("method", AUTO), settings_of(options.get("set"))
     if not isinstance(method, str):
@@ -293,7 +297,7 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
         if settings:
             raise UsageError(f"{BM25} has no settings.")
         need_bm25()
-        method = "full"  # of the parts that are found nothing is evicted
+        method = "full"  # nothing of the found excerpts is evicted
     else:
         from kvstream.methods.registry import make, named, preset
 
@@ -312,7 +316,7 @@ def run_settings(options: Mapping[str, Any], *, known: bool, learned: bool = Fal
 
 
 def options_of(request: Request) -> dict[str, Any]:
-    """What decides what memory becomes, as `MemoryFile.options` has it."""
+    """Return the options that memory depends on, with the keys of `MemoryFile.options`."""
     run = request.run
     return {
         "budget": None if run.budget is None else run.budget.tokens,
@@ -329,7 +333,7 @@ def options_of(request: Request) -> dict[str, Any]:
 
 
 def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `AnswerOptions` change of a run, by the names of `RunSettings`. Raises UsageError."""
+    """Return the given `AnswerOptions` with their names in `RunSettings`. Raises UsageError."""
     values = {_RUN[name]: options[name] for name in ANSWER_OPTIONS if name in options}
     if "max_tokens" in values:
         values["max_tokens"] = count_of(values["max_tokens"])
@@ -339,9 +343,9 @@ def answer_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 def method_settings(
     given: Mapping[str, object], methods: Sequence[str], *, strict: bool = True
 ) -> dict[str, dict[str, str]]:
-    """The settings of each method among ``{"METHOD.NAME": value}``, as text.
+    """Return the settings of each method in ``{"METHOD.NAME": value}``, as text.
 
-    With `strict` a setting of another method raises UsageError; else it is left out.
+    With `strict`, a setting of another method raises UsageError; otherwise it is left out.
     """
     settings: dict[str, dict[str, str]] = {method: {} for method in methods}
     for path, value in settings_of(given).items():
@@ -359,12 +363,12 @@ def method_settings(
 
 
 def need_bm25() -> None:
-    """Raises UsageError where what ranks by words is not installed."""
+    """Raise UsageError if the package for ranking by words is not installed."""
     require("rank_bm25", "words", "Ranking by words (BM25)")
 
 
 def refuse_small(budget: Budget | None) -> None:
-    """Raises BudgetError for a budget in entries that is too small for every model and question."""
+    """Raise BudgetError for a budget in entries that is too small for any model and question."""
     if budget is not None and budget.tokens is not None and budget.tokens <= SMALLEST_FREE:
         raise BudgetError(
             f"A budget of {budget.tokens} entries is too small for any model: the text needs "
@@ -374,7 +378,7 @@ def refuse_small(budget: Budget | None) -> None:
 
 
 def require(module: str, extra: str, what: str) -> None:
-    """Raises UsageError where an optional package is not installed."""
+    """Raise UsageError if an optional package is not installed."""
     if importlib.util.find_spec(module) is None:
         raise UsageError(f"{what} needs the extra {extra}: pip install 'kvstream[{extra}]'.")
 

@@ -1,4 +1,4 @@
-"""Progress of a reading: shown in a notebook, elsewhere where somebody asks for it."""
+"""Progress of a reading: shown in a notebook by default, elsewhere only on request."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TypeAlias, TypeVar
 from kvstream.events import Event
 
 Progress: TypeAlias = "bool | Callable[[Event], None] | None"
-"""True shows plain lines, False nothing, None lines in a notebook alone; a function gets every
-event."""
+"""True shows plain lines, False shows nothing, None shows lines only in a notebook. A function gets
+every event."""
 Value = TypeVar("Value")
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel."""
+    """Return whether this process is a Jupyter kernel."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
-    """Read events to their end, show them, and return what they leave."""
+    """Consume all events, show them, and return the value of the generator."""
     show = _shower(progress)
     while True:
         try:
@@ -34,7 +34,7 @@ def shown(events: Generator[Event, None, Value], progress: Progress) -> Value:
 
 
 def watched(events: Iterator[Event], progress: Progress) -> Iterator[Event]:
-    """The same events, shown on the way."""
+    """Show each event and yield it."""
     show = _shower(progress)
     for event in events:
         show(event)

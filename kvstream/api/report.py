@@ -1,4 +1,4 @@
-"""A page that shows a run: gathered from its events, written as one HTML file."""
+"""A report: one HTML page that shows a run, made from its events."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from kvstream.memory.kept.positions import Kept
 
 LARGEST = 6_000_000
-"""Bytes of a file, at most."""
+"""Maximum bytes of a page."""
 TEXT = 3_600_000
-"""Bytes of text in it; fewer where the rest of the page is large."""
+"""Maximum bytes of text in a page; fewer if the rest of the page is large."""
 TOKENS = 300_000
-"""Kept tokens in it, at most."""
+"""Maximum number of kept tokens in a page."""
 SMALLEST = 64
-"""A page that is too large is made again with half of the text and tokens, down to this part."""
+"""A page that is too large is made again with half of the text and tokens, until their limits are
+divided by more than this number."""
 
 
 @dataclass
 class _Reading:
-    """What the events of one reading told."""
+    """Facts collected from the events of one reading."""
 
     name: str
     started: Started | None = None
@@ -53,15 +54,15 @@ class _Reading:
 
 
 class Report:
-    """Gathers what a page shows; `show` is a `progress` of every reading:
+    """Collects the contents of a page; pass `show` as `progress` of every reading:
 
         report = kvstream.Report()
         model.ask("book.txt", "Who hid the letter?", progress=report.show)
         report.write("book.html")
 
-    It takes the extra ``report`` (Jinja2). The page has the text of regular files, which are read
-    again when it is written; of pipes, open files and text in memory it has the passages that
-    memory holds.
+    A report needs the extra ``report`` (Jinja2). The page contains the text of regular files, which
+    are read again when it is written. Of pipes, open files and `text=` it contains only the
+    passages that memory holds.
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Report:
         settings: Mapping[str, object] | None = None,
         title: str = "",
     ) -> None:
-        """`command`: the command line that repeats the run. `settings` are listed; `title` stands
-        in the place of the question. Raises UsageError where Jinja2 is missing.
+        """Start an empty report. Raises UsageError if Jinja2 is not installed.
+
+        `command`: the command line that repeats the run; `settings` are listed on the page; `title`
+        replaces the question.
         """
         require("jinja2", "report", "A report")
         self.command, self.title = command, title
@@ -80,11 +83,11 @@ class Report:
         self._readings: list[_Reading] = []
 
     def begin(self, name: str) -> None:
-        """Whatever follows is of another reading, such as the next method of a comparison."""
+        """Begin another reading, such as the next method of a comparison."""
         self._readings.append(_Reading(name))
 
     def fail(self, problem: str) -> None:
-        """The reading that was begun cannot be had, and why."""
+        """Record why the current reading failed."""
         self._reading.problem = problem
 
     @property
@@ -94,7 +97,7 @@ class Report:
         return self._readings[-1]
 
     def show(self, event: Event) -> None:
-        """Take in one event."""
+        """Add one event."""
         if isinstance(event, Started):
             if self._readings and (self._reading.started is not None or self._reading.results):
                 self.begin(event.method)
@@ -106,13 +109,13 @@ class Report:
             self._reading.notices.append(event.message)
         elif isinstance(event, AnswerStarted):
             self._reading.series.end()
-            # Now: an answer may take the room of memory.
+            # Copy the positions now: the answer may evict entries.
             self._reading.kept = None if event.kept is None else event.kept()
         elif isinstance(event, Answered):
             self._reading.results.append(event.result)
 
     def add(self, memory: Memory) -> None:
-        """Show a memory that was read and not asked; to be called before it is asked or closed."""
+        """Add a memory that was read and not asked. Call this before it is asked or released."""
         from kvstream.memory.kept.positions import kept
 
         reading, told = self._reading, memory.to_json()
@@ -123,8 +126,8 @@ class Report:
         reading.times = _times(told["timing"])
 
     def html(self) -> str:
-        """The page. Raises UsageError where no run was recorded, SourceError where a source cannot
-        be read again for another reason than that it is gone or changed."""
+        """Return the page. Raises UsageError if no run was recorded, and SourceError if a source
+        cannot be read again for another reason than that it was removed or changed."""
         from kvstream.reporters.html.render import render
 
         if not any(reading.recorded for reading in self._readings):
@@ -140,7 +143,7 @@ class Report:
             share *= 2
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page. Raises as `html`, and KvstreamError where the file cannot be written."""
+        """Write the page. Raises as `html`, and KvstreamError if the file cannot be written."""
         place = Path(path_of("path", path))
         text = self.html()
         try:
@@ -204,7 +207,7 @@ class Report:
         return f"{len(questions)} questions about {about}" if questions else f"Memory of {about}"
 
     def _settled(self) -> list[tuple[str, str]]:
-        """Sizes that the events told of the first reading."""
+        """Return the sizes of the first reading that started, as rows of a table."""
         started = next((r.started for r in self._readings if r.started is not None), None)
         if started is None:
             return []
@@ -223,7 +226,7 @@ class Report:
 def _facts(
     tokens: Mapping[str, int], peak: Mapping[str, int], budget: Mapping[str, int], seconds: float
 ) -> list[tuple[str, str, str]]:
-    """The figures under an answer."""
+    """Return the figures under an answer."""
     read, kept = tokens["read"], tokens["retained"]
     return [
         ("Read", number(read), "tokens"),

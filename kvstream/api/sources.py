@@ -1,6 +1,6 @@
-"""What can be read: paths, open files, iterators of text; each as a source with a name.
+"""Sources of the Python API: paths, open files and iterators of text, each with a name.
 
-A ``str`` or ``PathLike`` is always a path. Text is given as ``text=``.
+A ``str`` or ``PathLike`` is always a path. Text itself is passed as ``text=``.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from kvstream.input.sources import NamedPath, NamedStream, SourceSet
 
 TEXT = "text"
-"""What citations call text that has no name."""
+"""Name of a text without a name, in citations."""
 READ = 64 * 1024
 MOST_UNPACKED = 16 * 1000**3
-"""Bytes that a compressed source may unpack to, where nothing else is asked for."""
+"""Default maximum bytes that a compressed source may unpack to."""
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """An open file, in binary or text mode, or anything else with its `read`."""
+    """An open file in binary or text mode, or another object with the same `read`."""
 
     def read(self, size: int = -1, /) -> str | bytes | None: ...
 
 
 Content: TypeAlias = "str | os.PathLike[str] | Readable | Iterator[str] | Iterator[bytes]"
-"""A path, an open file, or an iterator of pieces; files and iterators are read once, in order."""
+"""A path, an open file, or an iterator of pieces. Files and iterators are read once, in order."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Something to read under a name of its own, which citations use."""
+    """A source with its own name, which citations use."""
 
     content: Content
     name: str
@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Text:
-    """Text itself, under a name that citations use; read as it is, whatever it looks like."""
+    """Text with a name, which citations use. It is read as plain text in any case."""
 
     text: str
     name: str
@@ -55,7 +55,7 @@ SourceLike: TypeAlias = (
     "Content | Source | Text | list[Content | Source | Text] | "
     "tuple[Content | Source | Text, ...] | SourceSet"
 )
-"""One source, or a list or tuple of several that are read one after the other."""
+"""One source, or a list or tuple of several sources, which are read in order."""
 
 
 def open_sources(
@@ -68,16 +68,16 @@ def open_sources(
     due: Callable[[], bool] = lambda: False,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> SourceSet:
-    """Look at every source and prepare to read them in order, once.
+    """Check every source and prepare to read them in order, once.
 
     `source` is a path, an open file, an iterator of text or bytes, or a list of these; ``-`` is
-    standard input. `text` is text itself, or pieces of it that are read one by one. With `plain`
-    files of any format are read as UTF-8 text. A compressed source that unpacks to more than
-    `max_unpacked` bytes (``"16GB"``, the default) is refused. `follow` waits for more at the end of
-    the last file until `interrupted` returns True, and pauses while `due` does.
+    standard input. `text` is text itself, or an iterable of its pieces. With `plain`, files of any
+    format are read as UTF-8 text. A compressed source that unpacks to more than `max_unpacked`
+    bytes (default ``"16GB"``) is refused. With `follow`, the reading waits for more text at the end
+    of the last file until `interrupted` returns True, and pauses while `due` returns True.
 
-    Raises SourceError for what is missing, unreadable or binary, UsageError where nothing or both
-    a source and a text are given.
+    Raises SourceError for a missing, unreadable or binary source, and UsageError if neither or both
+    of `source` and `text` are given.
     """
     from kvstream.input.following import Follow
     from kvstream.input.sources import SourceSet
@@ -104,20 +104,23 @@ def open_sources(
 
 
 def several(source: SourceLike | None) -> list[Any]:
-    """The sources of a list or tuple, or the one there is."""
+    """Return the sources of a list or tuple, or a single source, as a list."""
     if source is None:
         return []
     return list(source) if isinstance(source, list | tuple) else [source]
 
 
 def is_path(source: object) -> bool:
-    """Whether a source is a path, which can be read again, and not standard input."""
+    """Return whether a source is a path, which can be read again, and not standard input."""
     content = source.content if isinstance(source, Source) else source
     return isinstance(content, str | os.PathLike) and os.fspath(content) != "-"
 
 
 def bytes_of(size: int | str | None) -> int:
-    """A size in bytes: ``512MB``, ``16GiB``, or a number. Raises UsageError."""
+    """Return a size in bytes, from ``512MB``, ``16GiB`` or a number; None: MOST_UNPACKED.
+
+    Raises UsageError.
+    """
     if size is None:
         return MOST_UNPACKED
     if isinstance(size, int):
@@ -167,7 +170,7 @@ def _text(text: str | Iterable[str]) -> NamedStream:
 
 
 def _bytes(piece: str | bytes) -> bytes:
-    """Text as UTF-8; a lone surrogate, which has none, becomes a question mark."""
+    """Return a piece as UTF-8 bytes. A lone surrogate, which has none, becomes a question mark."""
     if isinstance(piece, str):
         return piece.encode("utf-8", "replace")
     if isinstance(piece, bytes | bytearray | memoryview):
@@ -176,17 +179,17 @@ def _bytes(piece: str | bytes) -> bytes:
 
 
 class _PieceReader:
-    """Reads an iterator of text or bytes as a file."""
+    """Reads an iterator of text or bytes like a file."""
 
     def __init__(self, pieces: Iterator[str] | Iterator[bytes]) -> None:
         self.pieces = pieces
         self._left = b""
         self.ended = ""
-        """Why it gave nothing at all, and what to do about it."""
+        """If the source was empty from the start: a likely reason, and what to do about it."""
         self._given = False
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes of the next piece; empty behind the last one."""
+        """Return at most `size` bytes of the next piece; empty after the last piece."""
         while not self._left:
             piece = next(self.pieces, None)
             if piece is None:
@@ -201,7 +204,7 @@ class _PieceReader:
 
 
 class _FileReader:
-    """Reads an open file, in binary or text mode, as bytes."""
+    """Reads an open file in binary or text mode as bytes."""
 
     def __init__(self, file: Readable, name: str) -> None:
         self._file, self._name = file, name
@@ -210,11 +213,11 @@ class _FileReader:
         self.ends_on_interrupt = bool(getattr(file, "ends_on_interrupt", False))
         """Whether the file ends by itself when the run is interrupted."""
         self.ended = ""
-        """Why it gave nothing at all, and what to do about it."""
+        """If the source was empty from the start: a likely reason, and what to do about it."""
         self._given = False
 
     def read(self, size: int, /) -> bytes | None:
-        """At most `size` bytes; empty at the end, None where there is nothing yet."""
+        """Return at most `size` bytes; empty at the end, None if there is nothing yet."""
         if not self._left:
             found = self._taken(size)
             if found is None or not found:
@@ -229,14 +232,14 @@ class _FileReader:
         return data
 
     def _is_behind_text(self) -> bool:
-        """Whether the file is at a place behind its beginning; a pipe does not tell."""
+        """Return whether the file position is behind its beginning; False for a pipe."""
         try:
             return bool(self._file.tell())  # type: ignore[attr-defined]
         except (AttributeError, OSError, ValueError):
             return False
 
     def _taken(self, size: int) -> str | bytes | None:
-        """What the file gives. Raises SourceError where it is closed, or not in its encoding."""
+        """Read from the file. Raises SourceError if it is closed or not in its encoding."""
         try:
             return self._take(size)
         except OSError:

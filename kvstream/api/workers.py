@@ -1,4 +1,4 @@
-"""What a worker takes."""
+"""The RAM that a worker needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kvstream.run.request import Request
 from kvstream.settings import Budget, ModelSettings
 
 LIBRARIES = 700 * 1024**2
-"""Bytes that a process takes beside weights and cache: torch, transformers, activations."""
+"""Bytes of a process without weights and KV cache: torch, transformers, activations."""
 
 
 def worker_memory(settings: ModelSettings, requests: Iterable[Request]) -> int:
-    """Bytes that a worker takes: weights in the widest type that loading may choose, KV cache,
-    libraries. Of a model whose files are not here the libraries alone."""
+    """Estimate the bytes of a worker: weights in the widest type that loading may choose, KV cache
+    and libraries. If the model's files are not here, only libraries and a budget in bytes count."""
     from kvstream.api.models import BUDGET, facts_of
 
     found = facts_of(settings.name, settings.revision)
