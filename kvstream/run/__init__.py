@@ -1,1 +1,1 @@
-"""What is asked, what is fixed before the first token, and the feed of tokens to the engine."""
+"""The request, the plan that is fixed before the first token, and the token feed of the engine."""

@@ -1,4 +1,4 @@
-"""Tokens of the sources on their way to the engine, and where in the bytes they came from."""
+"""Feeds that hand the tokens of the sources to the engine and record their byte offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.tokenization.loading import ReadAhead, TokenBatch, TokenStream
 from kvstream.tokenization.passages import TokenOrigins
 
 DROP_BLOCK = 16384
-"""Tokens read at a time where they are not shown to the model."""
+"""Tokens read at a time if the model does not see them."""
 
 
 class TokenFeed:
@@ -29,7 +29,7 @@ class TokenFeed:
         self._ahead: TokenBatch | None = None
 
     def read(self, count: int) -> Chunk:
-        """At most `count` tokens; fewer only at the end, or where the source pauses."""
+        """Return at most `count` tokens; fewer only at the end, or if the source pauses."""
         first = self.read_tokens
         ids: list[int] = []
         if self._ahead is not None and count:
@@ -40,30 +40,30 @@ class TokenFeed:
         return Chunk(ids, first)
 
     def exhausted(self) -> bool:
-        """Whether the stream has ended; looks one token ahead, which may wait for a pipe."""
+        """Return whether the stream has ended. Looks one token ahead, which may wait for a pipe."""
         if not self._ahead:
             self._ahead = self.stream.read(1)
         return not self._ahead and not self.stream.paused
 
     @property
     def paused(self) -> bool:
-        """Whether the last read got less because there is nothing now, though it is not the end."""
+        """Whether the last read returned less because the source pauses, not because it ended."""
         return self.stream.paused
 
     @property
     def ended(self) -> bool:
-        """Whether all tokens were handed out, as far as is known without another read."""
+        """Whether all tokens were handed out, as far as known without another read."""
         return not self._ahead and self.stream.at_end
 
     def look_ahead(self, count: int) -> None:
-        """Have the next `count` tokens ready, or know the end."""
+        """Buffer the next `count` tokens, or all up to the end."""
         held = self._ahead
         if held is None or len(held) < count:
             more = self.stream.read(count - (0 if held is None else len(held)))
             self._ahead = more if held is None else _joined(held, more)
 
     def estimate(self) -> int | None:
-        """Expected tokens in all."""
+        """Return the expected total number of tokens; None if unknown."""
         return self.stream.estimate()
 
     def _take(self, chunk: TokenBatch) -> list[int]:
@@ -74,7 +74,7 @@ class TokenFeed:
 
 
 def _split(chunk: TokenBatch, count: int) -> tuple[TokenBatch, TokenBatch | None]:
-    """The first `count` tokens, and the others if there are any."""
+    """Split a batch into its first `count` tokens and the others, or None if there are none."""
     if len(chunk) <= count:
         return chunk, None
     end = int(chunk.starts[count])
@@ -88,7 +88,7 @@ def _joined(first: TokenBatch, second: TokenBatch) -> TokenBatch:
 
 
 class ShortenedFeed(TokenFeed):
-    """The first and the last tokens of a stream; what lies between is read, counted and dropped."""
+    """Hands out the first and the last tokens of a stream; counts and drops those between."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class ShortenedFeed(TokenFeed):
         self._interrupted = interrupted
         self._tail: deque[int] = deque(maxlen=last)
         self._settled = False
-        """Whether the end was reached, so that the tail is that of the text."""
+        """Whether the stream has ended, so that `_tail` has the last tokens of the text."""
 
     def read(self, count: int) -> Chunk:
-        """Tokens of the beginning, then of the end."""
+        """Return at most `count` tokens: first those of the beginning, then those of the end."""
         room = self._first - self.read_tokens
         if room > 0:
             return super().read(min(count, room))
@@ -114,23 +114,23 @@ class ShortenedFeed(TokenFeed):
         return Chunk([tail.popleft() for _ in range(min(count, len(tail)))], first)
 
     def exhausted(self) -> bool:
-        """Whether the end has been handed out too."""
+        """Return whether the tokens of the end have been handed out, too."""
         if self.read_tokens < self._first:
             return super().exhausted()
         return not self._collect() and self._settled
 
     @property
     def ended(self) -> bool:
-        """Whether the end was reached, and handed out too."""
+        """Whether the stream has ended and the tokens of the end have been handed out."""
         return super().ended and not self._tail
 
     def estimate(self) -> int | None:
-        """What the model will see cannot be more than the two ends."""
+        """Return the expected number of tokens that the model sees: at most the two ends."""
         total = self.stream.estimate()
         return None if total is None else min(total, self._first + self._last)
 
     def _collect(self) -> deque[int]:
-        """Read to the end of the stream, keeping the newest tokens only; none before the end."""
+        """Read to the end of the stream and return its last tokens; empty if the source pauses."""
         while not (self._settled or self._interrupted()):
             piece = super().read(DROP_BLOCK)
             if not piece.ids:

@@ -1,4 +1,4 @@
-"""When a rolling answer is due: every so many tokens or seconds of a reading."""
+"""Intervals of a reading, in tokens or seconds, after which an answer is due."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvstream.errors import UsageError
 from kvstream.settings import parse_count
 
 LEAST = 64
-"""Tokens between two answers; to answer takes far longer than to read fewer."""
+"""Minimum number of tokens between two answers. Reading fewer is much faster than answering."""
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 class Intervals:
-    """Every `tokens` tokens, or every `seconds` seconds in which something was read."""
+    """An answer every `tokens` tokens, or every `seconds` seconds if new text was read."""
 
     def __init__(
         self,
@@ -25,17 +25,20 @@ class Intervals:
     ) -> None:
         self.tokens, self.seconds, self.clock = tokens, seconds, clock
         self.answered = 0
-        """Tokens that had been read at the latest answer."""
+        """Number of tokens read before the latest answer."""
         self._next = None if seconds is None else clock() + seconds
 
     @classmethod
     def of(cls, every: int | str | Intervals | None) -> Intervals | None:
-        """When to answer: ``4096``, ``"10k"``, ``"30s"``. Raises UsageError."""
+        """Return intervals, from ``4096``, ``"10k"`` or ``"30s"``. Raises UsageError."""
         return every if every is None or isinstance(every, Intervals) else cls.parse(str(every))
 
     @classmethod
     def parse(cls, text: str) -> Intervals:
-        """``4096``, ``10k``, ``1M`` are tokens; ``30s``, ``5min``, ``1h`` seconds. UsageError."""
+        """Parse ``4096``, ``10k``, ``1M`` as tokens and ``30s``, ``5min``, ``1h`` as time.
+
+        Raises UsageError.
+        """
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h)\s*", text)
         if match is None:
             try:
@@ -57,22 +60,25 @@ class Intervals:
         return cls(seconds=seconds)
 
     def time_is_up(self) -> bool:
-        """Whether whoever waits for text should stop waiting."""
+        """Return whether the interval in seconds is over; then a reader stops waiting for text."""
         return self._next is not None and self.clock() >= self._next
 
     def room(self, read: int) -> int | None:
-        """The most tokens to read before the next answer; `read` is how many there are now."""
+        """Return the maximum number of tokens to read before the next answer; None for seconds.
+
+        `read`: number of tokens read so far.
+        """
         return None if self.tokens is None else self.tokens - read % self.tokens
 
     def due(self, read: int) -> bool:
-        """Whether an answer is due; if so, the next interval begins."""
+        """Return whether an answer is due after `read` tokens; if so, begin the next interval."""
         if self.tokens is not None:
             due = read > self.answered and read % self.tokens == 0
         else:
             due = self.time_is_up()
             if due and self.seconds is not None:
                 self._next = self.clock() + self.seconds
-                due = read > self.answered  # nothing new, nothing to say
+                due = read > self.answered  # no answer without new text
         if due:
             self.answered = read
         return due

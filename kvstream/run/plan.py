@@ -1,4 +1,4 @@
-"""What is settled before the first token is read: method, prompt, catalysts and sizes."""
+"""The plan of a run, made before the first token: method, prompt, catalysts and sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kvstream.tokenization.loading import ReadAhead, Tokenizer, TokenStream
 
 DEFAULT_BUDGET = 4096
 LATER_QUESTION, LATER_SHARE = 48, 16
-"""A question that comes later has room for this many tokens, or this part of the budget if more."""
+"""A later question gets room for LATER_QUESTION tokens, or 1/LATER_SHARE of the budget if more."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """Everything that is settled before the first token is read."""
+    """The parameters of a run that are fixed before the first token is read."""
 
     method: Method
     prompt: Prompt
@@ -32,9 +32,9 @@ class RunPlan:
     catalysts: tuple[tuple[int, ...], ...]
     sizes: BudgetSplit
     system: str | None = None
-    """What the prompt was given beside the text and the questions."""
+    """System text of the prompt."""
     extract: bool = False
-    """Measure every chunk, the last one too, so that passages can be ranked."""
+    """Measure every chunk, also the last one, so that passages can be ranked."""
 
     @classmethod
     def of(
@@ -44,13 +44,14 @@ class RunPlan:
         request: Request,
         head: Sequence[int] = (),
     ) -> RunPlan:
-        """Settle a run. Raises BudgetError where the budget cannot hold what belongs in it.
+        """Make the plan of a run. Raises BudgetError if the budget is too small.
 
-        `head` is the prompt before the text, of a checkpoint that is gone on from: an earlier
-        version may have worded it otherwise, and what follows must be worded alike.
+        `head`: the token ids before the text, from a checkpoint to resume. An earlier version may
+        have used another wording, and the question then needs the same one.
 
-        An open-ended request without questions has room for one that nobody knows yet. With
-        several questions, or answers during the reading, no answer has to compress memory.
+        An open-ended request without questions reserves room for a later question. With several
+        questions, or with answers during the reading, answers get more room, so that they do not
+        evict entries of memory.
         """
         questions, run = request.questions, request.run
         method = make(run.method, run.method_settings)
@@ -84,7 +85,7 @@ class RunPlan:
 
     @property
     def shortens(self) -> bool:
-        """Whether the method reads two ends of the text alone."""
+        """Whether the method reads only the two ends of the text."""
         return self._ends is not None
 
     @property
@@ -92,12 +93,12 @@ class RunPlan:
         return self.method.shorten(self.sizes.prompt, min(self.sizes.free, self.sizes.final))
 
     def feed(self, stream: TokenStream | ReadAhead, interrupted: Callable[[], bool]) -> TokenFeed:
-        """The tokens that the model will see: all, or two ends where the method cuts."""
+        """Return the feed of the tokens that the model sees: all, or the two ends of the text."""
         ends = self._ends
         return ShortenedFeed(stream, *ends, interrupted) if ends else TokenFeed(stream)
 
     def reader(self, model: BoundedModel, run: RunSettings, estimate: int | None) -> Reader:
-        """A reader with empty memory; `estimate` is the expected length in tokens."""
+        """Return a reader with empty memory; `estimate`: expected length of the text in tokens."""
         return Reader(
             model,
             self.method,
@@ -111,7 +112,7 @@ class RunPlan:
 
 
 def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) -> int:
-    """The budget in entries a head. Raises BudgetError where its bytes hold not one."""
+    """Return the budget in entries per head. Raises BudgetError if its bytes hold no entry."""
     if budget is None:
         return min(DEFAULT_BUDGET, model.trained_length)
     if budget.tokens is not None:
@@ -127,5 +128,5 @@ def budget_tokens(model: BoundedModel, budget: Budget | None, method: Method) ->
             f"{budget.bytes:,} bytes cannot hold one entry of {model.name}: it takes "
             f"{each:,} bytes over all layers{beside}. Use a larger --budget."
         )
-    # Bytes are a ceiling, and what a model was trained for is another.
+    # Both the bytes and the trained length are limits.
     return min(tokens, model.trained_length)

@@ -1,9 +1,10 @@
-"""What stands around the document: the model's chat template, split where the document goes.
+"""The prompt around the document: the model's chat template, split at the document.
 
-The template is rendered once with unguessable words in the place of the document, the question and
-the system text, and cut at the document's.  A document is encoded apart, as plain text, and the
-tokenizer breaks control sequences in it apart (tokenization/control.py): nothing in it closes its
-turn or opens another.  The same holds for what the user typed.
+The template is rendered once with random words as placeholders for the document, the question and
+the system text, and is then split at the placeholder of the document.  The document is encoded
+separately, as plain text, and the tokenizer breaks up control sequences in it
+(tokenization/control.py), so nothing in it can close its turn or open another.  The same holds for
+text that the user typed.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from kvstream.tokenization.tokenizer import Tokenizer
 Task = Literal["ask", "summarize"]
 
 REFUSAL = "not in the text"
-"""What the prompt asks a model to write where the text has no answer; `pocket` learned it."""
+"""What the prompt asks a model to write if the text has no answer. `pocket` was trained with it."""
 SUMMARY_QUESTION = "What is the summary of the text?"
 _THINK_OPEN, _THINK_CLOSED = "<think>", "\n</think>\n\n"
-# The harmony format of gpt-oss: every message says in which channel it is.
+# The harmony format of gpt-oss: every message names its channel.
 _ASSISTANT, _CHANNEL, _MESSAGE, _END = "<|start|>assistant", "<|channel|>", "<|message|>", "<|end|>"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Words around the document that replace the program's own; a question is put as it is."""
+    """Words around the document that replace those of kvstream; a question is used unchanged."""
 
     before: str
     """In front of the document."""
     chat: bool = True
-    """Whether all of it goes into the model's chat template, where there is one."""
+    """Whether all of it goes into the model's chat template, if there is one."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The ids in front of the document and behind it."""
+    """The token ids before and behind the document."""
 
     head: list[int]
-    """In front of the document: control tokens, system text, instruction. To be protected."""
+    """Before the document: control tokens, system text, instruction. They are never evicted."""
     stop_ids: tuple[int, ...]
     """Tokens that end the answer."""
     style: Literal["chat", "completion"]
-    """Whether the model gets an instruction, or a text that an answer would continue."""
+    """Whether the model gets an instruction, or a text that the answer continues."""
     task: Task
     _parts: _Parts = field(repr=False)
     _tokenizer: Tokenizer = field(repr=False)
@@ -52,13 +53,13 @@ class Prompt:
     def tail(
         self, question: str, earlier: Sequence[tuple[str, str]] = (), *, brief: bool = False
     ) -> list[int]:
-        """Behind the document: the question, the end of the turn, the beginning of the answer.
+        """Return the ids behind the document: question, end of the turn, beginning of the answer.
 
-        A `brief` one asks a chat model for a short phrase and is never longer than the other.
+        With `brief`, a chat model is asked for a short phrase; the tail is never longer then.
 
-        A summary needs no question; one that is given says what it should be about. Questions and
-        answers that came ``earlier`` stand before it as plain text: a model has seen such pages,
-        and no template is asked for more turns than it knows.
+        A summary needs no question; if there is one, it names the topic of the summary. Questions
+        and answers from ``earlier`` come before the question as plain text. Models have seen such
+        texts, and so no template needs to support more turns.
         """
         told = "".join(f"Question: {q.strip()}\nAnswer: {a.strip()}\n" for q, a in earlier)
         phrase = self._parts.brief_phrase if brief else None
@@ -70,20 +71,20 @@ class Prompt:
         return _encode(self._tokenizer, texts, continuing=True)
 
     def catalyst(self, text: str) -> list[int]:
-        """``text`` as it is put behind a chunk to draw attention; plain, no control tokens."""
+        """Return the ids of ``text`` as a catalyst: plain text without control tokens."""
         return self._tokenizer.encode("\n" + text.strip(), continuing=True)
 
     def broken(self, text: str) -> int:
-        """Control sequences in a question or a system text, which are broken apart."""
+        """Return the number of broken-up control sequences in a question or system text."""
         return len(self._tokenizer.spans(text.strip(), continuing=True).broken)
 
     def phrase(self, question: str) -> str:
-        """The words in which ``tail`` puts a question, for a catalyst that resembles it."""
+        """Return the question as ``tail`` words it, for a catalyst that resembles it."""
         return self._parts.phrase(question)
 
 
 def broken_apart(what: str, count: int) -> str:
-    """The warning of a text that holds control sequences."""
+    """Return the warning for a text that has control sequences."""
     sequences = "control sequences" if count > 1 else "control sequence"
     return (
         f"The {what} holds {count:,} {sequences} of the model's chat template; the model reads "
@@ -93,17 +94,17 @@ def broken_apart(what: str, count: int) -> str:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A rendered template, cut at the document."""
+    """A rendered template, split at the document."""
 
     before: str
     behind: str
     question: str
-    """Stands in ``behind`` where the question goes."""
+    """Placeholder of the question in ``behind``."""
     phrase: Callable[[str], str]
     brief_phrase: Callable[[str], str] | None = None
-    """The same for a short answer; None: answers are short already."""
+    """As `phrase`, for a short answer; None: answers are short already."""
     system: str = ""
-    """Stands in ``before`` where the system text goes."""
+    """Placeholder of the system text in ``before``; empty if there is none."""
 
 
 def build_prompt(
@@ -115,12 +116,12 @@ def build_prompt(
     layout: Layout | None = None,
     wording: Wording | None = None,
 ) -> Prompt:
-    """The prompt for a model: from its chat template, or as a plain text to be completed.
+    """Build the prompt for a model: from its chat template, or as a plain text to complete.
 
-    ``questions`` are those known before reading; their wording does not depend on one another, so
-    ``tail`` takes any.  ``system`` goes into the system turn, or before the user's text where the
-    template has none.  A ``layout`` replaces the instruction and the words around a question;
-    ``wording`` is that of chat models, CURRENT if there is none.
+    ``questions`` has no effect: the prompt does not depend on it, and ``tail`` takes any question.
+    ``system`` goes into the system turn, or before the user's text if the template has none.  A
+    ``layout`` replaces the instruction and the words around a question. ``wording`` is for chat
+    models; the default is CURRENT.
     """
     system = (system or "").strip()
     parts = _chat_parts(tokenizer, system, task, layout, wording or CURRENT)
@@ -143,7 +144,7 @@ def build_prompt(
     return Prompt(head, tuple(dict.fromkeys(stop_ids)), style, task, parts, tokenizer)
 
 
-# How things are put. The document comes first: what is asked stands next to the answer.
+# Wordings. The document comes first, so that the question is next to the answer.
 
 
 @dataclass(frozen=True)
@@ -151,19 +152,19 @@ class Wording:
     """The instructions for a chat model around the document."""
 
     opening: str
-    """In front of the document, for a question."""
+    """Text before the document, for a question."""
     summary_opening: str
-    """The same for a summary."""
+    """Text before the document, for a summary."""
     closing: str
-    """Behind the document."""
+    """Text behind the document."""
     question: str
-    """Next to the answer; ``{}`` is the question."""
+    """Text next to the answer; ``{}`` stands for the question."""
     summary: str
     brief: str
-    """In place of `question` for a short answer; it takes no more tokens."""
+    """Replaces `question` for a short answer; has no more tokens."""
 
     def phrase(self, task: Task) -> Callable[[str], str]:
-        """The words in which a question, or what a summary is about, is put."""
+        """Return the function that words a question, or the topic of a summary."""
 
         def ask(question: str) -> str:
             return _put(self.question, question)
@@ -175,7 +176,7 @@ class Wording:
         return summarize if task == "summarize" else ask
 
     def brief_phrase(self, question: str) -> str:
-        """The words in which a question is put that wants a short answer."""
+        """Return the question, worded for a short answer."""
         return _put(self.brief, question)
 
 
@@ -192,7 +193,7 @@ CURRENT = Wording(
     "Use only what the document says.",
     "Question: {}\nAnswer with a short phrase copied from the document.",
 )
-"""Tags set the document off: without them SmolLM2 answers with sentences of the prompt
+"""Tags mark the document: without them SmolLM2 answers with sentences of the prompt
 (docs/research/prompts.md)."""
 OF_0_1 = Wording(
     "Here is a text. A question about it follows.\n\n",
@@ -204,14 +205,14 @@ OF_0_1 = Wording(
     "Use only what stands in the text.",
     "Question: {}\n\nAnswer with a short phrase copied from the text above.",
 )
-"""That of memory files and checkpoints that 0.1 made."""
+"""The wording of memory files and checkpoints of version 0.1."""
 WORDINGS = (CURRENT, OF_0_1)
 
 
 def wording_of(
     head: Sequence[int], tokenizer: Tokenizer, *, system: str | None, task: Task
 ) -> Wording | None:
-    """The wording whose prompt has these token ids in front of the document; None if none has."""
+    """Return the wording whose prompt has these ids before the document; None if there is none."""
     for wording in WORDINGS:
         prompt = build_prompt(tokenizer, system=system, task=task, wording=wording)
         if prompt.head == list(head):
@@ -232,7 +233,7 @@ def _as_it_is(question: str) -> str:
 
 
 def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
-    """``DOC\\nQuestion: ...\\nAnswer:``, or the words of the layout."""
+    """Return the parts of ``DOC\\nQuestion: ...\\nAnswer:``, or those of the layout."""
     mark = _mark()
     if layout is not None:
         return _Parts(layout.before, mark, mark, _as_it_is)
@@ -240,22 +241,22 @@ def _completion_parts(task: Task, layout: Layout | None) -> _Parts:
 
 
 def _completes(parts: _Parts) -> bool:
-    """Whether the template itself asks to complete ``Answer:`` and needs no instruction."""
+    """Return whether the template ends with ``Answer:``, so that it needs no instruction."""
     return parts.behind.rstrip().endswith("Answer:")
 
 
-# Rendering and cutting.
+# Rendering and splitting.
 
 
 def _mark() -> str:
-    """A word that no template, document or question contains."""
+    """Return a random word that no template, document or question contains."""
     return f"kvstream{secrets.token_hex(12)}"
 
 
 def _chat_parts(
     tokenizer: Tokenizer, system: str, task: Task, layout: Layout | None, wording: Wording
 ) -> _Parts | None:
-    """The template cut at the document; None if there is none, or none that can be cut."""
+    """Return the template split at the document; None if there is none that can be split."""
     if not tokenizer.has_template or (layout is not None and not layout.chat):
         return None
     if layout is not None:
@@ -279,7 +280,7 @@ def _rendered(
     user = {"role": "user", "content": content}
     attempts = [[user]]
     if system:
-        # Some templates know no system turn: they raise, or leave it out without a word.
+        # Some templates have no system turn: they raise an error, or omit it silently.
         folded = {"role": "user", "content": f"{role}\n\n{content}"}
         attempts = [[{"role": "system", "content": role}, user], [folded]]
     for messages in attempts:
@@ -298,9 +299,9 @@ def _rendered(
 
 
 def _thought(tokenizer: Tokenizer, tail: str) -> str:
-    """No room to think aloud: a generation prompt that opens a block of thoughts gets it closed.
+    """Return the tail without a thinking phase: close a block of thoughts that it opens.
 
-    One that leaves the choice of a channel to the model gets that of answers.
+    If the model is to choose a channel, choose the channel of answers.
     """
     if tail.rfind(_THINK_OPEN) > tail.rfind("</think>"):
         return tail.rstrip() + _THINK_CLOSED
@@ -314,9 +315,9 @@ def _has_channels(tokenizer: Tokenizer) -> bool:
 
 
 def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
-    """The control token that the template puts behind an assistant's text.
+    """Return the control token that the template puts behind an assistant's text.
 
-    With channels also that of a message which others may follow: thoughts after the answer.
+    With channels, also return the token that ends a message before others, such as thoughts.
     """
     channels = _has_channels(tokenizer) and _END in tokenizer.special_strings
     ends = tokenizer.encode_template(_END, continuing=True)[:1] if channels else []
@@ -324,7 +325,7 @@ def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
     try:
         text = tokenizer.render(turns, add_generation_prompt=False)
-    except Exception:  # as above
+    except Exception:  # a template may raise anything
         return ends
     closing = text.partition(mark)[2].lstrip()
     longest_first = sorted(tokenizer.special_strings, key=len, reverse=True)
@@ -335,10 +336,10 @@ def _end_of_turn(tokenizer: Tokenizer) -> list[int]:
 
 
 def _encode(tokenizer: Tokenizer, texts: list[tuple[str, bool]], *, continuing: bool) -> list[int]:
-    """Ids of template text with the user's text (True) in it.
+    """Encode template text (False) with the user's text (True) in it.
 
-    Encoded as one where that gives no control sequence but the template's: it is what the model saw
-    in training.  Else apart, the user's as plain text.
+    Encode all of it together if that gives no control sequences but the template's, because that is
+    what the model saw in training.  Else encode each text separately, the user's as plain text.
     """
     whole = "".join(text for text, _ in texts)
     ids = tokenizer.encode_template(whole, continuing=continuing) if whole else []

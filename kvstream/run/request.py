@@ -1,4 +1,4 @@
-"""What somebody asks of a reading: one object from the command line to where it is obeyed."""
+"""The request for a reading: one object, passed from the command line to the code that uses it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 CommandName = Literal["ask", "summarize", "compare", "remember", "chat"]
 PASSAGES = 10
-"""Passages of an extract, where nothing else was said."""
+"""Default number of passages of an extract."""
 CHECKPOINT_EVERY = 32768
-"""Tokens between two checkpoints, where nothing else was said."""
+"""Default number of tokens between two checkpoints."""
 
 
 def _never() -> bool:
@@ -26,37 +26,37 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that is asked of a reading; options have the names of the command line."""
+    """All options of a reading except those of loading; they have the command line's names."""
 
     questions: tuple[str, ...] = ()
-    """Known before the reading; memory is chosen for them."""
+    """Questions known before the reading; memory is chosen for them."""
     run: RunSettings = field(default_factory=RunSettings)
     """Budget, method, schedule and sampling."""
     command: CommandName = "ask"
-    """``summarize`` asks for a summary; after ``remember`` and ``chat`` questions come later."""
+    """``summarize`` asks for a summary; ``remember`` and ``chat`` expect later questions."""
     system: str | None = None
     """System text for the model."""
     layout: Layout | None = None
-    """Words in place of the program's own around the text and the questions."""
+    """Words around the text and the questions that replace those of kvstream."""
     extract: bool = False
-    """Answer with the passages that memory holds on to most, instead of the model's words."""
+    """Answer with the passages that memory retains best, instead of generated text."""
     passages: int = PASSAGES
-    """How many passages `extract` gives."""
+    """Maximum number of passages with `extract`."""
     strict: bool = False
-    """Withhold an answer that rests on little."""
+    """Withhold a weakly supported answer."""
     reread: str | None = None
-    """Read parts of the sources a second time and answer from those: parts that the first answer
-    looked at (``citations``), that have the words of the question (``words``), or ``both``."""
+    """Read excerpts of the sources a second time and answer from them: those that the first answer
+    attended to (``citations``), those with the words of the question (``words``), or ``both``."""
     every: Intervals | None = None
-    """Answer during the reading, too, at these intervals."""
+    """Also answer during the reading, at these intervals."""
     checkpoint: Path | None = None
-    """Save the reading in this file, and go on from it if it is there."""
+    """Save the reading in this file, and resume from it if it exists."""
     checkpoint_every: int = CHECKPOINT_EVERY
     """Tokens between two checkpoints."""
     interrupted: Callable[[], bool] = _never
-    """Whether to stop reading and answer from what was read."""
+    """Return whether to stop reading and answer from what was read."""
 
     @property
     def open_ended(self) -> bool:
-        """Whether questions come later that nobody knows yet."""
+        """Whether questions will come later that are not known yet."""
         return self.command in ("remember", "chat")
