@@ -1,1 +1,1 @@
-"""All of it together: sources in, events out."""
+"""Sessions, which connect all parts of a run: sources in, events out."""

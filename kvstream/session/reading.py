@@ -1,4 +1,4 @@
-"""Sources into a memory, chunk by chunk: saved on the way, taken up again, read on, asked."""
+"""Read sources into memory chunk by chunk, with checkpoints and answers on the way."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from kvstream.tokenization.loading import Tokenizer, WordForms, open_stream
 from kvstream.tokenization.passages import Passages
 
 PRUNE_EVERY = 65536
-"""Byte offsets of evicted tokens are forgotten after this many tokens."""
+"""Byte offsets of evicted tokens are dropped every so many tokens."""
 FIRST_LOOK = 256
-"""Tokens looked at before anything is settled; the length of what ends before is known."""
+"""Tokens read ahead before the schedule is made. The length of a shorter text is then known."""
 
 
 STOPPED = "Reading was stopped after"
-"""What the warning of an interrupted reading begins with."""
+"""Beginning of the warning of an interrupted reading."""
 
 
 def stopped_after(read: int, whole: int) -> str:
-    """The warning of an interrupted reading; `whole`: tokens of the text, if known."""
+    """Return the warning of an interrupted reading; `whole`: tokens of the text, 0 if unknown."""
     known = f" of about {whole:,} ({read / whole:.0%})" if whole > read else ""
     return f"{STOPPED} {read:,} tokens{known}; the rest was not read."
 
 
 class NoTextError(SourceError):
-    """Nothing was read: the sources are empty, or the run was interrupted before."""
+    """No token was read: the sources are empty, or the run was interrupted too early."""
 
 
 @dataclass
 class Reading:
-    """One reading of some sources, from its settings to the memory that remains."""
+    """One reading of sources, from its settings to its memory."""
 
     model: BoundedModel
     tokenizer: Tokenizer
@@ -57,35 +57,35 @@ class Reading:
     request: Request
     load_s: float = 0.0
     passages: Passages | None = None
-    """The text around the tokens, where it is known already; else it is gathered."""
+    """The passages of the text, if known already; else they are collected."""
     words: WordForms | None = None
-    """Which words the whole text has, where `passages` are known already; else it is gathered."""
+    """The words of the whole text, if `passages` are known already; else they are collected."""
     after: Memory | None = None
-    """Read on into this memory, behind what it has read."""
+    """Read into this memory, behind the text that it has read."""
     checkpoint: Checkpoint | None = None
-    """Go on from there, and save there."""
+    """Resume from this checkpoint, and save to it."""
     show: Callable[[TextBlock], None] | None = None
-    """Gets every block of the text, too, before its tokens are read."""
+    """Also gets every block of the text, before its tokens are read."""
     on_step: Callable[[Memory], None] = lambda memory: None
-    """Called after every step, when memory was cut back."""
+    """Called after every step, when memory has its target size."""
     on_the_way: Callable[[Memory], Iterator[Event]] = lambda memory: iter(())
-    """What is asked whenever `Request.every` says so."""
+    """Yields the events of the answers that `Request.every` asks for."""
     may_be_blank: bool = False
-    """Nothing but spaces and line ends is no error: it is a part of a text."""
+    """Whether a text of only spaces and line ends is no error, because it is a part of a text."""
     _blank: bool = False
-    """Whether the text so far has nothing but spaces and line ends."""
+    """Whether the text so far has only spaces and line ends."""
     _lines: LineCounts | None = None
-    """Of logs that were read before."""
+    """Line counts of logs that memory had read before."""
 
     def events(self) -> Generator[Event, None, Memory]:
-        """Read to the end; returns the memory. Raises SourceError, NoTextError.
+        """Read to the end; return the memory. Raises SourceError, NoTextError.
 
-        A memory that is read on into can be used afterwards, errors or not.
+        The memory `after` can be used even after a SourceError.
         """
         try:
             return (yield from self._events())
         except SourceError:
-            if self.after is not None:  # its text may go further than what was read
+            if self.after is not None:  # its text may go beyond the tokens read
                 self._place(self.after.trace)
             raise
 
@@ -110,7 +110,7 @@ class Reading:
 
         cut_short = yield from self._steps(memory, feed, handed, seconds)
         self._close(memory, feed, earlier)
-        # A pipe that ended because of the interrupt may have had more to bring.
+        # A pipe that ended because of the interrupt may have had more text.
         stopped = self.request.interrupted() and (cut_short or not feed.ended)
         if stopped:
             self._leave(memory, feed, handed, cut_short=cut_short)
@@ -128,9 +128,9 @@ class Reading:
         return memory
 
     def _handed(self, memory: Memory, feed: TokenFeed) -> Handed:
-        """The tokens as the reader takes them, behind those of a checkpoint."""
+        """Return the feed of the reader, behind the tokens of a checkpoint."""
         memory.trace.interrupted = False
-        if self.after is None and feed.estimate() is None:  # a pipe that fits is to be read whole
+        if self.after is None and feed.estimate() is None:  # a pipe that fits is read whole
             feed.look_ahead(self.plan.sizes.free + 1)
             length = feed.estimate()
             if length is not None:
@@ -147,8 +147,8 @@ class Reading:
     ) -> Generator[Event, None, bool]:
         """Read to the end, or to an interrupt.
 
-        Returns whether an interrupt ended a pipe. Of what it has brought, as much is still read as
-        a chunk may hold: the last lines of a log, and not minutes of a book.
+        Return whether an interrupt ended a pipe. Of the text that has already arrived, at most as
+        much as a chunk may hold is still read: the last lines of a log, and not minutes of a book.
         """
         reader, trace = memory.reader, memory.trace
         every, interrupted = self.request.every, self.request.interrupted
@@ -175,7 +175,7 @@ class Reading:
                 yield from self.on_the_way(memory)
 
     def _close(self, memory: Memory, feed: TokenFeed, earlier: int) -> None:
-        """Close the sources. Raises NoTextError, SourceError where there was nothing to read."""
+        """Close the sources. Raises NoTextError or SourceError if there was nothing to read."""
         memory.trace.read, memory.trace.end = feed.read_tokens, feed.end
         feed.stream.close()
         if memory.trace.read == earlier:
@@ -184,17 +184,17 @@ class Reading:
             raise SourceError(nothing_in(self.sources.names, "only spaces and line ends"))
 
     def _leave(self, memory: Memory, feed: TokenFeed, handed: Handed, *, cut_short: bool) -> None:
-        """Note that a reading was interrupted."""
+        """Record that the reading was interrupted."""
         trace = memory.trace
         if self.checkpoint is not None:
             self._place(trace)
             self.checkpoint.leave(memory, handed)
-        expected = feed.estimate()  # None: a pipe whose end was not seen
+        expected = feed.estimate()  # None: the end of a pipe is not known
         trace.interrupted = cut_short or expected is None or expected > trace.read
         memory.warnings.append(stopped_after(trace.read, expected or 0))
 
     def _warn(self, memory: Memory, feed: TokenFeed) -> None:
-        """Add what is to be said of the sources and of characters that the tokenizer broke."""
+        """Add warnings about the sources and about broken-up control sequences."""
         memory.warnings += self.sources.warnings
         if feed.stream.broken:
             memory.warnings.append(broken_apart("text", feed.stream.broken))
@@ -202,7 +202,7 @@ class Reading:
             memory.warnings.append(broken_apart("system text", system))
 
     def _new(self) -> tuple[Memory, TokenFeed]:
-        """An empty memory, and the tokens of the sources."""
+        """Return an empty memory and the token feed of the sources."""
         passages, words, show = self.passages, self.words, None
         if passages is None:
             passages, words = Passages(), WordForms()
@@ -215,8 +215,8 @@ class Reading:
         stream = open_stream(self.tokenizer, self.sources, show)
         feed = self.plan.feed(stream, request.interrupted)
         trace.origins = feed.origins
-        # A first look shows how many bytes a token has here, before the schedule is solved, and
-        # whether a pipe brings but a line or two.
+        # Reading ahead shows the bytes per token of this text, before the schedule is solved, and
+        # whether a pipe has only a line or two.
         feed.look_ahead(FIRST_LOOK)
         reader = self.plan.reader(self.model, request.run, feed.estimate())
         memory = Memory(
@@ -232,14 +232,14 @@ class Reading:
         return memory, feed
 
     def _more(self, memory: Memory) -> tuple[Memory, TokenFeed]:
-        """A memory that has read before, and the tokens that follow."""
+        """Return the memory to read into and the token feed of the new sources."""
         trace = memory.trace
         trace.names, trace.bases = self.sources.names, self.sources.bases
-        if trace.passages is None:  # an empty one has a length of 0, and a mode that must stay
+        if trace.passages is None:  # not `or`: an empty one is falsy, and its mode must stay
             trace.passages = Passages()
         after = trace.read, trace.end
         show: Callable[[TextBlock], None] = trace.passages.feed
-        if trace.words is not None:  # else it is not known what was in the text before
+        if trace.words is not None:  # None: the words of the earlier text are unknown
             show = both(show, trace.words.feed)
         if self.show is not None:
             show = both(show, self.show)
@@ -251,7 +251,9 @@ class Reading:
         return memory, feed
 
     def _limit(self, feed: TokenFeed) -> Callable[[], int] | None:
-        """The most tokens of a chunk, where the next answer may come before it is full."""
+        """Return a function with the maximum size of a chunk, if an answer may be due before it is
+        full.
+        """
         every = self.request.every
         if every is None:
             return None
@@ -261,7 +263,7 @@ class Reading:
         self._blank = self._blank and (not block.text or block.text.isspace())
 
     def _place(self, trace: Trace) -> None:
-        """What is known of the sources so far."""
+        """Update what the trace knows of the sources so far."""
         trace.records, trace.ended_line = self.sources.records, self.sources.ended_line
         counts = self.sources.line_counts if isinstance(self.sources, ThinnedSource) else None
         if counts is not None:
@@ -269,14 +271,14 @@ class Reading:
 
 
 def _beyond(feed: TokenFeed, tokens: int) -> Callable[[], bool]:
-    """Whether a feed was read so far."""
+    """Return a function that tells whether a feed was read up to `tokens`."""
     return lambda: feed.read_tokens >= tokens
 
 
 def both(
     first: Callable[[TextBlock], None], second: Callable[[TextBlock], None]
 ) -> Callable[[TextBlock], None]:
-    """A function that hands a block of text to both."""
+    """Return a function that passes a block of text to both functions."""
 
     def show(block: TextBlock) -> None:
         first(block)
@@ -286,7 +288,7 @@ def both(
 
 
 def started(reader: Reader, run: RunSettings) -> Started:
-    """The sizes of a run, as an event."""
+    """Return the event with the sizes of a run."""
     sizes = reader.sizes
     return Started(
         model=reader.model.name,
@@ -309,7 +311,9 @@ def started(reader: Reader, run: RunSettings) -> Started:
 def step_done(
     reader: Reader, report: StepReport, feed: TokenFeed, seconds: float, loaded: int = 0
 ) -> StepDone:
-    """A step as an event; its present values are computed while it is shown."""
+    """Return the event of a step. Call `coverage` and `retained` while the event is handled: they
+    measure memory when called.
+    """
     seen = feed.read_tokens
 
     def coverage(bins: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""A word search reads all of a text, and a model only the passages that it finds."""
+"""A word search reads all of a text; a model reads only the passages that it finds."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ COMMON_WORDS = (
     "about, or let a model skim: --skim pocket."
 )
 STEP = 8192
-"""Tokens that are searched at a time."""
+"""Number of tokens searched at a time."""
 
 
 @dataclass
 class Found:
-    """What a word search left of a text."""
+    """The result of a word search in a text."""
 
     kept: KeptPassages
     trace: Trace
@@ -51,9 +51,9 @@ class Found:
 class Searching:
     """Answers questions that are known before a text is read. Raises as `Session.ask`.
 
-    The text is read once. Of its passages, those with the questions' words stay, 64 bytes for each
-    token of the budget, as where a small model skims (`session/skimming.py`). A text that fits the
-    budget is read by the model alone.
+    The text is read once. The passages with the questions' words are kept, up to 64 bytes for each
+    entry of the budget, as with a skimming model (`session/skimming.py`). The model alone reads a
+    text that fits the budget.
     """
 
     def __init__(self, answerer: Session) -> None:
@@ -71,7 +71,7 @@ class Searching:
             yield from self._answer(found, request, question, number)
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
-        """Sizes of a run, without running it."""
+        """Return the sizes of a run without running it."""
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
             return self.answerer.plan(replayed, request)
@@ -98,7 +98,7 @@ class Searching:
     def _search(
         self, sources: Replayed, request: Request, plan: RunPlan
     ) -> Generator[Event, None, Found]:
-        """Read all of the sources, without a model."""
+        """Search all of the sources, without a model."""
         kept = KeptPassages(BYTES_A_TOKEN * plan.sizes.budget, "words", request.questions)
         words = WordForms()
         trace = Trace(sources.names, sources.bases, words=words)
@@ -111,7 +111,7 @@ class Searching:
         began = time.perf_counter()
         stream = open_stream(self.answerer.tokenizer, sources, show)
         yield self._started(plan, request, stream.estimate())
-        # After Ctrl-C a pipe ends by itself, behind what it has brought.
+        # After Ctrl-C a pipe ends by itself, after the text that has already arrived.
         while sources.ends_on_interrupt or not request.interrupted():
             batch = stream.read(STEP)
             if not batch:
@@ -140,7 +140,7 @@ class Searching:
         return found
 
     def _step(self, found: Found, tokens: int, plan: RunPlan, length: int | None) -> StepDone:
-        """Progress of the search; no KV cache holds anything yet."""
+        """Return the progress of the search; the KV cache is still empty."""
         return StepDone(
             step=found.steps,
             chunk=tokens,
@@ -176,7 +176,7 @@ class Searching:
         memory.release()
 
     def _result(self, found: Found, said: Result, excerpts: Excerpts, seconds: float) -> Result:
-        """The answer as the result of a run that read all of the text."""
+        """Return the answer as the result of a run that read all of the text."""
         read, refusal = found.trace.read, partial_refusal(said)
         return replace(
             said,
@@ -196,7 +196,7 @@ class Searching:
 
 
 def _unfound(kept: KeptPassages, question: str) -> tuple[str, ...]:
-    """Why no passage has a word of the question; nothing where one has."""
+    """Return a warning that says why no passage has a word of the question; empty if one has."""
     if kept.speaks(question):
         return ()
     _, _, *having = kept.totals(question) or (0, 0)

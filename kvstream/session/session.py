@@ -1,4 +1,4 @@
-"""One way through: sources in, events out. A session is a loaded model that can be asked."""
+"""A session: a loaded model that reads sources, answers questions and yields events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kvstream.tokenization.loading import Tokenizer, TokenStream, WordForms, loa
 
 
 class Session:
-    """A model, its tokenizer, and what they cost to load."""
+    """A model, its tokenizer, and the time to load both."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Session:
             )
             model = load(settings)
         rows = model.model.get_input_embeddings().weight.shape[0]
-        # Special tokens beyond it are common and do no harm: no text gives their ids.
+        # Special tokens beyond the embedding are common and harmless: no text gives their ids.
         most = tokenizer.highest + 1
         if most > rows and settings.quantize in (None, INT8):
             raise ModelError(
@@ -79,21 +79,24 @@ class Session:
 
     @property
     def default_extract(self) -> bool:
-        """Whether summaries are extracted rather than written: pocket cannot write one."""
+        """Whether summaries are extracts by default: `pocket` cannot write one."""
         return self.model.name == POCKET
 
     @property
     def foresees(self) -> bool:
-        """Whether the model comes with what the method `foresight` learned for it."""
+        """Whether the model comes with weights that the method `foresight` learned for it."""
         return self.model.name == POCKET
 
     def settle(self, request: Request, checkpoint: Checkpoint | None = None) -> RunPlan:
-        """Settle a run before its first token. Raises BudgetError, UsageError."""
+        """Make the plan of a run. Raises BudgetError, UsageError."""
         head = () if checkpoint is None else checkpoint.head
         return RunPlan.of(self.model, self.tokenizer, request, head)
 
     def kv_bytes(self, run: RunSettings) -> int:
-        """Bytes of the KV cache of a run, every head full. Raises BudgetError, UsageError."""
+        """Return the bytes of a run's KV cache with all heads full.
+
+        Raises BudgetError, UsageError.
+        """
         method = make(run.method, run.method_settings)
         budget = budget_tokens(self.model, run.budget, method)
         method = method.sized(budget)
@@ -101,7 +104,7 @@ class Session:
         return one.fixed_bytes + budget * (one.capacity_bytes - one.fixed_bytes)
 
     def fits(self, sources: Replayed, request: Request) -> bool:
-        """Whether memory holds all of a text; reads as much of the text as that takes."""
+        """Return whether memory can hold all of a text; reads only as much as that needs."""
         plan = self.settle(request)
         sources.looking = True
         stream = TokenStream(self.tokenizer, sources)
@@ -113,31 +116,32 @@ class Session:
         return schedule_for(plan.method, request.run, plan.sizes, 1, count, trained).whole
 
     def whole(self, request: Request, question: str) -> Request:
-        """What is asked about passages, which memory holds whole."""
+        """Return the request for an answer from passages, which memory holds whole."""
         plan = self.settle(replace(request, questions=(question,)))
         return whole_request(request, question, plan.sizes.budget)
 
     def passage_sizes(self, whole: Request) -> tuple[int, int]:
-        """The most tokens that passages may have for such a request, and with how many it is
-        enough.
+        """Return the maximum number of tokens of passages for such a request, and the number that
+        is enough.
         """
         budget = self.settle(whole).sizes.budget
         return room_of(self.model, self.tokenizer, whole), enough(budget)
 
     def plan(self, sources: Source, request: Request) -> Started:
-        """Sizes, steps and memory of a run, without running it. Raises BudgetError, UsageError.
+        """Return the sizes, steps and memory of a run without running it.
 
-        The length is estimated as at the start of the run, from the first block of the text.
+        The length is estimated from the first block of the text, as at the start of the run.
+        Raises BudgetError, UsageError.
         """
         estimate = TokenStream(self.tokenizer, sources).estimate()
         reader = self.settle(request).reader(self.model, request.run, estimate)
         return started(reader, request.run)
 
     def ask(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
-        """Read the sources under the budget, then answer every question from what remains.
+        """Read the sources under the budget, then answer every question from memory.
 
-        A checkpoint is removed once everything is answered. Raises BudgetError, UsageError, and
-        SourceError where nothing could be read.
+        A complete checkpoint is removed after the last answer. Raises BudgetError, UsageError, and
+        SourceError if nothing could be read.
         """
         checkpoint = _checkpoint(request)
         memory = yield from Reading(
@@ -157,15 +161,16 @@ class Session:
     def answers(
         self, memory: Memory, sources: RereadableSource, request: Request
     ) -> Iterator[Event]:
-        """The answers to a request from the memory of its sources. Raises BudgetError."""
+        """Yield the events of the answers to a request from memory. Raises BudgetError."""
         if request.reread is None:
             return answers(memory, request)
         return second_pass(self.read_excerpts, memory, request, sources.again)
 
     def ask_by_words(self, sources: RereadableSource, request: Request) -> Iterator[Event]:
-        """Answer from the parts of the sources that have the question's words (BM25), as many as
-        the budget holds. Raises BudgetError, KvstreamError without rank-bm25, and SourceError
-        where no part has any.
+        """Answer from the excerpts with the question's words (BM25), as many as the budget holds.
+
+        Raises BudgetError, KvstreamError without rank-bm25, and SourceError if no excerpt has any
+        of the words.
         """
         return words_alone(self.read_excerpts, self.model, self.tokenizer, request, sources.again)
 
@@ -178,12 +183,11 @@ class Session:
         show: Callable[[TextBlock], None] | None = None,
         on_step: Callable[[Memory], None] = lambda memory: None,
     ) -> Generator[Event, None, Memory]:
-        """Read the sources under the budget; what remains is returned. Raises UsageError,
-        SourceError.
+        """Read the sources under the budget and return the memory. Raises UsageError, SourceError.
 
-        With `after` they are read into that memory, behind what it has read, as it was settled
-        for its first reading. A checkpoint is left for the caller to remove. `show` gets every
-        block of the text, and `on_step` the memory after every step.
+        With `after`, read them into that memory, behind the text that it has read and with the plan
+        of its first reading. The caller has to remove a checkpoint. `show` gets every block of the
+        text, and `on_step` gets memory after every step.
         """
         checkpoint = _checkpoint(request, None if after is None else after.digest)
         plan = self.settle(request, checkpoint) if after is None else after.plan
@@ -209,7 +213,7 @@ class Session:
         ).events()
 
     def recall(self, kind: Kind, answer: RunSettings) -> Memory:
-        """The memory of a file. Raises ModelError, UsageError, SourceError."""
+        """Load the memory of a file. Raises ModelError, UsageError, SourceError."""
         memory = recall(kind, self.model, self.tokenizer, answer)
         memory.load_s = self.load_s
         memory.prefill_s = memory.reader.select_seconds = 0.0  # nothing was read now
@@ -219,7 +223,10 @@ class Session:
     def read_excerpts(
         self, excerpts: Excerpts, request: Request, words: WordForms | None
     ) -> Memory:
-        """Excerpts in a memory that holds them whole; `words` are those of the whole text."""
+        """Read excerpts into a memory that holds them whole.
+
+        `words` are those of the whole text.
+        """
         plan = self.settle(request)
         return finished(
             Reading(
@@ -236,14 +243,14 @@ class Session:
 
 
 def _checkpoint(request: Request, base: str | None = None) -> Checkpoint | None:
-    """The checkpoint that was asked for; `base`: digest of the memory that is read on."""
+    """Return the checkpoint of a request, or None; `base`: digest of the memory to read into."""
     if request.checkpoint is None:
         return None
     return Checkpoint(request.checkpoint, request.checkpoint_every, base)
 
 
 def _saved_as(checkpoint: Checkpoint | None, events: Iterator[Event]) -> Iterator[Event]:
-    """The same events; results say the digest of the memory that was saved."""
+    """Yield the events; add the digest of the saved memory to results."""
     for event in events:
         if isinstance(event, Answered) and checkpoint is not None and checkpoint.digest:
             event = Answered(replace(event.result, memory={"sha256": checkpoint.digest}))
@@ -251,7 +258,7 @@ def _saved_as(checkpoint: Checkpoint | None, events: Iterator[Event]) -> Iterato
 
 
 def finished(events: Generator[Event, None, Memory]) -> Memory:
-    """What a reading returns; its events are not shown."""
+    """Run a reading without showing its events, and return its memory."""
     while True:
         try:
             next(events)

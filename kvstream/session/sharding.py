@@ -1,4 +1,4 @@
-"""One long text in parts: each is read by itself, and their memories are joined."""
+"""Read one long text in separate parts, and join their memories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvstream.session.session import Session
 
 
 def check_shards(request: Request, shards: int) -> None:
-    """Raises UsageError for what is of one reading from the beginning to the end."""
+    """Raise UsageError for fewer than one part, and for options that need a single reading."""
     if shards < 1:
         raise UsageError(f"shards must be at least 1, not {shards}.")
     for given, option in ((request.checkpoint, "--checkpoint"), (request.every, "--every")):
@@ -33,10 +33,10 @@ def check_shards(request: Request, shards: int) -> None:
 def cut(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> tuple[list[Stretch], Started]:
-    """The parts of a text, and the sizes of the run. One part where all of the text fits.
+    """Return the parts of a text and the sizes of the run. A text that fits is one part.
 
-    Raises UsageError for a method whose memories cannot be joined, SourceError where the text can
-    be read only once or is empty, BudgetError.
+    Raises UsageError if the method's memories cannot be joined, SourceError if the text can be read
+    only once or is empty, and BudgetError.
     """
     check_shards(request, shards)
     plan = session.settle(request)
@@ -58,8 +58,8 @@ def _again(sources: RereadableSource) -> RereadableSource:
 def read_part(
     session: Session, sources: Source, stretch: Stretch, request: Request
 ) -> Generator[Event, None, Memory]:
-    """The events of the reading of one part; returns its memory. Raises SourceError."""
-    # How often a line repeats is known of a whole log alone.
+    """Yield the events of reading one part; return its memory. Raises SourceError."""
+    # Thinning needs the whole log, to know how often a line repeats.
     request = replace(request, run=replace(request.run, thin="off"))
     memory = yield from Reading(
         session.model,
@@ -76,9 +76,9 @@ def read_part(
 def read_shards(
     session: Session, sources: RereadableSource, request: Request, shards: int
 ) -> Generator[Event, None, Memory]:
-    """Read the parts of a text one after the other; returns their joined memory.
+    """Read the parts of a text one after the other; return their joined memory.
 
-    The steps count on from part to part. Raises as `cut`.
+    The count of steps continues from part to part. Raises as `cut`.
     """
     parts, started = cut(session, sources, request, shards)
     yield started
@@ -112,7 +112,7 @@ def read_shards(
 
 @dataclass
 class _Before:
-    """What the parts before the present one have read."""
+    """Totals of the parts before the current one."""
 
     expected: int
     """Tokens of the whole text."""
@@ -121,6 +121,7 @@ class _Before:
     seconds: float = 0.0
     peak: int = 0
     parts: tuple[torch.Tensor, ...] = ()
+    """Retained tokens of each part, counted from the beginning of the text."""
 
     def add(self, memory: Memory) -> None:
         reader: Reader = memory.reader
@@ -134,7 +135,7 @@ class _Before:
         return stopped_after(self.tokens, self.expected)
 
     def follow(self, events: Generator[Event, None, Memory]) -> Generator[Event, None, Memory]:
-        """The events of the next part as those of the whole text; returns its memory."""
+        """Yield the events of the next part with numbers of the whole text; return its memory."""
         while True:
             try:
                 event = next(events)

@@ -1,4 +1,4 @@
-"""Two models: a small one reads all of a text, a large one reads what is worth it and answers."""
+"""Two models: the skimming model reads all of a text, and the answering model the best passages."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from kvstream.session.session import Session
 from kvstream.settings import Budget, ModelSettings, RunSettings
 
 GUESS = 32
-"""Most tokens of the small model's own answer, which nobody sees: what it looks at counts."""
+"""Maximum tokens of the skimming model's own answer, whose attention helps to choose passages."""
 
 
 @dataclass
 class Skimmed:
-    """What a small model left of a text: its memory, and passages for the model that answers."""
+    """The result of skimming: a memory, and passages for the answering model."""
 
     kept: KeptPassages
     request: Request
-    """As the answering model gets it."""
+    """The request to the answering model."""
     held: Memory | None = None
-    """The small model's memory, once something was read."""
+    """Memory of the skimming model; None before it has read."""
     stays: bool = False
-    """Whether memory stays beside the answering model's cache, for more questions."""
+    """Whether memory stays beside the answering model's KV cache, for more questions."""
 
     @property
     def memory(self) -> Memory:
-        """The small model's."""
+        """Memory of the skimming model."""
         assert self.held is not None
         return self.held
 
 
 class Skimming:
-    """A session that answers, and one that reads for it. Raises as `Session`.
+    """A session that answers, and a session that skims for it. Raises as `Session`.
 
-    It is not used where a text fits the budget of the answering model, which then reads it alone.
+    If a text fits the budget of the answering model, that model reads it alone.
     """
 
     def __init__(self, answerer: Session, skimmer: Session, by: str = "both") -> None:
@@ -64,8 +64,8 @@ class Skimming:
 
     @classmethod
     def open(cls, settings: ModelSettings, skim: ModelSettings, by: str = "both") -> Skimming:
-        """Load both models. Raises ModelError where they do not fit in memory together,
-        UnsupportedModelError where the cache of one of them cannot be bounded.
+        """Load both models. Raises ModelError if they do not fit in RAM or GPU memory together, and
+        UnsupportedModelError if the KV cache of one of them cannot be bounded.
         """
         refuse_together(settings, skim)
         try:
@@ -79,13 +79,14 @@ class Skimming:
 
     @property
     def load_s(self) -> float:
-        """Seconds that both took to load."""
+        """Seconds to load both models."""
         return self.answerer.load_s + self.skimmer.load_s
 
     def plan(self, sources: RereadableSource, request: Request) -> Started:
-        """Sizes, steps and memory of a run, without running it; of the model that reads all.
+        """Return the sizes, steps and memory of a run without running it.
 
-        Of a reading for later questions where the request is for those.
+        They are those of the model that reads all of the text. A request for later questions gets
+        the plan of `read`, others that of `ask`.
         """
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
@@ -107,7 +108,7 @@ class Skimming:
             self.chosen(skimmed, question, basis)
             for question, (_, basis) in zip(questions, guesses, strict=True)
         ]
-        # From here on only numbers and text are taken from it.
+        # From here on, only numbers and text of memory are used.
         held = positions.kept(memory)
         memory.release()
         for number, (first, excerpts) in enumerate(zip(guesses, chosen, strict=True)):
@@ -116,8 +117,8 @@ class Skimming:
     def read(
         self, sources: RereadableSource, request: Request
     ) -> Generator[Event, None, Memory | Skimmed]:
-        """Read the sources for later questions: by the answering model where they fit, else by
-        the small one.
+        """Read the sources for later questions: with the answering model if they fit, else with the
+        skimming model.
         """
         replayed = Replayed(sources)
         if self.answerer.fits(replayed, request):
@@ -134,14 +135,17 @@ class Skimming:
         *,
         earlier: Sequence[tuple[str, str]] = (),
     ) -> Generator[Event, None, None]:
-        """The events of one answer from what a small model left; its memory stays as it was."""
+        """Yield the events of one answer from skimmed passages; memory stays unchanged."""
         first, basis = answered(skimmed.memory, question)
         excerpts = self.chosen(skimmed, question, basis)
         held = partial(positions.kept, skimmed.memory)
         yield from self.answered_from(skimmed, first, excerpts, number, held, earlier)
 
     def skims(self, request: Request) -> Request:
-        """What the small model is asked. Raises BudgetError past the length of its training."""
+        """Return the request to the skimming model.
+
+        Raises BudgetError for a budget above its trained length.
+        """
         run = request.run
         budget, most = run.budget and run.budget.tokens, self.skimmer.model.trained_length
         if budget and budget > most:
@@ -155,7 +159,7 @@ class Skimming:
         return replace(request, run=guess, strict=False)
 
     def _halved(self, request: Request) -> Request:
-        """The same with half of a budget in bytes: both caches are there while one answers."""
+        """Halve a budget in bytes, because both KV caches exist during an answer."""
         budget = request.run.budget
         if budget is None or budget.bytes is None:
             return request
@@ -174,7 +178,7 @@ class Skimming:
     def _kept(
         self, sources: RereadableSource, request: Request, skimmed: Skimmed
     ) -> Generator[Event, None, Skimmed]:
-        """Read on into what was skimmed, or begin it."""
+        """Read the sources into `skimmed`, which may have read others before."""
         kept = skimmed.kept
         reading = self.skimmer.read(
             sources, request, skimmed.held, show=kept.feed,
@@ -199,13 +203,13 @@ class Skimming:
     def read_on(
         self, sources: RereadableSource, request: Request, skimmed: Skimmed
     ) -> Generator[Event, None, Skimmed]:
-        """More text, behind what was skimmed. Raises as `Session.read`."""
+        """Read more text, behind the text that was skimmed. Raises as `Session.read`."""
         return (yield from self._kept(sources, self.skims(request), skimmed))
 
     def recall(self, memory: Memory, answer: RunSettings) -> Skimmed:
-        """What a memory file holds for two models; `memory` is the small one's, recalled.
+        """Restore the result of skimming from a file; `memory`: the skimming model's, recalled.
 
-        Raises UsageError where the file is of one model, SourceError where it is damaged.
+        Raises UsageError if the file is of one model, SourceError if it is damaged.
         """
         beside = memory.beside
         if beside is None:
@@ -229,7 +233,10 @@ class Skimming:
         held: Callable[[], Kept],
         earlier: Sequence[tuple[str, str]] = (),
     ) -> Iterator[Event]:
-        """The large model's answer to one question; `held` tells what the small one keeps."""
+        """Yield the events of the answering model's answer.
+
+        `held` returns which tokens the skimming model's memory holds.
+        """
         yield AnswerStarted(first.question, number, held)
         began = time.perf_counter()
         memory, request = skimmed.memory, skimmed.request
@@ -249,7 +256,10 @@ class Skimming:
     def _together(
         self, skimmed: Skimmed, first: Result, second: Result, excerpts: Excerpts, seconds: float
     ) -> Result:
-        """The answer as the result of a run of both models; of sizes it has the larger ones."""
+        """Return the answer as the result of both models.
+
+        Its sizes are the larger ones. If memory stays, bytes include the capacity of its KV cache.
+        """
         kept = skimmed.kept
         larger = max(first, second, key=lambda result: result.peak_kv_bytes)
         beside = skimmed.memory.reader.cache.capacity_bytes if skimmed.stays else 0
@@ -263,7 +273,7 @@ class Skimming:
         return replace(
             answered_second(first, second, seconds),
             model=self.answerer.model_name,
-            narrowed=None,  # that was the small model's sight; passages are those of all sources
+            narrowed=None,  # it concerns the skimming model; passages come from all sources
             load_s=self.load_s,
             budget_tokens=max(first.budget_tokens, second.budget_tokens),
             budget_bytes=larger.budget_bytes + beside,
@@ -281,7 +291,7 @@ def told(
     second: Result,
     seconds: float,
 ) -> dict[str, Any]:
-    """The object ``skim`` of a result; without a small `model` and its answer, of a word search."""
+    """Return the object ``skim`` of a result; `model` and `first` are None for a word search."""
     seen = {} if first is None or first.narrowed is None else {"narrowed": first.narrowed}
     said = first and {"answer": first.answer, "citations": list(first.citations), **seen}
     return {
