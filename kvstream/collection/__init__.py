@@ -1,1 +1,1 @@
-"""Many documents: one reading and one result for each, in this process or on Ray's workers."""
+"""Many documents: one reading and one result for each, in this process or on Ray workers."""

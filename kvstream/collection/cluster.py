@@ -1,4 +1,4 @@
-"""Ray: a cluster of this machine alone or one that runs, and how many workers have room there."""
+"""Ray: connect to a running cluster or start a local one, and count the workers that fit."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from kvstream.errors import KvstreamError, UsageError
 
 AUTO = "auto"
 ANSWERS_IN = 3.0
-"""Seconds in which an address has to answer; Ray itself would try for over a minute."""
+"""Seconds in which an address has to answer. Ray itself would try for over a minute."""
 TRIES = 3
-"""Starts of a cluster of this machine alone."""
+"""Attempts to start a local cluster."""
 OBJECTS = 80 * 1024**2
-"""Bytes of shared memory of a cluster of this machine alone: little more than Ray's least. Paths
-and numbers go through it."""
+"""Bytes of shared memory of a local cluster: little more than Ray's minimum, because only paths and
+numbers go through it."""
 _SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one worker declares."""
+    """The resources that one worker reserves."""
 
     cpus: int = 1
-    """Threads of the reading."""
+    """Number of threads of a reading."""
     memory: int = 0
-    """Bytes for the process: weights, KV cache, libraries; 0 declares nothing."""
+    """Bytes of RAM for the process: weights, KV cache, libraries; 0 reserves nothing."""
     gpus: float = 0.0
 
     def options(self) -> dict[str, Any]:
-        """As Ray's ``options`` take them."""
+        """Return the arguments of Ray's ``options``."""
         found: dict[str, Any] = {"num_cpus": self.cpus, "num_gpus": self.gpus}
         return {**found, "memory": self.memory} if self.memory else found
 
     def fit(self, resources: dict[str, float]) -> int:
-        """How many such workers a machine with these resources holds."""
+        """Return how many such workers fit on a machine with these resources."""
         rooms = [resources.get("CPU", 0) / self.cpus]
         if self.memory:
             rooms.append(resources.get("memory", 0) / self.memory)
@@ -62,25 +62,25 @@ class Need:
 
 
 def need_ray() -> None:
-    """Raises UsageError where Ray is not installed. Imports nothing."""
+    """Raise UsageError if Ray is not installed. Does not import Ray."""
     if find_spec("ray") is None:
         raise UsageError("Workers need the extra ray: pip install 'kvstream[ray]'.")
 
 
 @contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[Any]:
-    """The module ``ray``, connected to a cluster until the end.
+    """Yield the module ``ray``, connected to a cluster for the time of this context.
 
-    Without an address a cluster with `cpus` is started on this machine and ended; the driver takes
-    none of them. A connection that the caller has is used and left. Raises KvstreamError,
-    UsageError.
+    Without an address, start a cluster with `cpus` on this machine, and end it afterwards; the
+    driver uses none of the CPUs. If the caller has a connection, use it and keep it open. Raises
+    KvstreamError, UsageError.
     """
     need_ray()
     if address is not None:
         address = _checked(address)
-    # Read when it is imported: without it, Ray sends statistics of its use to its makers.
+    # Ray reads this on import. Without it, Ray sends usage statistics to its developers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray gives workers the niceness 15: beside other programs they would hardly ever run.
+    # By default Ray's workers have niceness 15, and would hardly run beside other programs.
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
@@ -97,7 +97,7 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
     except (Exception, SystemExit) as error:
         raise _refused(address, error) from error
     finally:
-        # Ray sets a handler of its own, which would end us without a word.
+        # Ray installs its own handler, which would end this process silently.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
     try:
@@ -107,9 +107,9 @@ def connected(address: str | None, cpus: int) -> Iterator[Any]:
 
 
 def _start(ray: Any, how: dict[str, Any]) -> None:
-    """Connect; a cluster of our own is tried again, as Ray gives a busy machine but 30 seconds.
+    """Connect. Retry the start of a local cluster, because Ray waits only 30 seconds for it.
 
-    What a start that failed leaves behind ends with this process.
+    The remains of a failed start end with this process.
     """
     for attempt in range(TRIES):
         try:
@@ -123,7 +123,7 @@ def _start(ray: Any, how: dict[str, Any]) -> None:
 
 
 def room(ray: Any, need: Need) -> int:
-    """How many workers the machines of the cluster hold. Raises KvstreamError where none does."""
+    """Return how many workers fit in the cluster. Raises NoRoomError if none fits."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fitting = sum(need.fit(machine) for machine in machines)
     if fitting:
@@ -141,9 +141,9 @@ def room(ray: Any, need: Need) -> int:
 
 
 def is_lost(ray: Any, node: str) -> bool:
-    """Whether a machine is gone, by its id.
+    """Return whether the machine with the id `node` is lost.
 
-    Ray notices that seconds after the machine's workers have ended, so the machine is asked too.
+    Ray notices a loss only seconds after the workers have ended, so also connect to the machine.
     """
     known = next((each for each in ray.nodes() if each["NodeID"] == node), None)
     if known is None or not known["Alive"]:
@@ -158,15 +158,15 @@ def is_lost(ray: Any, node: str) -> bool:
 
 
 class NoRoomError(KvstreamError):
-    """No machine of a cluster has what a worker needs."""
+    """No machine of a cluster has the resources that a worker needs."""
 
     exit_code = 5
 
 
 def gpus_of(ray: Any, device: str, workers: int) -> float:
-    """GPUs of a worker: one for ``cuda``; of ``auto`` a share of those there are, or none.
+    """Return the GPUs of a worker: 1 for ``cuda``; for ``auto`` a share of the cluster's, or 0.
 
-    Raises UsageError for a device with a number: Ray decides which one a worker gets.
+    Raises UsageError for a device with a number, because Ray assigns GPUs to workers.
     """
     if device.startswith("cuda"):
         if device != "cuda":
@@ -180,7 +180,10 @@ def gpus_of(ray: Any, device: str, workers: int) -> float:
 
 
 def _checked(address: str) -> str:
-    """The address, if something like Ray answers there. Raises UsageError, KvstreamError."""
+    """Return the address if a gRPC server answers there. Raises UsageError, KvstreamError.
+
+    ``auto`` becomes the address of the cluster that this machine belongs to.
+    """
     if address.startswith("ray://"):
         raise UsageError(
             f"{address} is an address of Ray Client. Run kvstream on a machine of the cluster, "
@@ -208,7 +211,7 @@ def _checked(address: str) -> str:
 
 
 def _of_this_machine() -> str | None:
-    """Where the cluster is that this machine belongs to, as Ray's own ``auto`` finds it."""
+    """Return the address of this machine's cluster, as Ray's own ``auto`` finds it, or None."""
     named = os.environ.get("RAY_ADDRESS", "").strip()
     if named and named != AUTO:
         return named
@@ -221,7 +224,7 @@ def _of_this_machine() -> str | None:
 
 
 def _silence(host: str, port: int) -> str:
-    """Why nothing that speaks gRPC is there; empty where it answers with a SETTINGS frame."""
+    """Return why no gRPC server answers; empty if one answers with a SETTINGS frame."""
     try:
         with socket.create_connection((host, port), ANSWERS_IN) as stream:
             stream.settimeout(ANSWERS_IN)

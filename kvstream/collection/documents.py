@@ -1,4 +1,4 @@
-"""Which documents there are: each file of the folders and files that were named."""
+"""List the documents: the files given, and each text file of the folders given."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from kvstream.input.sources import EXPANSION, look, no_text_files, quoted
 
 PIECE = 1 << 20
 _HIDDEN = "hidden or ignored"
-"""Among what was left out; nobody is told how many they are."""
+"""Key for hidden and ignored files in the counts of files left out. Their number is not reported.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file that is read by itself."""
+    """A file that is read separately."""
 
     name: str
-    """Its path as it was named, which citations show."""
+    """Its path as given, which citations show."""
     bytes: int
-    """Of text, unpacked: an estimate where the file is packed."""
+    """Bytes of its unpacked text; an estimate if the file is packed."""
     problem: str = ""
-    """Why it cannot be read, where that shows before the reading."""
+    """Why it cannot be read, if that is known before the reading."""
 
 
 def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Document], list[str]]:
-    """Every file once, in the order of the paths and of the names in a folder; and what to tell.
+    """Return every file once, in the order of the paths and of names in a folder, and messages.
 
     A folder stands for its text files, as in a single reading. Binary files in it are counted and
-    left out. A file that is damaged, unreadable, or needs an extra is a document with a problem.
+    left out. A file that is damaged or unreadable or needs an extra is a document with a problem.
 
-    Raises SourceError for a path that does not exist and for folders without a document, UsageError
-    for what is no file.
+    Raises SourceError for a path that does not exist and if there is no document, and UsageError
+    for a path that is neither a file nor a folder.
     """
     if not paths:
         raise SourceError("Nothing to read: name files or a directory.")
@@ -68,7 +69,7 @@ def documents_in(paths: Sequence[str], *, text: bool = False) -> tuple[list[Docu
 
 
 def digest_of(path: str) -> str:
-    """SHA-256 of a file's bytes, in hex. Raises OSError."""
+    """Return the SHA-256 of a file's bytes, in hex. Raises OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while piece := file.read(PIECE):

@@ -1,4 +1,4 @@
-"""What is done with every document, and the name that its result has."""
+"""A job: the readings of every document, and the file names of the results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kvstream.settings import ModelSettings
 from kvstream.version import __version__
 
 STEM = 60
-"""Characters of a document's name in that of its result."""
+"""Maximum bytes of a document's name in the name of its result."""
 NOT_OF_RESULTS = (
-    "run", "layout",  # written out below
+    "run", "layout",  # `Job.settings` adds their fields
     "every", "checkpoint", "checkpoint_every", "interrupted",
 )  # fmt: skip
-"""Fields of a request that are not put into the name of a result as they are."""
+"""Fields of a request that do not enter the name of a result unchanged."""
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
 
 
@@ -33,24 +33,24 @@ class Part:
     method: str
     request: Request
     by_words: bool = False
-    """Read only what has the question's words (BM25)."""
+    """Read only the excerpts with the question's words (BM25)."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One or more readings of every document, by one model. It can be pickled."""
+    """One or more readings of every document by one model. A job can be pickled."""
 
     model: ModelSettings
     parts: tuple[Part, ...]
-    """Several are compared."""
+    """The readings; several are compared."""
     into: Path | None = None
     """The folder of the results."""
     plain: bool = False
     """Read files of any format as UTF-8 text."""
     max_unpacked: int | None = None
-    """Most bytes that a compressed file may unpack to."""
+    """Maximum bytes that a compressed file may unpack to."""
     memories: bool = False
-    """Make memories whatever the command is, and let it answer from them."""
+    """Make memory files for any command, which then answers from them."""
 
     def __post_init__(self) -> None:
         if self.makes_memories and self.into is None:
@@ -58,23 +58,23 @@ class Job:
 
     @property
     def makes_memories(self) -> bool:
-        """Whether the result of a document is a memory file and not its answers."""
+        """Whether the result of a document is a memory file instead of answers."""
         return self.memories or self.parts[0].request.command == "remember"
 
     def target(self, document: Document, sha256: str) -> Path:
-        """Where the result of a document with this content is written."""
+        """Return the path for the result of a document with this content."""
         assert self.into is not None
         decides = f"{document.name}\n{sha256}\n{self.settings}"
-        # The name of a file may be no text.
+        # A file name may be invalid as text.
         key = hashlib.sha256(decides.encode("utf-8", "surrogateescape")).hexdigest()
         suffix = ".kvs" if self.makes_memories else ".json"
         return self.into / f"{_stem(document.name)}-{key[:KEY]}{suffix}"
 
     @cached_property
     def settings(self) -> str:
-        """All that decides a result, but for the document: with another one it has another name.
+        """All settings that a result depends on, as JSON. They and the document give it its name.
 
-        Threads are not in it: they change no more than the last bits of a number.
+        Threads are left out: they change only the last bits of numbers.
         """
         model = asdict(self.model)
         for name in ("threads", "offline", "quiet", "like"):
@@ -106,7 +106,7 @@ class Job:
 
 
 def _stem(name: str) -> str:
-    """The beginning of a file's name, of letters that every file system takes."""
+    """Return the beginning of a file's name, in characters that every file system accepts."""
     stem = Path(name).name
     kept = "".join(c if c.isalnum() or c in "._" else "-" for c in stem).strip(".")
     while len(kept.encode()) > STEM:
@@ -115,7 +115,7 @@ def _stem(name: str) -> str:
 
 
 def _weights(model: str) -> list[Any]:
-    """Sizes and times of the files of a local model: others give another result."""
+    """Return sizes and times of the files of a local model; changed files change the result."""
     path = Path(model)
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
     return [

@@ -1,8 +1,8 @@
-"""Which of many memory files a question is about.
+"""Rank memory files by how likely a question is about them.
 
-First by words: those of the passages that a file holds, and those that its whole text had. Then
-the best are loaded, one at a time, and asked how likely the question is: a memory of the text that
-a question is about makes it likelier than no memory does.
+The first ranking is by words: those of the passages that a file holds, and those of its whole text.
+Then the best files are loaded, one at a time, to measure the likelihood of the question: the memory
+of the text that a question is about makes it more likely than no memory does.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ from kvstream.memory.glance import Glance, glance
 from kvstream.tokenization.forms import folded
 
 LOADED = 50
-"""Memories that are loaded to compare likelihoods."""
+"""Maximum number of memories that are loaded to compare likelihoods."""
 SUFFIX = ".kvs"
 FORGOTTEN = 0.3
-"""What a word counts that the text had and memory holds no passage of, beside one that it holds."""
+"""Count of a word that the text has, but none of the held passages. Each occurrence in a held
+passage counts 1."""
 LIKELIHOOD = 0.5
-"""What a nat of the question's likelihood counts beside the score by words."""
+"""Weight of a nat of the question's likelihood, relative to the score by words."""
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A memory file with what speaks for it."""
+    """A memory file with its scores for a question."""
 
     path: Path
     names: tuple[str, ...]
-    """Of its sources."""
+    """Names of its sources."""
     words: float
-    """BM25 of the question's words."""
+    """BM25 score of the question's words."""
     gain: float | None = None
-    """Nats by which memory makes the question likelier; None where it was not loaded."""
+    """Nats by which memory makes the question more likely; None if it was not loaded."""
     known: bool = False
-    """Whether it was made for this very question, so that its memory was chosen for it."""
+    """Whether the file was made for this question, so that memory was chosen for it."""
 
     @property
     def score(self) -> float:
@@ -51,7 +52,7 @@ class Ranked:
 
 
 def memory_files(folder: Path) -> list[Path]:
-    """The memory files of a folder, by name. Raises SourceError where there are none to read."""
+    """Return the memory files of a folder, sorted by name. Raises SourceError if there are none."""
     try:
         names = sorted(name for name in os.listdir(folder) if Path(name).suffix == SUFFIX)
     except OSError as error:
@@ -66,10 +67,10 @@ def memory_files(folder: Path) -> list[Path]:
 
 
 def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[str]]:
-    """The files, best first, by BM25 over the passages they hold; and what to say of broken ones.
-    Those that were made for this very question come before all others.
+    """Rank files by BM25 over their passages, best first; also return messages about broken files.
 
-    A word that no passage has, but that the text had, counts a part (`FORGOTTEN`).
+    Files that were made for this question come before all others. A word that the text has, but
+    none of the held passages, counts FORGOTTEN.
     """
     spelled = {folded(word): word for word in PLAIN.findall(question)}
     asked = {word: spelled.get(word, word) for word in plain_words(question)}
@@ -82,7 +83,7 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
             broken.append(str(error))
             continue
         counts, size = _counts(seen, asked)
-        # The text of many files need not be there at a time.
+        # Drop the texts, so that RAM does not hold those of all files.
         rows.append((replace(seen, text="", words=None), counts, size))
     often = np.array([row[1] for row in rows], dtype=float).reshape(len(rows), len(asked))
     sizes = np.array([row[2] for row in rows], dtype=float)
@@ -96,15 +97,16 @@ def by_words(question: str, files: Iterable[Path]) -> tuple[list[Ranked], list[s
 
 
 def _known(question: str, seen: Glance) -> bool:
-    """Whether a memory was made for a question; signs, capitals and accents do not count."""
+    """Return whether a memory was made for a question; ignore punctuation, case and accents."""
     asked = plain_words(question)
     return any(plain_words(each) == asked for each in seen.questions)
 
 
 def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
-    """How often each word is in the passages, and how many words they have.
+    """Return the count of each word in the passages, and their total number of words.
 
-    `asked` has each word as the question spells it, too: older files know words by their accents.
+    `asked` maps each word to its spelling in the question, because older files store words with
+    accents.
     """
     words = Counter(plain_words("\n".join((seen.text, *seen.names))))
     counts = []
@@ -121,10 +123,10 @@ def _counts(seen: Glance, asked: Mapping[str, str]) -> tuple[list[float], int]:
 def rank(
     question: str, files: Iterable[Path], recall: Callable[[Path], Memory], loaded: int = LOADED
 ) -> tuple[list[Ranked], list[str]]:
-    """The files, best first, and what to say of those that cannot be used.
+    """Rank the files, best first; also return messages about files that cannot be used.
 
-    `recall` loads one; each is let go before the next, so two are never there at once. A file
-    whose memory leaves no room for the question cannot be used.
+    `recall` loads one file. Each memory is released before the next one, so there is only one at a
+    time. A file whose memory leaves no room for the question cannot be used.
     """
     ranked, problems = by_words(question, files)
     compared: list[Ranked] = []
@@ -141,14 +143,14 @@ def rank(
 
 
 def gain(memory: Memory, question: str, without: dict[tuple[str, tuple[int, ...]], float]) -> float:
-    """Nats by which what memory holds makes the question likelier than its prompt alone does.
+    """Return the nats by which memory makes the question more likely than its prompt alone.
 
-    The memory is let go. `without` keeps the likelihood without one, by model and prompt, from call
-    to call. Raises BudgetError where memory leaves no room for the question.
+    Release the memory. `without` caches the likelihoods of prompts alone between calls, by model
+    and prompt. Raises BudgetError if memory leaves no room for the question.
     """
     ids = question_tail(memory, question)
     within = float(memory.reader.score(ids[:1], ids[1:]).sum())
-    memory.release()  # before there is another cache
+    memory.release()  # before another KV cache is made
     head = memory.model, tuple(memory.prompt.head)
     if head not in without:
         empty = memory.plan.reader(memory.reader.model, memory.run, None)

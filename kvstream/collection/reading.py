@@ -1,4 +1,4 @@
-"""One document into its result: read by a session, written beside the others."""
+"""Read one document with a session; write its memory file, or return its answers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = 5
 OnStep = Callable[[str, int, float], None]
-"""Gets the name of a document, its tokens so far, and which share of it has been read."""
+"""Gets the name of a document, its tokens read so far, and the share of it that has been read."""
 
 
 class DocumentReader:
-    """Reads documents one after the other with one loaded model."""
+    """Reads documents one after another with one loaded model."""
 
     def __init__(self, job: Job, session: Session | None = None) -> None:
-        """Loads the model unless a session is given. Raises what no document can change:
-        ModelError, BudgetError, UsageError.
+        """Load the model unless a session is given.
+
+        Raises the errors that concern all documents: ModelError, BudgetError, UsageError.
         """
         self.job = job
         self.session = session or Session.open(job.model)
@@ -42,9 +43,9 @@ class DocumentReader:
                 self.session.settle(part.request)
 
     def read(self, task: Task, path: str | None = None, on_step: OnStep | None = None) -> Outcome:
-        """The result of a document, or why there is none: nothing but Ctrl-C is raised.
+        """Return the result of a document, or a DocumentFailed. Raises only KeyboardInterrupt.
 
-        `path`: where its bytes are, if not under its name.
+        `path`: the file with its bytes, if it is not `task.document.name`.
         """
         began, worked = time.perf_counter(), time.process_time()
         name = task.document.name
@@ -53,7 +54,7 @@ class DocumentReader:
                 records: tuple[dict[str, Any], ...] = (self._memory(task, path or name, on_step),)
             else:
                 records = tuple(self._answers(name, path or name, on_step))
-        except EmptyError as error:  # its advice is for a single text
+        except EmptyError as error:  # the advice of its message is for a single text
             return DocumentFailed(name, f"{name} is empty.", error.exit_code)
         except KvstreamError as error:
             return DocumentFailed(name, str(error), error.exit_code)
@@ -80,7 +81,7 @@ class DocumentReader:
                         answer = event.result.answer
                         yield {**event.result.to_json(), "abstains": abstains(answer)}
             except BudgetError as error:
-                # One method that cannot (full) must not take the others' answers away.
+                # A method that cannot read the text (full) must not prevent the others' answers.
                 if len(self.job.parts) == 1:
                     raise
                 yield {"command": "compare", "method": part.method, "error": str(error)}
@@ -134,7 +135,7 @@ def _drained(events: Generator[Event, None, Memory], name: str, on_step: OnStep 
 def _tell(
     event: Event, name: str, on_step: OnStep | None, before: int = 0, readings: int = 1
 ) -> None:
-    """Tell of a step; `before`: complete readings of the document, of so many in all."""
+    """Report a step; `before`: complete readings of the document, of `readings` in all."""
     if on_step is not None and isinstance(event, StepDone):
         whole = max(event.seen, event.estimated_tokens or 0)
         now = event.seen / whole if event.estimated_tokens else 0.0

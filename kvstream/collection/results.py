@@ -1,4 +1,4 @@
-"""Files of results: complete under their names or not there, and found again by a later run."""
+"""Result files: written completely or not at all, and found again by a later run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvstream.errors import KvstreamError, SourceError
 
 PART = ".part"
 KEY = 12
-"""Letters at the end of a result's name that no other document and setting has."""
+"""Number of hex digits in a result's name that identify its document and settings."""
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder of the results. Raises KvstreamError where nothing can be written there."""
+    """Make the folder of the results. Raises KvstreamError if no file can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle, probe = tempfile.mkstemp(prefix=".probe.", suffix=PART, dir=folder)
@@ -35,11 +35,11 @@ def check_folder(folder: Path) -> None:
 
 
 def whole(target: Path, write: Callable[[Path], Any]) -> Path:
-    """Let `write` fill a file of another name beside `target`, which then gets its name.
+    """Let `write` fill a temporary file beside `target`, and then rename it to `target`.
 
-    The other name is that of this process alone: a reader of the same document that was taken for
-    dead cannot write into it. Whatever earlier ones of the same document left is removed. Raises
-    what `write` raises, and OSError.
+    The temporary name is unique to this process, so another process that reads the same document
+    and was wrongly taken for dead cannot write to it. Temporary files that others left for the same
+    document are removed. Raises the errors of `write`, and OSError.
     """
     here = f"{socket.gethostname()}-{os.getpid()}"
     key = target.stem[-KEY:]
@@ -70,7 +70,7 @@ def write_records(target: Path, document: str, records: tuple[dict[str, Any], ..
 
 
 def found_records(target: Path, document: str) -> tuple[dict[str, Any], ...] | None:
-    """The answers that an earlier run wrote; None where there are none that can be used."""
+    """Return the answers that an earlier run wrote; None if there are none that can be used."""
     try:
         found = json.loads(target.read_text("utf-8"))
         records = found["answers"]
@@ -82,7 +82,7 @@ def found_records(target: Path, document: str) -> tuple[dict[str, Any], ...] | N
 
 
 def found_memory(target: Path) -> tuple[dict[str, Any], ...] | None:
-    """What there is to say of a memory that an earlier run wrote; None where it cannot be used."""
+    """Return the record of a memory that an earlier run wrote; None if it cannot be used."""
     if not target.exists():
         return None
     from kvstream.memory.saving import look

@@ -1,4 +1,4 @@
-"""A job over documents: in this process, or on workers."""
+"""Run a job over documents, in this process or on workers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workers:
-    """Where documents are read at the same time."""
+    """The workers that read documents at the same time."""
 
     number: int | None = None
-    """How many at once; None: as many as the cluster holds."""
+    """Number of workers; None: as many as fit in the cluster."""
     address: str | None = None
-    """A running cluster, ``HOST:PORT`` or ``auto``; None: this machine alone."""
+    """Address of a running cluster, ``HOST:PORT`` or ``auto``; None: only this machine."""
     memory: int = 0
-    """Bytes that each declares."""
+    """Bytes of RAM that each worker reserves."""
     open_reader: Callable[[Job], Reads] | None = None
-    """What reads in place of `DocumentReader`: a stand-in, where Ray itself is measured."""
+    """Makes a stand-in for `DocumentReader`, to measure Ray itself."""
 
 
 def run(
@@ -45,9 +45,9 @@ def run(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """The outcome of every document. Raises what no document can change.
+    """Yield the outcome of every document. Raises errors that concern all documents.
 
-    Without `workers` they are read here, one after the other, by `session` if it is there.
+    Without `workers`, this process reads them one after another, with `session` if it is given.
     """
     if job.into is not None:
         check_folder(job.into)
@@ -89,7 +89,7 @@ def read_tasks(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """The outcomes of tasks by `asked` workers, or as many as have room. Raises KvstreamError."""
+    """Yield the outcomes of tasks from `asked` workers, or as many as fit. Raises KvstreamError."""
     threads = job.model.threads or 1
     with connected(workers.address, threads * asked) as ray:
         gpus = gpus_of(ray, job.model.device, asked)

@@ -1,4 +1,4 @@
-"""Documents one after the other in this process; the model is loaded for the first of them."""
+"""Read documents one after another in this process, and load the model for the first one."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def read_here(
     tell: Tell,
     interrupted: Callable[[], bool],
 ) -> Iterator[Outcome]:
-    """The outcome of every document, in their order; fewer once `interrupted` is True.
+    """Yield the outcome of every document, in order, until `interrupted` returns True.
 
-    Without a `session` the model is loaded for the first that has to be read. Raises ModelError,
-    BudgetError and UsageError for what no document can change.
+    Without a `session`, load the model for the first document that has to be read. Raises
+    ModelError, BudgetError and UsageError for problems that concern all documents.
     """
     tell(CollectionStarted(len(documents), sum(d.bytes for d in documents), 1))
     reader: DocumentReader | None = None

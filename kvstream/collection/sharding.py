@@ -1,4 +1,4 @@
-"""One long text in parts, which workers of this machine read at the same time."""
+"""Read one long text in parts, with workers of this machine at the same time."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def read_shards(
     shards: int,
     workers: Workers,
 ) -> Generator[Event, None, Memory]:
-    """Read the parts of a text on workers; returns their memory, joined by this process.
+    """Read the parts of a text on workers; return their memory, which this process joins.
 
-    The memories of the parts lie in temporary files meanwhile. Raises as
-    `kvstream.session.sharding.cut`, KvstreamError where a part cannot be read or workers cannot be
-    had, and KeyboardInterrupt once the user interrupts: a part of the parts is no answer.
+    Until then the memories of the parts are in temporary files. Raises as
+    `kvstream.session.sharding.cut`, KvstreamError if a part cannot be read or no worker can be
+    used, and KeyboardInterrupt if the user interrupts before all parts are read.
     """
     parts, started = cut(session, sources, request, shards)
     yield started

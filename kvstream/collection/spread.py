@@ -1,8 +1,8 @@
-"""Documents over Ray's workers, one in flight for each.
+"""Distribute documents over Ray workers, one document at a time for each worker.
 
-Workers have ``max_restarts=0`` and ``max_task_retries=0`` on purpose. Ray would start a worker and
-its document again without a word; here the driver does it, because it counts how many workers a
-document has ended.
+Workers have ``max_restarts=0`` and ``max_task_retries=0`` on purpose: otherwise Ray would silently
+restart a worker and its document. Here the driver does it, because it counts how many workers have
+ended while they read a document.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from kvstream.events import DocumentFailed, DocumentStarted, Outcome
 from kvstream.version import __version__
 
 STRIKES = 2
-"""Workers that a document may end before it is put aside."""
+"""A document is put aside after this many workers have ended while they read it."""
 STARTS = 3
-"""Workers in a row that may end before they have loaded the model."""
+"""The run fails after this many workers in a row have ended before they loaded the model."""
 PATIENCE = 120.0
-"""Seconds to wait for room for the first worker, and for another one where all are lost."""
+"""Seconds to wait for room for the first worker, and for a new one if all are lost."""
 LOOK = 1.0
-"""Seconds between two looks at whether the user interrupts."""
+"""Maximum seconds between two checks for an interrupt by the user."""
 
 
 @dataclass(eq=False)
 class _Seat:
-    """A worker and what it does."""
+    """A worker and its current task."""
 
     actor: Any
     placed: Placed | None = None
     ready: bool = False
-    """The model is loaded."""
+    """Whether the model is loaded."""
     task: Task | None = None
 
 
 class Spread:
-    """Hands documents to workers and gathers outcomes; `outcomes` is run once."""
+    """Hands documents to workers and collects outcomes. Call `outcomes` only once."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Spread:
         elsewhere: bool,
         open_reader: Callable[[Job], Reads] | None = None,
     ) -> None:
-        """`elsewhere`: workers may be on other machines, which may not have the files."""
+        """Set up; `elsewhere`: workers may run on other machines, which may lack the files."""
         self.ray, self.job, self.workers = ray, job, workers
         self.tell, self.interrupted, self.elsewhere = tell, interrupted, elsewhere
         self.open_reader = open_reader
@@ -77,9 +77,9 @@ class Spread:
         self.marker: Path | None = None
 
     def outcomes(self, items: Iterator[Task | Outcome]) -> Iterator[Outcome]:
-        """The outcome of every item of `todo`, as they come; fewer once the user interrupts.
+        """Yield the outcome of every item of `todo` when it is done, until the user interrupts.
 
-        Raises KvstreamError where no worker can be had, and what every worker refuses.
+        Raises KvstreamError if no worker can be started, and for errors that concern all documents.
         """
         if self.elsewhere and self.job.makes_memories:
             self._mark()
@@ -97,7 +97,7 @@ class Spread:
             if self.interrupted():
                 self.ready.clear()
                 more = False
-            # One task waits for each worker, so that a long list is never unrolled.
+            # At most one task per worker waits, so that a long list is not read in advance.
             while more and len(self.ready) < self.workers:
                 item = next(items, None)
                 if item is None:
@@ -150,7 +150,10 @@ class Spread:
             )
 
     def _handle(self, reference: Any, seat: _Seat) -> Outcome | None:
-        """What came of a call. Raises KvstreamError for what all workers would refuse."""
+        """Return the outcome of a finished call, or None if a document has none yet.
+
+        Raises KvstreamError for errors that would concern all workers.
+        """
         try:
             value = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
@@ -185,7 +188,7 @@ class Spread:
         return None
 
     def _dead(self, seat: _Seat, reason: str) -> Outcome | None:
-        """A worker has ended; its document is read again, or put aside."""
+        """Remove a worker that has ended, and read its document again or put it aside."""
         self._end(seat)
         self.seats.remove(seat)
         if seat.task is None:
@@ -197,7 +200,7 @@ class Spread:
                 )
             return None
         task, name = seat.task, seat.task.document.name
-        if not self._lost(seat):  # a machine that is lost is not the document's doing
+        if not self._lost(seat):  # a lost machine is not the fault of the document
             self.strikes[name] += 1
         if self.strikes[name] < STRIKES:
             self.ready.appendleft(task)
@@ -210,11 +213,11 @@ class Spread:
         )
 
     def _lost(self, seat: _Seat) -> bool:
-        """Whether the machine of a worker is gone."""
+        """Return whether the machine of a worker is lost."""
         return seat.placed is not None and is_lost(self.ray, seat.placed.node)
 
     def _end(self, seat: _Seat) -> None:
-        with suppress(Exception):  # it is gone, or the cluster is
+        with suppress(Exception):  # the worker or the cluster may be gone
             self.ray.kill(seat.actor)
 
     def _check(self, placed: Placed) -> None:
@@ -230,7 +233,7 @@ class Spread:
             )
 
     def _mark(self) -> None:
-        """A file by which workers know the folder of the results."""
+        """Write a file by which workers check that they see the folder of the results."""
         assert self.job.into is not None
         self.marker = self.job.into / f".{uuid.uuid4().hex}.run"
         self.marker.touch()

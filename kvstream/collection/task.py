@@ -1,4 +1,4 @@
-"""What a reader is given of a document. It travels between processes."""
+"""The task of reading one document, which is sent between processes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kvstream.input.sources import SourceSet
 
 @dataclass(frozen=True)
 class PartTask:
-    """A part of a text, which a worker of this machine reads."""
+    """A part of a text that a worker of this machine reads."""
 
     opening: Callable[[], SourceSet]
     """Opens the whole text."""
     folder: str
-    """The working directory that its paths are relative to."""
+    """Working directory that the paths of its sources are relative to."""
     stretch: Stretch
 
 
 @dataclass(frozen=True)
 class Task:
-    """A document that is to be read, and where its result goes."""
+    """A document to read, and the path of its result."""
 
     document: Document
     target: Path | None = None
     place: str = ""
-    """The absolute path, for processes with another working directory."""
+    """Absolute path of the document, for processes with another working directory."""
     sha256: str = ""
-    """Of the file's bytes; empty where nobody has to know."""
+    """SHA-256 of the file's bytes; empty if it is not needed."""
     part: PartTask | None = None
-    """Read this part of a text, and no document."""
+    """Read this part of a text instead of the document."""
 
     @property
     def path(self) -> str:
-        """Where the document is on the machine that named it."""
+        """Path of the document on the machine that made the task."""
         return self.place or self.document.name

@@ -1,4 +1,4 @@
-"""What is left to do: documents without a result, and the events of those that need no reading."""
+"""The work left: tasks for documents without a result, and outcomes of the others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvstream.events import DocumentDone, DocumentFailed, Outcome
 
 
 def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[Task | Outcome]:
-    """A task for each document that has to be read; the outcome of each that has not.
+    """Yield a task for each document to read, and the outcome of each other document.
 
-    A document whose result is in the folder is done, one with a problem has failed. With `digests`
-    tasks have the SHA-256 of their content, by which other machines know the file.
+    A document with a result in the folder is done, and one with a problem has failed. With
+    `digests`, tasks have the SHA-256 of the content, by which other machines recognize the file.
     """
     for document in documents:
         if document.problem:
@@ -48,9 +48,9 @@ def todo(job: Job, documents: Iterable[Document], *, digests: bool) -> Iterator[
 
 
 def kept(job: Job, task: Task, outcome: Outcome) -> Outcome:
-    """The outcome, once its answers are in their file; a failure where they cannot be.
+    """Write the answers of an outcome to their file, and return the outcome.
 
-    It has the answers even then: nothing that was computed is lost.
+    If they cannot be written, return a failure that has the answers, so that none is lost.
     """
     if job.makes_memories or task.target is None or not isinstance(outcome, DocumentDone):
         return outcome

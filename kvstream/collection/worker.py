@@ -1,4 +1,4 @@
-"""A worker: an actor that loads the model once and reads one document after the other."""
+"""A worker: a Ray actor that loads the model once and reads one document after another."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from kvstream.version import __version__
 
 
 class Reads(Protocol):
-    """What reads a document: `DocumentReader`, or a stand-in of a test."""
+    """Reader of documents: `DocumentReader`, or a stand-in of a test."""
 
     def read(self, task: Task, path: str | None = None) -> Outcome: ...
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where a worker runs."""
+    """The place where a worker runs."""
 
     machine: str
     process: int
     node: str
-    """Ray's id of the machine."""
+    """Id of the machine in Ray."""
     version: str
     sees_results: bool
-    """Whether the folder of the results is the driver's."""
+    """Whether the worker sees the driver's folder of results."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no document can be read, in a form that every version can unpickle."""
+    """Why this worker cannot read any document, in a form that every version can unpickle."""
 
     reason: str
     exit_code: int
@@ -47,18 +47,18 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Send:
-    """The file of a document is not here, or is another one: send its bytes."""
+    """A request for the bytes of a document whose file is missing or different on this machine."""
 
 
 class Worker:
-    """The actor. Its answers are paths, texts and numbers: tensors stay where they are."""
+    """The actor. It returns only paths, texts and numbers; tensors stay in its process."""
 
     def __init__(self, job: Job, open_reader: Callable[[Job], Reads] | None = None) -> None:
         self.job, self.open_reader = job, open_reader
         self.reader: Reads | None = None
 
     def place(self, marker: str | None) -> Placed:
-        """Where this is; `marker` is a file that the driver has written among the results."""
+        """Return where this worker runs; `marker`: a file that the driver wrote to the results."""
         import ray
 
         return Placed(
@@ -70,10 +70,10 @@ class Worker:
         )
 
     def load(self) -> Refusal | None:
-        """Load the model; returns errors that concern all documents instead of raising them."""
+        """Load the model. Return errors that concern all documents instead of raising them."""
         try:
             if self.open_reader is None:
-                # Here and not above: the driver loads no torch.
+                # Imported here, because the driver must not load torch.
                 from kvstream.collection.reading import DocumentReader
 
                 self.reader = DocumentReader(self.job)
@@ -84,7 +84,10 @@ class Worker:
         return None
 
     def read(self, task: Task, data: bytes | None = None) -> Outcome | Send:
-        """Read a document from its path, or from its bytes."""
+        """Read a document from its path, or from its bytes `data`.
+
+        Return Send if the file at the path is missing or has another digest.
+        """
         assert self.reader is not None
         if data is not None:
             suffix = Path(task.document.name).suffix
