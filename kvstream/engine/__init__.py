@@ -1,1 +1,1 @@
-"""Chunk -> model -> evidence -> method -> memory: the loop of the program."""
+"""The main loop of the program: chunk -> model -> evidence -> method -> memory."""

@@ -1,4 +1,4 @@
-"""How a budget is shared out between prompt, memory, chunk, catalyst, question and answer."""
+"""Split a budget between prompt, memory, chunk, catalyst, question and answer."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import InitVar, dataclass
 from kvstream.errors import BudgetError
 
 SMALLEST_FREE = 64
-"""Entries that must be left for memory and a chunk beside prompt, catalyst, question, answer."""
+"""Minimum number of entries for memory and a chunk, beside prompt, catalyst, question, answer."""
 
 
 @dataclass(frozen=True)
 class BudgetSplit:
-    """How the budget is shared out; all in entries a head."""
+    """The parts of a budget, all in entries per head."""
 
     budget: int
     prompt: int
     """P: the protected beginning (chat template, system, instruction)."""
     catalyst: int
-    """C: appended to each chunk, then removed."""
+    """C: all catalysts, which are appended to each chunk and then removed."""
     question: int
-    """Q: the longest question with what its template puts around it."""
+    """Q: the longest question with the tokens that its template adds."""
     answer: int
-    """R: kept free for the answer before memory would have to be compressed again."""
+    """R: reserved for the answer. A longer answer has to evict while decoding."""
     least_answer: InitVar[int | None] = None
-    """R where the text gets the least that it needs, if that is known; the error of a smaller
-    budget counts with it."""
+    """R if the text gets only the entries that it needs, if known. The error about a budget that is
+    too small advises a budget with this R."""
     trained: InitVar[int | None] = None
-    """Positions that the model was trained for, if known; the error advises no larger budget."""
+    """Trained length of the model, if known. The error advises no larger budget."""
 
     @property
     def free(self) -> int:
-        """A: what memory and the chunk in flight may take together."""
+        """A: maximum number of entries of memory and the chunk in flight together."""
         return self.budget - self.prompt - self.catalyst
 
     @property
     def final(self) -> int:
-        """The most that memory may hold when the question comes."""
+        """Maximum number of entries in memory when the question is read."""
         return self.budget - self.prompt - self.question - self.answer
 
     def __post_init__(self, least_answer: int | None, trained: int | None) -> None:
@@ -46,7 +46,7 @@ class BudgetSplit:
             last = self.question + answer
             need = self.prompt + SMALLEST_FREE + max(self.catalyst, last)
             beside = f"the question {self.question}, its answer at least {answer}"
-            if self.catalyst > last:  # what is read with a chunk takes more than what comes last
+            if self.catalyst > last:
                 beside = f"the catalyst {self.catalyst}"
             remedy = f"Use --budget {need} or more, or a shorter question."
             if trained is not None and need > trained:
@@ -70,14 +70,15 @@ def share_out(
     whole_answer: bool,
     trained: int | None = None,
 ) -> BudgetSplit:
-    """Sizes for a budget. The answer gets an eighth of what is left, or all that it may need.
+    """Return the split of a budget.
 
-    Raises BudgetError, which names the smallest budget that would do, unless it is past the
-    `trained` positions of the model.
+    The answer gets up to `max_tokens`, limited to an eighth of what prompt and question leave, or
+    to half of it with `whole_answer`. Raises BudgetError, which names the smallest budget that is
+    enough, unless it exceeds the `trained` positions of the model.
     """
     part = 2 if whole_answer else 8
     room = max(8, (budget - prompt - question) // part)
-    # Where the text gets the least that it needs, the answer's part is this (it grows with both).
+    # The answer's part if the text gets only SMALLEST_FREE entries; both grow with the budget.
     smallest = min(max_tokens, max(8, (SMALLEST_FREE - 1) // (part - 1)))
     answer = min(max_tokens, room)
     return BudgetSplit(budget, prompt, catalyst, question, answer, smallest, trained)

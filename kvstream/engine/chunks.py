@@ -1,4 +1,4 @@
-"""What goes into the engine and what it reports: chunks of tokens, their feed, steps in numbers."""
+"""Input and output of the engine: chunks of tokens, the feed they come from, reports of steps."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens of the source, in order, as the model will read them."""
+    """Consecutive tokens of the source that the model reads in one step."""
 
     ids: Sequence[int]
     first: int
-    """Ordinal in the source of the first; the rest follow without a gap."""
+    """Ordinal of the first token in the source; the others follow without a gap."""
 
 
 class Feed(Protocol):
-    """Where the engine gets its tokens from."""
+    """The source of the engine's tokens."""
 
     def read(self, count: int) -> Chunk:
-        """At most `count` tokens; fewer only at the end, none after it."""
+        """Return the next `count` tokens; fewer only at the end of the source, none after it."""
 
     def exhausted(self) -> bool:
-        """Whether nothing is left to read; may wait for the source."""
+        """Return whether nothing is left to read. May wait for the source."""
 
     def estimate(self) -> int | None:
-        """Expected total number of tokens, if it can be estimated."""
+        """Return the expected total number of tokens; None if there is no estimate."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What happened in one step, in numbers."""
+    """Measurements of one step."""
 
     chunk: int
     memory: tuple[int, ...]
     in_flight: int
-    """Entries that the fullest head held during the pass, those of the catalyst included."""
+    """Entries of the fullest head during the pass, including those of the catalyst."""
     seconds: float
     select_seconds: float
     """Part of `seconds` spent in selection and eviction."""
     loss: Tensor | None = None
-    """Cross-entropy [chunk] in nats of the chunk's tokens, if `Reader.report_loss` is set."""
+    """Cross-entropy [chunk] of the chunk's tokens in nats, if `Reader.report_loss` is set."""

@@ -1,4 +1,4 @@
-"""Decoding: a question over what remains, and the answer token by token."""
+"""Decoding: read a question after memory, and yield the answer token by token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.model.bounded import BoundedModel
 
 
 class Decoder:
-    """Answers over the cache of `evictor`, and leaves memory as it was."""
+    """Answers questions from the cache of `evictor`, and restores memory after each."""
 
     def __init__(self, model: BoundedModel, evictor: Evictor) -> None:
         self.model, self.evictor, self.cache = model, evictor, evictor.cache
@@ -21,10 +21,13 @@ class Decoder:
         self.stopped = "end"
         """Why the last answer ended: end, length, budget or interrupted."""
         self._accumulates = False
-        """Whether the scores of entries follow the answer that is being given."""
+        """Whether the method absorbs the evidence of the current answer."""
 
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
-        """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
+        """Return the cross-entropy [n] in nats of a continuation of `question`.
+
+        Memory does not change.
+        """
         with self.cache.passing():
             hidden = self.model.forward([*question, *continuation[:-1]], self.cache)
             targets = torch.tensor(list(continuation), device=hidden.device)
@@ -39,12 +42,12 @@ class Decoder:
         *,
         may_compress: bool,
     ) -> Iterator[int]:
-        """Tokens of the answer, one by one; see `Reader.answer`."""
+        """Yield the tokens of the answer; see `Reader.answer`."""
         evictor, budget = self.evictor, self.cache.capacity
         evictor.resume_compressive_memory()
         self.stopped = "interrupted"
         may_compress = may_compress and evictor.method.evicts
-        # Only an answer that may fill the budget needs scores that follow it.
+        # Scores have to include the answer's attention only if the answer may fill the budget.
         longest = self.cache.held + len(question) + max_tokens - 1
         follows = may_compress and self.evidence.accumulated_attention
         self._accumulates = follows and longest > budget
@@ -78,10 +81,10 @@ class Decoder:
             return self.evictor.evict_while_decoding(ends, question)
 
     def _forward(self, ids: Sequence[int]) -> Tensor:
-        """Hidden states [n, d] of tokens of a question or an answer, and evidence of this pass.
+        """Run tokens of a question or an answer, measure evidence, and return hidden states [n, d].
 
-        Attention is measured for an eviction that comes right after the pass. Where an answer may
-        fill the budget, methods that add up attention go on adding.
+        Window attention is measured only if the pass fills the budget, because eviction follows.
+        Accumulated attention is measured if the answer may fill the budget and the method uses it.
         """
         n, evidence = len(ids), self.evidence
         full = self.cache.held + n == self.cache.capacity

@@ -1,7 +1,7 @@
-"""IMDC's equations and the curves along which memory grows, as plain functions.
+"""The equations of IMDC and the growth curves of memory, as pure functions.
 
 Equation numbers are those of "Memorize Step by Step: Incremental Memory and Decremental Chunk". All
-sizes are entries of the KV cache of one head, or tokens: the same number.
+sizes are KV cache entries of one head, or tokens, which is the same number.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 
 def memory_sizes(schedule: str, n: int, m_0: int, m_max: int) -> list[int]:
-    """Memory after each of ``n`` steps, rounded down: eq. 1 (linear), 7 (square), 8 (sqrt).
+    """Return memory after each of ``n`` steps, rounded down: eq. 1 (linear), 7 (square), 8 (sqrt).
 
-    ``fixed`` is m_max from the first step on; a single step ends at m_max whatever the schedule.
+    ``fixed`` is m_max from the first step on. A single step ends at m_max with every schedule.
     Raises ValueError for a schedule that is not a single curve (square-sqrt, adaptive).
     """
     if schedule == "fixed" or n == 1:
@@ -31,24 +31,24 @@ def memory_sizes(schedule: str, n: int, m_0: int, m_max: int) -> list[int]:
 
 
 def mean_memory(memory: Sequence[float]) -> float:
-    """m-hat (below eq. 6): the mean memory that a chunk meets; the last size meets none."""
+    """Return m-hat (below eq. 6): mean memory beside a chunk. No chunk follows the last size."""
     if len(memory) < 2:
         return 0.0
     return sum(memory[:-1]) / (len(memory) - 1)
 
 
 def decremental_chunks(c: float, memory: Sequence[float]) -> list[float]:
-    """Chunk sizes of eq. 6 for an average chunk ``c`` (eq. 4) and the memory after each step.
+    """Return the chunk sizes of eq. 6 for an average chunk ``c`` (eq. 4) and memory per step.
 
-    The first chunk is c, as there is no memory yet; from then on chunk + memory is c + m-hat
-    (eq. 5). A value of zero or less means that this memory is too large for this chunk.
+    The first chunk is c, because there is no memory yet. Later, chunk + memory is c + m-hat
+    (eq. 5). A value of zero or less means that memory is too large for this average chunk.
     """
     attention = c + mean_memory(memory)
     return [c, *(attention - m for m in memory[:-1])]
 
 
 def adaptive_sizes(base: float, ratios: Sequence[float]) -> list[float]:
-    """Eq. 3: each layer's memory, its share of the retention ratios (eq. 2) times N x base."""
+    """Return each layer's memory (eq. 3): its share of the retention ratios (eq. 2) x N x base."""
     total = sum(ratios)
     if total <= 0:
         return [float(base)] * len(ratios)
@@ -56,7 +56,7 @@ def adaptive_sizes(base: float, ratios: Sequence[float]) -> list[float]:
 
 
 def time_ratio(r: float, c: float, memory: Sequence[float], m_max: float | None = None) -> float:
-    """Eq. 9: how many times faster incremental memory is than memory fixed at ``m_max``.
+    """Return how many times faster incremental memory is than memory fixed at ``m_max`` (eq. 9).
 
     ``r`` is the share of the time that attention takes, ``c`` the (average) chunk.
     """
@@ -93,7 +93,7 @@ CURVES: dict[str, tuple[Curve, Curve]] = {
 
 
 def mean_on_grid(curve: Curve, t: float, k: int) -> float:
-    """Mean of the curve at t, t+d, ..., 1-d with d = (1-t)/k: no loop over the k points."""
+    """Return the mean of a curve at t, t+d, ..., 1-d with d = (1-t)/k, without a loop over k."""
     d = (1 - t) / k
     if curve is flat or d == 0:
         return curve(t)
@@ -101,7 +101,7 @@ def mean_on_grid(curve: Curve, t: float, k: int) -> float:
         return t + d * (k - 1) / 2
     if curve is square:
         return t * t + t * d * (k - 1) + d * d * (k - 1) * (2 * k - 1) / 6
-    # Square root: the first points one by one, the rest by Euler-Maclaurin (error below 1e-5).
+    # Square root: sum the first points one by one, the rest by Euler-Maclaurin (error below 1e-5).
     head = min(k, 16)
     total = sum(math.sqrt(t + j * d) for j in range(head))
     if k > head:
@@ -114,7 +114,7 @@ def mean_on_grid(curve: Curve, t: float, k: int) -> float:
 
 
 def first_true(enough: Callable[[int], bool]) -> int:
-    """The smallest whole number from 1 up for which ``enough`` (monotone) holds."""
+    """Return the smallest integer >= 1 for which ``enough`` (monotone) is true."""
     high = 1
     while not enough(high):
         high *= 2

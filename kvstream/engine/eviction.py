@@ -1,4 +1,4 @@
-"""What stays: the layers of a cache shown to a method, and what it decides carried out."""
+"""Eviction: show the layers of a cache to a method, and remove the entries that it drops."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from kvstream.methods.tools.scoring import together
 from kvstream.model.cache import BoundedCache, LayerStore
 
 DECODING_SHARE = 16
-"""Share of the budget that compressing memory in the middle of an answer frees."""
+"""Evicting while decoding frees the budget divided by this, or `NEWEST` entries if that is more."""
 NEWEST = 32
-"""Newest answer tokens that stay when memory is compressed in the middle of an answer."""
+"""Minimum number of candidates of memory, or newest answer tokens, that stay in a layer when it
+evicts while decoding."""
 
 
 class Evictor:
-    """Cuts the layers of `cache` back as `method` chooses.
+    """Evicts entries from the layers of `cache` as `method` selects.
 
-    Entries lie in order: `prompt` protected ones, the source's sinks, candidates.
-    `compressive_memory` is what the method does with those that leave, `learned` what was trained
-    of it for the model.
+    The order of entries is: `prompt` protected ones, the source's sinks, candidates.
+    `compressive_memory` accumulates evicted entries, if the method has one. `learned` are the
+    weights of the method that were trained for the model.
     """
 
     def __init__(
@@ -40,50 +41,50 @@ class Evictor:
         self.generator, self.learned = generator, learned
         self.compressive_memory = compressive_memory
         self.layers = [s for s in cache.stores if s.spec.window is None]
-        """Those that are compressed; sliding-window layers keep their newest entries."""
+        """The compressed layers. Sliding-window layers keep their newest entries instead."""
         self.seen = 0
-        """Source tokens so far."""
+        """Number of source tokens read so far."""
         self.sinks: int | None = None
-        """Sinks that are protected, settled when entries leave for the first time."""
+        """Number of protected sinks, fixed at the first eviction; None before."""
         self.ratios: list[float] | None = None
         """Share of each layer's memory that was there one step before (IMDC, eq. 2)."""
 
     @property
     def first_candidate(self) -> int:
-        """Entries at the beginning that never leave: the prompt and the source's sinks."""
+        """Number of entries at the beginning that are never evicted: prompt and sinks."""
         return self.prompt + (
             min(self.method.sinks, self.seen) if self.sinks is None else self.sinks
         )
 
     def absorb_chunk(self, new: int, loss: Tensor | None) -> None:
-        """Let the method take in the evidence of a chunk of `new` source tokens."""
+        """Let the method absorb the evidence of a chunk of `new` source tokens."""
         self.seen += new
         with self._selecting():
             self.absorb(new, loss)
 
     def _selecting(self) -> AbstractContextManager[None]:
-        """What a method takes inside is metered."""
-        if self.method.needs_keys:  # it takes as much as attention does, and comes after it
+        """Meter the scratch memory that a method takes inside this context."""
+        if self.method.needs_keys:  # it takes as much scratch memory as attention, but later
             self.cache.free_scratch()
         return self.cache.selecting()
 
     def absorb(self, new: int, loss: Tensor | None) -> None:
-        """Let the method take in the evidence of a pass; the newest `new` entries came with it."""
+        """Let the method absorb the evidence of a pass that added the newest `new` entries."""
         if not (self.method.tensors() or self.method.head_tensors()):
             return
         for group in self.groups({s: s.used for s in self.layers}):
-            # All entries of the source take part: sinks may be asked for what they gathered.
+            # Include the sinks: a method may read what they accumulated.
             step = self.view(group, slice(self.prompt, group[0].used), new, loss)
             self.method.absorb(step)
             self._write_back(group, step, slice(self.prompt, group[0].used))
 
     def evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
-        """Cut each layer back to its target (source entries, sinks included)."""
+        """Reduce each layer to its target (source entries, including sinks)."""
         with self._selecting():
             self._evict(targets, new, loss)
 
     def _evict(self, targets: dict[LayerStore, int], new: int, loss: Tensor | None) -> None:
-        if self.sinks is None:  # for good: a sink that has left cannot come back
+        if self.sinks is None:  # set once: an evicted sink cannot come back
             self.sinks = min(self.method.sinks, self.seen, min(targets.values()) * 3 // 4)
         first = self.first_candidate
         protected = first - self.prompt
@@ -104,16 +105,16 @@ class Evictor:
             for store, indices in zip(group, chosen, strict=True):
                 self._fold(store, part, indices)
                 store.keep(first, indices.to(store.origin.device))
-        # At once: each look at a value would wait for all that a GPU has yet to do.
+        # One transfer for all layers: reading a value waits for all queued work of the GPU.
         self.ratios = torch.cat([r.to(ratios[0].device) for r in ratios]).tolist()
         self._slide()
         self.cache.rebase()
 
     def select(self, step: Step, keep: int) -> Tensor:
-        """What the method selects [G, K, keep].
+        """Return the indices [G, K, keep] of the candidates that the method selects.
 
-        Raises KvstreamError for another shape, and where the attention that the method selects by
-        was lost: entries left in the middle of an answer that saw a part of memory.
+        Raises KvstreamError if their shape is wrong, or if the method needs window attention that
+        is lost because an answer evicted entries of memory.
         """
         if self.method.evidence().window_attention and step.window_attention is None:
             raise KvstreamError(
@@ -131,7 +132,7 @@ class Evictor:
         return chosen
 
     def _fold(self, store: LayerStore, part: slice, chosen: Tensor) -> None:
-        """Let compressive memory have what leaves: all of `part` but `chosen` [K, m]."""
+        """Fold evicted entries into compressive memory: all of `part` except `chosen` [K, m]."""
         if self.compressive_memory is None:
             return
         step = self.view([store], part, 0, None)
@@ -146,14 +147,14 @@ class Evictor:
         self.cache.compressive_memory = self.compressive_memory
 
     def resume_compressive_memory(self) -> None:
-        """Let attention read compressive memory that is not empty, that of a loaded memory too."""
+        """Let attention read compressive memory if it is not empty, also after loading a memory."""
         if self.compressive_memory is not None and self.cache.compressive_memory is None:
             folded = [t.any() for s in self.layers for t in s.head_state.values()]
             if folded and bool(torch.stack([t.to(folded[0].device) for t in folded]).any()):
                 self.cache.compressive_memory = self.compressive_memory
 
     def _slide(self) -> None:
-        """Sliding-window layers keep their newest entries, no more than the others hold."""
+        """Reduce sliding-window layers to their newest entries, at most as many as others hold."""
         most = max(s.used for s in self.layers)
         for store in self.cache.stores:
             if store.spec.window is not None:
@@ -162,7 +163,10 @@ class Evictor:
                 store.keep(0, newest.expand(store.spec.heads, -1))
 
     def groups(self, sizes: dict[LayerStore, int]) -> Iterator[list[LayerStore]]:
-        """Neighboring layers that can be handled together: same shape, same sizes, same place."""
+        """Yield groups of adjacent layers that share a step: same shape, same sizes, same device.
+
+        A method that needs keys gets each layer alone.
+        """
         group: list[LayerStore] = []
         for store in sizes:
             if group and (
@@ -178,7 +182,7 @@ class Evictor:
             yield group
 
     def view(self, group: list[LayerStore], part: slice, new: int, loss: Tensor | None) -> Step:
-        """The entries `part` of some layers as a method sees them."""
+        """Return the entries `part` of a group of layers as a method sees them."""
 
         def stacked(pick: Callable[[LayerStore], Tensor | None]) -> Tensor | None:
             tensors = [pick(s) for s in group]
@@ -205,7 +209,7 @@ class Evictor:
             keys=lambda: _stacked([s.unrotated_keys(part, self.cache.base) for s in group]),
             window_attention=stacked(lambda s: s.window_attention),
             accumulated_attention=stacked(lambda s: s.accumulated_attention),
-            # Of a first chunk the sinks are no candidates.
+            # The sinks of a first chunk are not candidates.
             loss=None if loss is None else loss[len(loss) - new :],
             learned=self.learned,
         )
@@ -213,9 +217,9 @@ class Evictor:
     def views(
         self, parts: Sequence[tuple[list[LayerStore], slice]], new: int, loss: Tensor | None
     ) -> Iterator[tuple[list[LayerStore], slice, Step]]:
-        """Each group of layers with its entries to choose from and what the method sees of them.
+        """Yield each group of layers with its candidates and the step that the method sees.
 
-        Where layers agree on something, all of them have voted before the first is handed out.
+        If layers have to agree on a selection, all of them vote before the first is yielded.
         """
         steps = (self.view(group, part, new, loss) for group, part in parts)
         held = zip(parts, steps, strict=True)
@@ -246,13 +250,13 @@ class Evictor:
                 for name, value in step.state.items():
                     store.state[name][:, part] = value[i]
 
-    # In the middle of an answer
+    # Evicting while decoding
 
     def evict_while_decoding(self, memory_end: list[int], question: int) -> bool:
-        """Make room for more of the answer; False, and nothing changes, where a layer has none.
+        """Make room for more of the answer. Return False, unchanged, if a layer cannot shrink.
 
-        The method evicts from memory; when little of it is left, the oldest tokens of the answer
-        leave. Adjusts `memory_end`, the end of memory in each layer.
+        The method evicts from memory. If too little of it is left, the oldest tokens of the answer
+        leave instead. Updates `memory_end`, the end of memory in each layer.
         """
         first = self.first_candidate
         level = self.cache.capacity - max(NEWEST, self.cache.capacity // DECODING_SHARE)
@@ -290,15 +294,16 @@ class Evictor:
     def _can_shrink(
         self, store: LayerStore, memory_end: Sequence[int], question: int, level: int
     ) -> bool:
-        """Whether a layer can shrink to `level` entries, by its memory or else by the answer."""
+        """Return whether a layer can shrink to `level` entries, from its memory or the answer."""
         end, excess = memory_end[self.cache.stores.index(store)], store.held - level
         memory, answer = end - self.first_candidate, store.used - end - question
         return excess <= max(0, memory - NEWEST, answer - NEWEST)
 
     def _to_keep(self, memory_end: Sequence[int], level: int) -> dict[int, Tensor]:
-        """Entries of memory [K, m] that stay where a layer is to hold `level` entries in all.
+        """Return which entries of memory [K, m] stay, so that a layer holds `level` entries in all.
 
-        By the layer's place; without those that have little memory left to give, or need not.
+        Keys are indices of layers. Layers that hold no more than `level`, or whose memory has too
+        little to evict, are left out.
         """
         first, kept = self.first_candidate, {}
         place = {store: i for i, store in enumerate(self.cache.stores)}
@@ -312,11 +317,11 @@ class Evictor:
         return kept
 
     def forget_answer(self) -> None:
-        """Let heads forget what was folded of an answer's own tokens."""
+        """Restore compressive memory from before tokens of the answer were folded into it."""
         for store in self.cache.stores:
             store.restore_head_state()
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:
-    """[G, ...]; of one alone no copy is made, and nobody may write into it."""
+    """Stack tensors to [G, ...]. A single one is not copied: do not write into the result."""
     return tensors[0][None] if len(tensors) == 1 else torch.stack(tensors)

@@ -1,4 +1,4 @@
-"""A part of memory in sight: the entries of some stretches of the source, for one answer."""
+"""Narrow memory: one answer sees only the entries of some stretches of the source."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kvstream.model.cache import LayerStore
 def in_sight(
     evictor: Evictor, begins: Sequence[int], order: Sequence[int], best: int
 ) -> Iterator[int]:
-    """Attention sees the prompt and the entries of the `best` first stretches of `order`; yields
-    how many entries of the fullest head that are.
+    """Let attention see only the prompt and the entries of the first `best` stretches of `order`.
 
-    Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``. All entries stay held, and in
-    the end all are in sight again.
+    Yields the number of visible entries in the fullest head. Stretch i is the tokens from
+    ``begins[i]`` to ``begins[i + 1]``. The other entries stay held, and are visible again
+    afterwards.
     """
     cache, prompt = evictor.cache, evictor.prompt
-    least = evictor.first_candidate - prompt  # as many as never leave in the middle of an answer
+    least = evictor.first_candidate - prompt  # as many as evicting while decoding protects
     places = torch.empty(len(order), dtype=torch.long)
     places[list(order)] = torch.arange(len(order))
     inner = torch.tensor(list(begins[1:]), dtype=torch.int32)
@@ -35,10 +35,11 @@ def in_sight(
 def _seen(
     store: LayerStore, prompt: int, begins: Tensor, places: Tensor, best: int, least: int
 ) -> Tensor:
-    """Which of a layer's entries behind the prompt are in sight [K, m], in order; `least` at least.
+    """Return which entries of a layer after the prompt are visible [K, m], in order.
 
-    All heads of a layer see equally many. Where heads kept different tokens, some hold fewer of the
-    best stretches than others, and see entries of those that follow in the order as well.
+    m is at least `least`.
+    All heads of a layer see equally many entries. If heads hold different tokens, a head that holds
+    fewer entries of the best stretches also sees entries of the next stretches in the order.
     """
     origin = store.origin[:, prompt : store.used].contiguous()
     stretch = torch.bucketize(origin, begins.to(origin.device), right=True)

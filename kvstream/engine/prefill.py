@@ -1,4 +1,4 @@
-"""Chunked prefill: a chunk through the model, with the evidence that the method requests."""
+"""Chunked prefill: run a chunk through the model and measure the evidence of the method."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from kvstream.model.bounded import BoundedModel
 from kvstream.settings import PAPER, RunSettings
 
 START_SHARE = 2
-"""Memory starts at this part of m_max unless told otherwise. IMDC sets m_0 to m_max / n (section
-4.1); with so little, what stands early in a long text is lost more often
-(docs/reference/schedules.md)."""
+"""By default memory starts at m_max divided by this. IMDC sets m_0 to m_max / n (section 4.1); with
+so little memory, early parts of a long text are lost more often (docs/reference/schedules.md)."""
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What one step does, settled before the model runs."""
+    """What one step does, decided before the model runs."""
 
     targets: tuple[int, ...]
     """Source entries that each compressible layer holds after this step."""
     evicts: bool
-    """Whether entries have to leave."""
+    """Whether the step evicts entries."""
     catalyst: Sequence[int]
-    """Ids behind the chunk, all catalysts in a row; none where nothing leaves."""
+    """Ids of all catalysts in a row, to append to the chunk; empty if the step evicts nothing."""
     request: AttentionRequest | None
-    """Attention to measure; None where nobody will look at it."""
+    """Attention to measure; None if nothing uses it."""
 
 
 class Prefill:
-    """Takes chunks into the cache of `evictor`, as large as `schedule` says.
+    """Reads chunks into the cache of `evictor`, with the sizes of `schedule`.
 
-    `head` are the protected ids in front of the source; they go through the model together with the
+    `head` are the protected ids before the source. They go through the model together with the
     first chunk, because a pass over a few tokens has to read all weights too. `catalysts` are the
-    ids of each catalyst. With `extract` the last chunk is measured even if nothing leaves.
+    ids of each catalyst. With `extract`, the last chunk is measured even if nothing is evicted.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class Prefill:
         self.extract = extract
         self.evidence = self.method.evidence()
         self.due = list(head)
-        """The prompt until it goes through the model, with the first chunk."""
+        """Ids of the prompt that the model has not read yet."""
         self.before: Tensor | None = None
-        """Hidden state [1, d] of the newest token, which predicts the next; None: there is none."""
+        """Hidden state [1, d] of the newest token, which predicts the next; None before any."""
 
     @property
     def catalyst(self) -> list[int]:
@@ -71,11 +70,12 @@ class Prefill:
         return [i for c in self.catalysts for i in c]
 
     def room(self, *, round_down: bool) -> int:
-        """Tokens to read now: what the schedule says, or a few less for a round width of the pass.
+        """Return how many tokens to read now: the chunk of the schedule, or a few less to round.
 
-        Some processors compile their products anew for every width (`BoundedModel.round_width`),
-        and a decremental chunk (`round_down`) brings a new one with every step. A text that fits
-        must not lose anything for it, so the first chunk stays as it is.
+        Some processors compile matrix products again for every width of a pass, and decremental
+        chunks have a new width in every step. `round_down` therefore makes the width of the pass a
+        multiple of `BoundedModel.round_width`, if that leaves two of them. The first chunk is never
+        rounded, so that a text that fits is read whole.
         """
         room, width = self.schedule.chunk(), self.model.round_width
         if not round_down or self.schedule.first:
@@ -87,7 +87,7 @@ class Prefill:
     # The stages of a step; the evictor has the other two
 
     def plan(self, n: int, *, last: bool) -> StepPlan:
-        """What to do with a chunk of `n` tokens. Moves the schedule on."""
+        """Return the plan for a chunk of `n` tokens, and advance the schedule."""
         held = self.schedule.held
         targets = self._targets(n, last)
         evicts = any(t < h + n for t, h in zip(targets, held, strict=True))
@@ -97,13 +97,13 @@ class Prefill:
         return StepPlan(targets, evicts, catalyst, request)
 
     def forward(self, chunk: Chunk, plan: StepPlan) -> Tensor:
-        """Run the chunk and the catalyst behind it, which leaves again: hidden states of both.
+        """Run the chunk with the catalyst after it, remove the catalyst, return hidden states.
 
-        A recurrent state has to be copied between the two, so there each has its own pass, and the
-        hidden states are those of the chunk alone.
+        The hidden states are those of both. With recurrent layers, whose state must be copied
+        between the two, chunk and catalyst each have a pass; then only those of the chunk return.
         """
         self.evictor.resume_compressive_memory()
-        for store in self.evictor.layers:  # evidence is of the latest pass alone
+        for store in self.evictor.layers:  # evidence is only of the latest pass
             store.window_attention = store.accumulated_attention = None
         n, catalyst, request = len(chunk.ids), plan.catalyst, plan.request
         if not (catalyst and request and self.cache.recurrent):
@@ -124,9 +124,9 @@ class Prefill:
     def measure(
         self, hidden: Tensor, chunk: Chunk, plan: StepPlan, *, always: bool
     ) -> Tensor | None:
-        """Cross-entropy [n] in nats of the chunk's tokens, if the method asks for it or `always`.
+        """Return the cross-entropy [n] in nats of the chunk's tokens, if requested or `always`.
 
-        Attention was measured in the pass itself, and is in the layers' stores.
+        The pass itself has measured attention and put it into the stores of the layers.
         """
         n = len(chunk.ids)
         wanted = always or (plan.request is not None and self.evidence.loss)
@@ -134,15 +134,15 @@ class Prefill:
         self.before = hidden[n - 1 : n].clone()
         return loss
 
-    # Parts of these
+    # Parts of the stages
 
     def begin(self) -> None:
-        """Run the protected prompt by itself, where no chunk takes it along."""
+        """Run the protected prompt alone, unless the model has read it already."""
         if self.due:
             self._pass(())
 
     def request(self, n: int, catalyst: bool) -> AttentionRequest:
-        """The attention to measure in a pass over `n` tokens, with the catalysts behind or not."""
+        """Return the attention to measure over `n` tokens, with the catalysts after them or not."""
         evidence = self.evidence
         window = min(evidence.window_attention, n)
         segments: tuple[int, ...] = (window,) if window else ()
@@ -158,7 +158,7 @@ class Prefill:
         )
 
     def _pass(self, ids: Sequence[int], request: AttentionRequest | None = None) -> Tensor:
-        """Hidden states [n, d] of `ids`; the first pass takes the prompt in front of them."""
+        """Return the hidden states [n, d] of `ids`. The first pass runs the prompt before them."""
         head, self.due = self.due, []
         hidden = self.model.forward([*head, *ids], self.cache, request)
         if head:
@@ -167,13 +167,13 @@ class Prefill:
         return hidden[len(head) :]
 
     def _targets(self, n: int, last: bool) -> tuple[int, ...]:
-        """Source entries that each compressible layer holds after this chunk."""
+        """Return how many source entries each compressible layer holds after this chunk."""
         held, evictor = self.schedule.held, self.evictor
         sizes = self.schedule.memory(n, evictor.ratios, last=last)
         whole = all(s >= h + n for s, h in zip(sizes, held, strict=True))
         shaped = sizes if whole else self.method.layer_sizes(sizes)
-        # A method may shift entries between layers, but never past the schedule or what is there.
-        limit, least = max(sizes), evictor.sinks or 0  # the sinks are there already
+        # A method may move entries between layers, but not beyond the schedule or what is present.
+        limit, least = max(sizes), evictor.sinks or 0  # the sinks are present already
         sizes = tuple(min(max(s, least), limit, h + n) for s, h in zip(shaped, held, strict=True))
         if whole:
             targets = sizes
@@ -184,9 +184,13 @@ class Prefill:
         return targets
 
     def _loss(self, hidden: Tensor, ids: Sequence[int]) -> Tensor:
-        """Cross-entropy [n] of every token of the chunk, the first by what stood before it."""
+        """Return the cross-entropy [n] of each token of the chunk.
+
+        The token before the chunk predicts its first token. If there is none, the first token gets
+        the mean of the others.
+        """
         targets = torch.tensor(list(ids), device=hidden.device)
-        if self.before is None:  # nothing stands before the very first token
+        if self.before is None:
             loss = self.model.loss(hidden[:-1], targets[1:])
             return torch.cat((loss.mean()[None] if len(loss) else loss.new_zeros(1), loss))
         return self.model.loss(torch.cat((self.before, hidden[:-1])), targets)
@@ -200,15 +204,16 @@ def schedule_for(
     length: int | None,
     trained: int | None = None,
 ) -> Schedule | NoEviction:
-    """The schedule of a run over an expected `length`; `trained` positions are the largest budget.
+    """Return the schedule of a run for an expected `length` in tokens.
 
-    Raises BudgetError.
+    `trained`: positions that the model was trained for, the largest possible budget. Raises
+    BudgetError.
     """
     free, final = sizes.free, sizes.final
     if not method.evicts:
         return NoEviction(layers, min(free, final))
     most = run.keep or min(final, free - max(64, free // 8))
-    start: int | None = None  # the schedule's own: m_max / n
+    start: int | None = None  # the default of the schedule, m_max / n
     if run.start != PAPER:
         wanted = run.start or max(method.sinks + NEWEST, most // START_SHARE)
         start = min(int(wanted), most)

@@ -1,4 +1,4 @@
-"""What remains: which tokens memory holds, and which of them it would hold on to most."""
+"""Which tokens memory retains, and which of them the method would keep in a smaller memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from kvstream.errors import BudgetError
 from kvstream.model.cache import PROMPT, BoundedCache, LayerStore
 
 LEAST = 64
-"""Tokens that are ranked at least: a share of a few sentences would be a word or two."""
+"""Minimum number of entries that a ranking keeps in a head, because a share of a few sentences
+would be only a word or two."""
 
 
 def retained(cache: BoundedCache, compressible: list[LayerStore]) -> Tensor:
-    """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU."""
+    """Return the sorted, distinct ordinals of the retained source tokens; int64, on the CPU."""
     found = [s.origin[:, : s.used].flatten() for s in compressible or cache.stores]
-    # All layers at once: reporters ask after every chunk, and a GPU should be asked once.
+    # One transfer for all layers: reporters ask after every chunk, and each transfer waits.
     every = torch.cat([t.to(found[0].device) for t in found]).unique().cpu().long()
     return every[every != PROMPT]
 
 
 def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
-    """(ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
+    """Return (ordinals, weights) of the tokens that would stay; see `Reader.rank`."""
     model, evictor, cache = prefill.model, prefill.evictor, prefill.cache
     catalyst = prefill.catalyst
     if cache.held + len(catalyst) > cache.capacity:
@@ -33,7 +34,7 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
     if catalyst:
         with cache.passing():
             model.forward(catalyst, cache, prefill.request(0, True))
-    # The first tokens stay by rule from the first eviction on; before it they count as others do.
+    # Sinks are protected from the first eviction on. Before it they are candidates like others.
     first = evictor.prompt if evictor.sinks is None else evictor.first_candidate
     chosen = []
     drawn = evictor.generator.get_state()
@@ -47,25 +48,24 @@ def rank(prefill: Prefill, share: float) -> tuple[Tensor, Tensor]:
             chosen.append(step.origin.gather(-1, kept).flatten().cpu())
         else:
             chosen += [s.origin[:, first : s.used].flatten().cpu() for s in group]
-    evictor.generator.set_state(drawn)  # ranking leaves everything as it was
+    evictor.generator.set_state(drawn)  # ranking changes nothing
     return _weighed(torch.cat(chosen), sum(s.spec.heads for s in evictor.layers))
 
 
 def retained_weights(cache: BoundedCache, compressible: list[LayerStore]) -> tuple[Tensor, Tensor]:
-    """(ordinals, weights) of the tokens that are there; a weight is the share of heads that hold
-    the token, and the mean of those for the newest ones, which all heads hold."""
+    """Return (ordinals, weights) of the retained source tokens; see `Reader.retained_weights`."""
     layers = compressible or cache.stores
     every = torch.cat([s.origin[:, : s.used].flatten().cpu() for s in layers])
     return _weighed(every[every != PROMPT], sum(s.spec.heads for s in layers))
 
 
 def _weighed(origins: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """The distinct ordinals among those of all heads, and the share of heads that have each."""
+    """Return the distinct ordinals among those of all heads, and the share of heads with each."""
     ordinals, counts = origins.unique(return_counts=True)
     weights = counts.float() / heads
-    # The newest tokens stay by rule and not for what they say: they count as the others do.
+    # The newest tokens always stay, so their share says nothing: they get the mean of the others.
     behind = torch.arange(len(ordinals) - 1, -1, -1)
-    newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # sinks alone: none
+    newest = (weights == 1) & (ordinals == ordinals[-1:] - behind)  # not the sinks
     newest = newest.flip(0).cumprod(0).flip(0).bool()
     weights[newest] = weights[~newest].mean() if not newest.all() else 1.0
     return ordinals.long(), weights

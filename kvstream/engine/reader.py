@@ -1,13 +1,13 @@
-"""The engine: chunk after chunk through the model, entries evicted after each, then an answer.
+"""The engine: it reads chunk after chunk, evicts entries after each, then answers.
 
-It takes token ids and yields steps and tokens. It never prints and knows no text. `Reader` is its
-facade; `Reader.step` is the main loop's body:
+It takes token ids and yields steps and tokens. It never prints and does not know the text. `Reader`
+is its facade. `Reader.step` is the body of the main loop:
 
-    plan     how much each layer will hold, hence whether entries leave   (prefill, schedule)
-    forward  chunk and catalyst through the model                         (prefill)
-    measure  the evidence that the method asked for                       (prefill)
-    absorb   the method takes in the evidence                             (eviction)
-    evict    the method selects what stays, and the rest leaves           (eviction)
+    plan     how much each layer will hold, and so whether entries leave   (prefill, schedule)
+    forward  run chunk and catalyst through the model                      (prefill)
+    measure  the evidence that the method requests                         (prefill)
+    absorb   the method absorbs the evidence                               (eviction)
+    evict    the method selects what stays, and the rest is evicted        (eviction)
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ __all__ = ["Chunk", "Feed", "Reader", "StepReport"]
 
 
 class Reader:
-    """Reads a feed under a bound and answers from what remains.
+    """Reads a feed within a budget and answers from memory.
 
-    `head` are the protected ids in front of the source; `catalysts` the ids of each catalyst;
-    `estimate` the expected length of the source in tokens. After `read`, `answer` may be called any
-    number of times: each leaves memory as it was, unless it may compress it (`may_compress`).
+    `head` are the protected ids before the source, `catalysts` the ids of each catalyst, `estimate`
+    the expected length of the source in tokens. After `read`, `answer` may be called any number of
+    times. An answer leaves memory unchanged, unless it has to evict and may (`may_compress`).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Reader:
         self.model, self.method, self.sizes = model, method.sized(sizes.budget), sizes
         self.head, self.catalysts = list(head), [list(c) for c in catalysts]
         self.extract = extract
-        """Measure every chunk, the last one too, so that passages can be ranked."""
+        """Whether to measure every chunk, also the last, so that passages can be ranked."""
         self.cache: BoundedCache = model.new_cache(
             sizes.budget, self.method.tensors(), self.method.head_tensors()
         )
@@ -70,7 +70,7 @@ class Reader:
             self.cache, self.method, len(self.head), self.generator, memory, learned
         )
         self.planned = estimate
-        """The length that the schedule was first made for."""
+        """Expected length in tokens when the schedule was created."""
         self.schedule: Schedule | NoEviction = schedule_for(
             self.method, run, sizes, len(self.compressible), estimate, model.trained_length
         )
@@ -81,9 +81,10 @@ class Reader:
         self.decoder = Decoder(model, self.evictor)
         self._shrinking = run.chunk == "decremental"
         self.report_loss = False
-        """Whether every step reports the loss of its tokens, given what memory held."""
+        """Whether every step reports the loss of its tokens, given memory before them."""
         self.exact_times = False
-        """Wait for a GPU around selection, so that `select_seconds` is what it takes there."""
+        """Whether to wait for the GPU before and after selection, so that `select_seconds` is
+        exact."""
         self.steps = 0
         self.select_seconds = 0.0
         self._last_retained: Tensor | None = None
@@ -93,7 +94,10 @@ class Reader:
     def read(
         self, feed: Feed, interrupted: Callable[[], bool] = lambda: False
     ) -> Iterator[StepReport]:
-        """Read the feed to its end, or until `interrupted`; yields after every chunk."""
+        """Read the feed to its end, or until `interrupted`. Yield after every chunk.
+
+        Raises BudgetError if a method that evicts nothing has no room for the rest.
+        """
         while not interrupted():
             room = self.prefill.room(round_down=self._shrinking)
             if room == 0 and not feed.exhausted():
@@ -110,10 +114,10 @@ class Reader:
             length = feed.estimate()
             if length is not None and not last:
                 self._revise(length)
-            yield report  # all of the step is done: who saves a memory saves it here
+            yield report  # the step is complete: the caller may save memory here
 
     def step(self, chunk: Chunk, *, last: bool) -> StepReport:
-        """Read one chunk and cut memory back; `last` says that nothing follows."""
+        """Read one chunk and reduce memory to its target size. `last`: no chunk follows."""
         started, n = time.perf_counter(), len(chunk.ids)
         plan = self.prefill.plan(n, last=last)
         hidden = self.prefill.forward(chunk, plan)
@@ -132,13 +136,13 @@ class Reader:
         return StepReport(n, plan.targets, in_flight, seconds, ended - selecting, reported)
 
     def begin(self) -> None:
-        """Run the protected prompt by itself, where no chunk takes it along."""
+        """Run the protected prompt alone, unless the model has read it already."""
         self.prefill.begin()
 
     def reopen(self, length: int | None) -> None:
-        """Read on though the source had ended; `length` is that of both, as far as expected.
+        """Allow more reading after the end of a source; `length` is the expected total in tokens.
 
-        Raises BudgetError where memory leaves no room for another chunk.
+        Raises BudgetError if memory leaves no room for another chunk.
         """
         self.schedule.reopen(length)
         if self.schedule.chunk() < 1:
@@ -149,7 +153,7 @@ class Reader:
 
     def _revise(self, length: int) -> None:
         known = self.schedule.length
-        # Each revision solves the remaining steps again; small corrections are not worth it.
+        # Each revision solves the remaining steps again, so ignore small corrections.
         if known is not None and abs(length - known) > max(64, known // 50):
             self.schedule.revise(length)
 
@@ -178,93 +182,100 @@ class Reader:
         *,
         may_compress: bool = True,
     ) -> Iterator[int]:
-        """Tokens of the answer, one by one; ``choose(logits [V])`` picks each.
+        """Yield the tokens of the answer; ``choose(logits [V])`` picks each.
 
-        Ends at a token of `stop` (not handed out), after `max_tokens`, or where the budget is full
-        and memory may not be compressed. Memory is as before once the iterator is closed; where
-        it had to be compressed, what is left of it.
+        Ends at a token of `stop` (not yielded), after `max_tokens`, or when the budget is full and
+        no entries may or can be evicted. When the iterator is closed, memory is as before, except
+        for the entries that the answer evicted.
         """
         self.begin()
         try:
             yield from self.decoder.answer(
                 question, choose, stop, max_tokens, may_compress=may_compress
             )
-        finally:  # what is left of a memory that had to be compressed
+        finally:  # an answer may have evicted entries of memory
             self.schedule.held = tuple(s.held - len(self.head) for s in self.compressible)
 
     def score(self, question: Sequence[int], continuation: Sequence[int]) -> Tensor:
-        """Cross-entropy [n] in nats of a continuation of `question`; memory stays as it is."""
+        """Return the cross-entropy [n] in nats of a continuation of `question`.
+
+        Memory does not change.
+        """
         self.begin()
         return self.decoder.score(question, continuation)
 
     def in_sight(
         self, begins: Sequence[int], order: Sequence[int], best: int
     ) -> AbstractContextManager[int]:
-        """Inside, answers see the entries of the `best` first stretches of `order` alone.
+        """Let answers inside this context see only the first `best` stretches of `order`.
 
         Stretch i is the tokens from ``begins[i]`` to ``begins[i + 1]``; see `narrowing.in_sight`.
         """
         return narrowing.in_sight(self.evictor, begins, order, best)
 
-    # What remains
+    # Memory
 
     @property
     def compressible(self) -> list[LayerStore]:
-        """Layers from which the method chooses what stays."""
+        """Layers in which the method selects the entries that stay."""
         return self.evictor.layers
 
     @property
     def seen(self) -> int:
-        """Source tokens so far."""
+        """Number of source tokens read so far."""
         return self.evictor.seen
 
     @property
     def begun(self) -> bool:
-        """Whether the prompt went through the model."""
+        """Whether the model has read the prompt."""
         return not self.prefill.due
 
     @property
     def first_candidate(self) -> int:
-        """Entries at the beginning that never leave: the prompt and the source's sinks."""
+        """Number of entries at the beginning that are never evicted: prompt and sinks."""
         return self.evictor.first_candidate
 
     def retained(self) -> Tensor:
-        """Ordinals of the distinct source tokens that some head still holds, sorted; int64, CPU.
-        After `release` those that were held then.
+        """Return the sorted, distinct ordinals of the retained source tokens; int64, on the CPU.
+
+        After `release`, these are the tokens that were retained then.
         """
         if self._last_retained is not None:
             return self._last_retained
         return ranking.retained(self.cache, self.compressible)
 
     def release(self) -> None:
-        """Give the room of the KV cache back; nothing but `retained` can be asked any more."""
-        self._last_retained = self.retained()  # a panel shows it until the answer ends
+        """Free the KV cache. Only `retained` may be called afterwards."""
+        self._last_retained = self.retained()  # the panel shows it until the answer ends
         self.cache.release()
 
     def retained_weights(self) -> tuple[Tensor, Tensor]:
-        """(ordinals, weights) of the distinct source tokens that some head still holds, sorted;
-        a weight is the share of heads that do, and the mean of those for the newest ones.
+        """Return (ordinals, weights) of the retained source tokens, sorted and distinct.
+
+        A weight is the share of heads that hold the token. The newest tokens, which all heads hold,
+        get the mean weight of the others.
         """
         return ranking.retained_weights(self.cache, self.compressible)
 
     def rank(self, share: float = 0.25) -> tuple[Tensor, Tensor]:
-        """(ordinals, weights): what memory would hold on to most if it were a quarter of its size.
+        """Return (ordinals, weights) of the tokens that stay if memory shrinks to `share` of it.
 
-        The catalysts are run once more over what remains, and the method selects `share` of it
-        without anything leaving; a token's weight is the share of heads that would keep it, and the
-        mean of those for the newest ones, which all heads keep.
+        Runs the catalysts again over memory and lets the method select, but evicts nothing. A
+        weight is the share of heads that would keep the token. The newest tokens, which all heads
+        keep, get the mean weight of the others. Raises BudgetError if the catalysts do not fit.
         """
         return ranking.rank(self.prefill, share)
 
-    # Between two processes
+    # Saving and resuming
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All that changes in the course of a run beside the cache: numbers, and tensors."""
+        """Return all that changes during a run, except the cache: numbers and tensors."""
         return snapshot.state(self.prefill, self.steps, self.planned)
 
     def restore(self, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`; the cache is filled apart. Raises ValueError, KeyError,
-        RuntimeError.
+        """Resume from a `state`. The caller fills the cache.
+
+        Raises ValueError, KeyError or RuntimeError if the state does not fit this run.
         """
         snapshot.restore(self.prefill, numbers, tensors)
         self.steps = numbers["steps"]

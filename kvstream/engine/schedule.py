@@ -1,8 +1,8 @@
-"""How much to read next and how much to remember: sizes of chunk and memory, step by step.
+"""The schedule: sizes of chunk and memory, step by step.
 
-`Schedule` solves the equations of IMDC (`kvstream.engine.equations`) for a budget and a length that
-is only an estimate. All sizes are entries of the KV cache of one head, or tokens: the same
-number. Nothing here knows about models, and nothing grows with the length of the source.
+`Schedule` solves the equations of IMDC (`kvstream.engine.equations`) for a budget and an estimated
+length. All sizes are KV cache entries of one head, or tokens, which is the same number. Nothing
+here depends on the model, and nothing grows with the length of the source.
 """
 
 from __future__ import annotations
@@ -15,46 +15,48 @@ from kvstream.engine.equations import CURVES, Curve, first_true, linear, mean_on
 from kvstream.errors import BudgetError
 
 SMALLEST_CHUNK = 64
-"""No chunk but the last is planned smaller than this, or an eighth of what is free if more."""
+"""Minimum planned chunk in tokens, except the last; the minimum is ``free / 8`` if that is more."""
 CHUNK_SHARE = 8
+"""The minimum chunk is ``free``, or a given average chunk, divided by this."""
 OPEN_CHUNK_SHARE = 4
-"""A stream of unknown length settles at chunks of at least a quarter of what is free."""
+"""The minimum chunk of a stream of unknown length is ``free`` divided by this."""
 OPEN_HALFWAY = 1.0
-"""Such a stream is halfway along the growth curve after this many times what is free."""
+"""Such a stream is halfway along the growth curve after ``free`` times this many tokens."""
 LEAST_SUM = 1e-9
-"""Below this sum of ratios all layers count alike."""
+"""If the retention ratios add up to less than this, all layers count alike."""
 ADAPTIVE_FLOOR = 0.25
-"""A layer counts as retaining at least this share of the mean: one that gets no memory at all
-could never show again that it needs some."""
+"""The retention ratio of a layer counts as at least this share of the mean: a layer without memory
+could never show that it needs some."""
 ADAPTIVE_CHUNK = 0.75
-"""A layer with more than the mean leaves the next chunk at least this share of what the mean would:
-one layer that takes all there is would make the chunks of all tiny, and each of them evicts."""
+"""A layer with more memory than the mean leaves the next chunk at least this share of what the mean
+leaves. Otherwise one large layer would make all chunks tiny, and each chunk evicts."""
 
 
 class Schedule:
-    """Sizes of the next chunk and of the memory after it, for a budget and an expected length.
+    """Sizes of the next chunk and of memory after it, for a budget and an expected length.
 
-    Use: read at most `chunk()` tokens, run them, cut every layer back to what `memory(read)`
-    returns; again, until the source ends, which the last call says with ``last=True``. Held at
-    every moment, however wrong the expected length: chunk + memory <= ``free``; memory never
-    shrinks (except ``adaptive``, layer by layer) and never passes `m_max` (the layers' mean,
-    if adaptive), or ``final`` where the source fits; `chunk()` >= `smallest`. A text that is
-    expected to fit stays whole while it is read in pieces, so memory shrinks, and a chunk is small,
-    where it turns out to be longer.
+    Use: read at most `chunk()` tokens, run them, reduce every layer to what `memory(read)` returns.
+    Repeat until the source ends; the last call passes ``last=True``. These rules always hold, even
+    if the expected length is wrong: chunk + memory <= ``free``; memory never shrinks (except
+    ``adaptive``, layer by layer) and never exceeds `m_max` (the mean of the layers, if adaptive),
+    or ``final`` if the source fits; `chunk()` >= `smallest`. The one exception: a text that is
+    expected to fit stays whole while it is read in pieces. If it turns out to be longer, memory
+    shrinks, and a chunk is small.
 
     name, chunk: as in `kvstream.settings` (GROWTHS, CHUNKS).
     layers: number of layers that hold memory.
-    free: entries that memory and the chunk in flight may take together, A.
-    final: the most that memory may hold when the question comes.
-    keep: m_max; None is the most that leaves a smallest chunk and fits ``final``.
+    free: A, maximum number of entries of memory and the chunk in flight together.
+    final: maximum number of entries in memory when the question is read.
+    keep: m_max; None is the maximum that leaves a smallest chunk and fits ``final``.
     start: m_0, memory after the first step; None is m_max / n, as in the paper (`schedule_for` sets
-        half of m_max where the user says nothing).
+        half of m_max by default).
     chunk_size: None solves for the budget: chunk = A - memory, so that the peak is flat. Else
         tokens in a chunk if ``fixed``, and the paper's average c if ``decremental`` (eqs. 4-6).
     length: expected tokens of the source; None for a stream without a known end.
-    widest: whether the model takes no larger budget; errors do not advise one then.
+    least: minimum m_0, if ``start`` is None.
+    widest: whether the budget is the largest for the model, so that errors advise no larger one.
 
-    Raises BudgetError when these sizes cannot be had together.
+    Raises BudgetError if these sizes cannot be combined.
     """
 
     def __init__(
@@ -76,67 +78,70 @@ class Schedule:
         self._widest = widest
         self.length = length
         self.seen = 0
-        """Tokens that went through so far."""
+        """Number of tokens read so far."""
         self.done = 0
-        """Steps finished so far."""
+        """Number of steps finished so far."""
         self.held: tuple[int, ...] = (0,) * layers
-        """Entries that each layer which the method compresses holds now, without the prompt."""
+        """Entries in memory of each layer that the method compresses, without the prompt."""
 
         self._lower, self._upper = CURVES[name]
         self._keep, self._start, self._least = keep, start, least
         decremental = chunk == "decremental"
-        # The paper's average chunk; without a length there is nothing to take the average over.
+        # The paper's average chunk; an unknown length has no average.
         self._average = chunk_size if decremental and length is not None else None
         self.smallest = _smallest_chunk(free, chunk_size, self._average, length is None)
-        """`chunk()` is never less, in tokens, once entries have left; only the end of the source
-        makes a chunk shorter."""
+        """Minimum of `chunk()` in tokens after the first eviction. Only the end of the source makes
+        a chunk shorter."""
         self._limit = min(final, free - self.smallest)
         self._check(chunk_size)
         self.m_max = self._limit if keep is None else keep
-        """Entries in memory after the last step, if the source has that many."""
+        """Entries in memory after the last step, if the source has so many tokens."""
         if self._average:
             self._settle_average(self._average, self._steps_of_average(self._average))
-        # None: what attention leaves beside the memory held.
+        # None: the chunk is what memory leaves of `_attention`.
         self._fixed: int | None = None
         if not decremental or (chunk_size and not self._average):
             self._fixed = self.smallest = chunk_size or free - self.m_max
-        self._uneven = 1.0  # fullest layer to the mean, where layers differ by adaptation
-        self._fresh = True  # nothing has left yet: what is held is part of the first chunk
+        self._uneven = 1.0  # ratio of the fullest layer to the mean, if adaptive
+        self._fresh = True  # nothing was evicted yet: held entries are part of the first chunk
         self._plan()
 
-    # What the engine asks.
+    # The engine calls these.
 
     @property
     def whole(self) -> bool:
-        """Whether the source is expected to fit as it is: one chunk, nothing evicted."""
+        """Whether the source is expected to fit in one chunk without eviction."""
         return self.length is not None and self.length <= self._room
 
     @property
     def steps(self) -> int | None:
-        """Expected steps in all, those done included; None for a stream without a known end."""
+        """Expected total number of steps; None for a stream without a known end."""
         return None if self.length is None else self.done + self._left
 
     @property
     def first(self) -> bool:
-        """Whether the next chunk is the first, into which a text that fits has to go whole."""
+        """Whether the next chunk is the first, which has to take the whole of a text that fits."""
         return self._fresh
 
     def chunk(self) -> int:
-        """The most tokens to read now; fewer may be read after the first step, or where it ends."""
+        """Return the maximum number of tokens to read now.
+
+        The caller may read fewer after the first step, or at the end of the source.
+        """
         held = max(self.held)
         if self._fresh:
             return (self.free if self.whole else self._first) - held
         size = self._fixed or max(self.smallest, self._attention - held)
-        return min(size, self.free - held)  # less only for a memory that is read on
+        return min(size, self.free - held)  # less than `size` only if a full memory reads on
 
     def memory(
         self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
     ) -> tuple[int, ...]:
-        """Entries each layer is to hold after ``read`` tokens of the current chunk went through.
+        """Return how many entries each layer keeps after ``read`` tokens, and begin the next step.
 
-        The next step begins with it. ``ratios``: retention ratio of each layer in the step
-        before (eq. 2), used by ``adaptive`` alone. ``last``: the source ended with this chunk.
-        Raises ValueError when more was read than is free.
+        ``read``: tokens of the current chunk. ``ratios``: retention ratio of each layer in the step
+        before (eq. 2), used only by ``adaptive``. ``last``: the source ended with this chunk.
+        Raises ValueError if more was read than is free.
         """
         if not 0 <= read <= self.free - max(self.held):
             raise ValueError(f"read {read} tokens, but only {self.free - max(self.held)} fit")
@@ -151,15 +156,15 @@ class Schedule:
             self._advance()
         goes_on = self.length is not None and self.seen < self.length <= self._room
         if min(present) == self.seen and (goes_on or (last and self.seen <= self._room)):
-            self.held = tuple(present)  # all of it is there, and may stay, as may what comes
+            self.held = tuple(present)  # everything is still held, and the rest is expected to fit
         elif self.name == "adaptive":
             self.held = self._adapt(self._target(linear), ratios, present, last)
         else:
             half = self.layers // 2
             lower, upper = self._target(self._lower), self._target(self._upper)
             self.held = tuple(
-                # What is held stays: after a revised length the curve may be below it. Only a
-                # memory that had ended, and is read on, may hold too much for another chunk.
+                # Held entries stay: a revised length may put the curve below them. Only a memory
+                # that reads on after its end may hold too much for another chunk.
                 min(max(lower if j < half else upper, m if last else min(m, self._limit)), m + read)
                 for j, m in enumerate(self.held)
             )
@@ -168,7 +173,7 @@ class Schedule:
         return self.held
 
     def revise(self, length: int) -> None:
-        """A corrected estimate of the source's tokens: the remaining steps are solved again."""
+        """Solve the remaining steps again for a corrected estimate of the source's tokens."""
         self.length = max(length, self.seen)
         if self.seen == 0:
             self._plan()
@@ -176,10 +181,11 @@ class Schedule:
             self._left = self._steps_left()
 
     def reopen(self, length: int | None) -> None:
-        """The source goes on after all, to this expected length: what follows `last` and an end.
+        """Continue after ``last``, up to this expected length.
 
-        Where all of it is still held, this is as if it had never ended: what is held counts as
-        part of the first chunk. Else memory stays as large as it was, and chunks as small.
+        If the whole source is still held, the schedule continues as if it had not ended: held
+        entries count as part of the first chunk. Otherwise memory keeps its size, and chunks stay
+        small.
         """
         self.length = None if length is None else max(length, self.seen)
         whole = min(self.held) == self.seen
@@ -190,9 +196,9 @@ class Schedule:
             self._left = self._steps_left()
 
     def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
-        """Stand at the end of a source of `seen` tokens that other readings read, in `done` steps.
+        """Start at the end of a source of `seen` tokens that other readings read in `done` steps.
 
-        `reopen` goes on from there. Raises BudgetError where a layer holds too much.
+        `reopen` continues from there. Raises BudgetError if a layer holds too many entries.
         """
         if max(held) > self.free:
             raise BudgetError(f"{max(held)} entries do not fit the {self.free} that are free.")
@@ -200,14 +206,17 @@ class Schedule:
         self.length, self._left, self._position = seen, 0, 1.0
         self._fresh = min(held) == seen
 
-    # Between two processes.
+    # Saving and resuming.
 
     def state(self) -> dict[str, Any]:
-        """All that changes in the course of a run, as JSON knows it."""
+        """Return all that changes during a run, in types that JSON has."""
         return {name: getattr(self, name) for name in _STATE}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state` of a schedule that was made alike. Raises ValueError."""
+        """Resume from a `state` of a schedule with the same parameters.
+
+        Raises ValueError if the state cannot be one of those.
+        """
         if set(state) != set(_STATE):
             raise ValueError("the schedule has other fields than a schedule")
         held = held_in(state["held"], self.layers, self.free)
@@ -229,7 +238,7 @@ class Schedule:
             raise ValueError(f"{max(held)} entries are more than its first chunk")
 
     def _ranges(self) -> dict[str, tuple[float, float]]:
-        """The least and the most of each number of a `state`."""
+        """Return the minimum and maximum of each number of a `state`."""
         free, most = self.free, 2**53
         inside = dict.fromkeys(("smallest", "_average", "_fixed", "_first"), (1, free))
         memory = dict.fromkeys(("m_max", "_limit", "_m_0"), (0, min(free, self.final)))
@@ -241,7 +250,7 @@ class Schedule:
 
     @property
     def _room(self) -> int:
-        """The longest source that may stay whole."""
+        """Length in tokens of the longest source that may stay whole."""
         room = self.final if self._keep is None else min(self._keep, self.final)
         return min(room, self.free)
 
@@ -252,7 +261,7 @@ class Schedule:
                 "the question and the answer; raise the budget or ask for a shorter answer."
             )
         if self.free <= self.smallest:
-            # A requested average shrinks to a part of it: report the requested value.
+            # `smallest` is a part of a requested average: report the requested value.
             asked = f"smallest chunk of {self.smallest:,}"
             remedy = "raise the budget"
             if chunk_size is not None:
@@ -277,7 +286,7 @@ class Schedule:
         return max(1, -(-self.length // c))
 
     def _met(self, m_max: int, n: int) -> tuple[float, float]:
-        """m-hat, and the memory that the last of n chunks meets, when memory ends at m_max."""
+        """Return m-hat and memory before the last of n chunks, for memory that ends at m_max."""
         if n == 1:
             return 0.0, 0.0
         m_0 = self._first_memory(m_max, n)
@@ -288,7 +297,7 @@ class Schedule:
         return min(m_max, max(self._least, m_max // n) if self._start is None else self._start)
 
     def _settle_average(self, c: int, n: int) -> None:
-        """m_max and smallest chunk under eqs. 5-6, or the reason why there are none."""
+        """Set m_max and the smallest chunk by eqs. 5-6; raise BudgetError if there are none."""
 
         def fits(m_max: int, least: int) -> bool:
             mean, last = self._met(m_max, n)
@@ -314,9 +323,9 @@ class Schedule:
         self.smallest = max(1, min(self.smallest, int(c + mean - last)))
 
     def _plan(self) -> None:
-        """Solves all steps; nothing has been read yet."""
+        """Solve all steps, before anything is read."""
         self._attention = self.free
-        self._position = 0.0  # of the memory held, on the growth curve
+        self._position = 0.0  # place of memory on the growth curve
         self._first = self._fixed or self._average or self.free
         if self.length is None:
             start = self._least if self._start is None else self._start
@@ -336,10 +345,10 @@ class Schedule:
         self._left = n
 
     def _steps_left(self) -> int:
-        """The fewest steps whose chunks reach the expected length from what is held now."""
+        """Return the minimum number of steps that read the rest of the expected length."""
         rest = 0 if self.length is None else self.length - self.seen
         if self._average:
-            # Eqs. 4-6 hold for the length that was planned for; past it chunks would run dry.
+            # Eqs. 4-6 hold only for the planned length; beyond it chunks would become too small.
             roomy = self.m_max + max(self.smallest, self._average // CHUNK_SHARE)
             self._attention = max(self._attention, min(self.free, roomy))
         if rest <= 0:
@@ -355,7 +364,7 @@ class Schedule:
         return first_true(reaches)
 
     def _advance(self) -> None:
-        """Moves along the growth curve by one step."""
+        """Move along the growth curve by one step."""
         if self.length is None:
             self._position = self.seen / (self.seen + OPEN_HALFWAY * self.free)
         elif self._left <= 1 or self.seen >= self.length:
@@ -368,8 +377,8 @@ class Schedule:
     def _target(self, curve: Curve) -> int:
         size = self._m_0 + (self.m_max - self._m_0) * curve(self._position)
         if self.length is not None:
-            # Memory cannot grow by more than what is still to come: be large enough to end full,
-            # and leave room to read the rest at once.
+            # Memory grows at most by the tokens that still come. Make it large enough to end full,
+            # but leave room to read the rest in one chunk.
             rest = max(0, self.length - self.seen)
             full = min(self.m_max, self._attention) - rest
             size = max(size, min(full, self._most_between))
@@ -377,14 +386,14 @@ class Schedule:
 
     @property
     def _most_between(self) -> int:
-        """The most that a layer may hold when another chunk is to come."""
+        """Maximum number of entries in a layer if another chunk follows."""
         return min(self.final, self._attention - self.smallest)
 
     def _adapt(
         self, base: int, ratios: Sequence[float] | None, present: Sequence[int], last: bool
     ) -> tuple[int, ...]:
-        """Eq. 3 under a ceiling; what a full layer cannot take goes to the others."""
-        if ratios is None or sum(ratios) < LEAST_SUM:  # shares of it would be zero
+        """Return the sizes of eq. 3 under a ceiling; others get what full layers cannot take."""
+        if ratios is None or sum(ratios) < LEAST_SUM:
             ratios = [1.0] * self.layers
         least = ADAPTIVE_FLOOR * sum(ratios) / self.layers
         shares = [max(p, least) for p in ratios]
@@ -416,7 +425,7 @@ _STATE = (
 
 
 def held_in(value: Any, layers: int, most: int) -> tuple[int, ...]:
-    """The entries of each layer out of JSON. Raises ValueError where they cannot be."""
+    """Return the entries of each layer from JSON. Raise ValueError if they are impossible."""
     if not isinstance(value, list) or len(value) != layers:
         raise ValueError(f"the schedule is not for {layers} layers")
     if not all(type(m) is int and 0 <= m <= most for m in value):
@@ -434,10 +443,10 @@ def _smallest_chunk(free: int, chunk_size: int | None, average: int | None, is_o
 
 
 class NoEviction:
-    """The schedule of a method that evicts nothing: pieces are read until nothing more fits."""
+    """The schedule of a method that evicts nothing: it reads pieces until nothing more fits."""
 
     PIECE = 2048
-    """Tokens a forward pass; more only costs activation memory."""
+    """Tokens per forward pass; more would only cost activation memory."""
     length: int | None = None
 
     def __init__(self, layers: int, room: int) -> None:
@@ -448,33 +457,33 @@ class NoEviction:
         self.whole = True
 
     first = True
-    """Nothing ever leaves, so that every chunk is like a first one."""
+    """Nothing is ever evicted, so every chunk is like a first one."""
 
     def chunk(self) -> int:
-        """Tokens to read now; 0 when the room is used up."""
+        """Return how many tokens to read now; 0 if nothing more fits."""
         return min(self.PIECE, self.room - max(self.held))
 
     def memory(
         self, read: int, ratios: Sequence[float] | None = None, *, last: bool = False
     ) -> tuple[int, ...]:
-        """All that is held, and the new tokens."""
+        """Return the entries of each layer: all that is held, and the new tokens."""
         self.held = tuple(m + read for m in self.held)
         return self.held
 
     def revise(self, length: int) -> None:
-        """Nothing depends on the length."""
+        """Do nothing: no size depends on the length."""
 
     def take_over(self, held: tuple[int, ...], seen: int, done: int) -> None:
-        """Hold what other readings read."""
+        """Take over the entries that other readings left in each layer."""
         self.held = held
 
     def reopen(self, length: int | None) -> None:
-        """Nothing depends on where the source ends."""
+        """Do nothing: no size depends on where the source ends."""
 
     def state(self) -> dict[str, Any]:
-        """All that changes in the course of a run."""
+        """Return all that changes during a run."""
         return {"held": self.held}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`. Raises ValueError."""
+        """Resume from a `state`. Raise ValueError if it is impossible."""
         self.held = held_in(state["held"], len(self.held), self.room)

@@ -1,4 +1,4 @@
-"""What a run changes beside the cache, as numbers and tensors that another process goes on from."""
+"""Save and restore the state of a run, except the cache, as numbers and tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.engine.prefill import Prefill
 def state(
     prefill: Prefill, steps: int, planned: int | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Numbers as JSON knows them, and tensors; the names are those of memory files."""
+    """Return numbers in types that JSON has, and tensors. The names are those of memory files."""
     evictor = prefill.evictor
     numbers = {
         "seen": evictor.seen,
@@ -31,9 +31,9 @@ def state(
 
 
 def restore(prefill: Prefill, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Go on from a `state`; the cache is filled apart.
+    """Resume from a `state`. The caller fills the cache.
 
-    Raises ValueError, KeyError or RuntimeError where the state is not of such a run.
+    Raises ValueError, KeyError or RuntimeError if the state does not fit this run.
     """
     evictor, schedule = prefill.evictor, prefill.schedule
     schedule.restore(numbers["schedule"])
@@ -52,13 +52,13 @@ def restore(prefill: Prefill, numbers: Mapping[str, Any], tensors: Mapping[str, 
         return
     try:
         prefill.model.logits(prefill.before)
-    except RuntimeError:  # of this model in another number type, or else of another one
+    except RuntimeError:  # saved in another number type, or by another model
         prefill.before = prefill.before.to(prefill.model.dtype)
         prefill.model.logits(prefill.before)
 
 
 def _check(numbers: Mapping[str, Any], prefill: Prefill) -> None:
-    """Raises ValueError where the numbers cannot be those of a run."""
+    """Raise ValueError if the numbers cannot be those of a run."""
     for name in ("seen", "steps", "sinks"):
         value = numbers[name]
         if not (type(value) is int and 0 <= value < 2**31) and (name, value) != ("sinks", None):
