@@ -1,1 +1,1 @@
-"""What remains of a reading: held, saved, restored, joined. `answer` answers from it."""
+"""The memory of a reading: held, saved, restored, joined. `answer` answers from it."""

@@ -1,4 +1,4 @@
-"""What remains of a reading: what the cache holds, the prompt around it, where it came from."""
+"""The memory of a reading: the entries of the cache, the prompt around them, and their sources."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
 
 @dataclass
 class Trace:
-    """Where in the sources the tokens that memory holds came from."""
+    """The positions of the tokens in memory in the sources."""
 
     names: Sequence[str] = ()
-    """Of the sources, in order."""
+    """Names of the sources, in order."""
     bases: Sequence[int] = ()
     """Global byte offset of each source's beginning."""
     origins: TokenOrigins = field(default_factory=TokenOrigins)
     passages: Passages | None = None
-    """Sentences and lines around retained tokens, where they are wanted."""
+    """Sentences and lines around retained tokens; None if they are not needed."""
     words: WordForms | None = None
-    """Which words and numbers all of the text has; None where that was not gathered."""
+    """The words and numbers of the whole text; None if they were not gathered."""
     read: int = 0
-    """Tokens of the sources so far."""
+    """Number of tokens of the sources read so far."""
     end: int = 0
-    """Global byte offset behind the last of them."""
+    """Global byte offset after the last of these tokens."""
     records: Sequence[SourceRecord] = ()
     """Sizes and digests of the sources, as far as they were read."""
     line_counts: LineCounts | None = None
-    """Of logs: lines, and how many of them were not read because they repeat others."""
+    """For logs: number of lines, and of lines that were not read because they repeat others."""
     interrupted: bool = False
-    """The user stopped the reading; the text has more."""
+    """Whether the user stopped the reading before the end of the text."""
     ended_line: bool = True
-    """Whether the last of them ended with a newline."""
+    """Whether the last source ended with a newline."""
 
     def prune(self, kept: torch.Tensor) -> None:
-        """Drop offsets and text of what memory no longer holds; `kept` int64, sorted, unique."""
+        """Drop offsets and text of tokens that are not in `kept` (int64, sorted, unique)."""
         ordinals = kept.numpy()
         self.origins.prune(ordinals)
         if self.passages is not None:
@@ -53,30 +53,30 @@ class Trace:
 
 @dataclass
 class Beside:
-    """What is kept beside a memory for another model, which answers from it."""
+    """Passages that are kept beside a memory for the answering model, if another model read."""
 
     model: str
-    """The name of that model."""
+    """Name of the answering model."""
     fingerprint: str
-    """Of its weights."""
+    """Fingerprint of its weights."""
     budget: int
-    """Entries a head that it may hold."""
+    """Its budget, in entries per head."""
     by: str
-    """What decides which passages it gets: ``memory``, ``words`` or ``both``."""
+    """What selects its passages: ``memory``, ``words`` or ``both``."""
     room: int
-    """Bytes of text that may be kept."""
+    """Maximum number of bytes of text that may be kept."""
     peak: int
-    """The most bytes that ever were."""
+    """Maximum number of bytes that were ever kept."""
     dropped: int
     """Bytes of text that were not kept."""
     excerpts: list[tuple[Passage, ...]]
-    """Consecutive passages each, in the order of the document."""
+    """Excerpts in the order of the document, each of consecutive passages."""
     words: list[list[int]] = field(default_factory=list)
-    """For each question that was known, `QuestionWords.totals` of the whole text: what was dropped
-    counts, too. Empty where passages do not go by words, and in older files."""
+    """For each known question, `QuestionWords.totals` of the whole text, including what was
+    dropped. Empty if words do not select passages, and in older files."""
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``answering`` of ``--json`` for a memory of two models."""
+        """Return the object ``answering`` of ``--json`` for a memory of two models."""
         texts = [passage.text for excerpt in self.excerpts for passage in excerpt]
         return {
             "model": self.model,
@@ -90,14 +90,14 @@ class Beside:
 
 @dataclass(frozen=True)
 class Shards:
-    """A text that was read in parts."""
+    """How a text was read in parts."""
 
     count: int
-    """Parts."""
+    """Number of parts."""
     budgets: int
-    """The most memories that were held at a time, each of them of one budget at most."""
+    """Maximum number of memories held at a time, each of at most one budget."""
     budget_bytes: int
-    """Of one budget."""
+    """Bytes of one budget."""
 
     def to_json(self) -> dict[str, int]:
         return {
@@ -109,7 +109,7 @@ class Shards:
 
 @dataclass
 class Memory:
-    """A reader that has read, the prompt around what it holds, and where that came from."""
+    """A reader that has read, the prompt around its memory, and the sources of its tokens."""
 
     model: str
     """Name of the model."""
@@ -121,32 +121,32 @@ class Memory:
     command: str = "ask"
     load_s: float = 0.0
     prefill_s: float = 0.0
-    """Time of reading in this run."""
+    """Seconds of reading in this run, and before it if a checkpoint was resumed."""
     loaded: int = 0
-    """Source tokens of the memory file that it came from: they were read at another time."""
+    """Source tokens that were loaded from a memory file, not read in this run."""
     warnings: list[str] = field(default_factory=list)
     digest: str | None = None
-    """Of the file that it came from."""
+    """Digest of the file that it was loaded from."""
     beside: Beside | None = None
-    """Text for another model that answers, where there is one."""
+    """Text for the answering model, if another model read."""
     shards: Shards | None = None
-    """How it was read, where that was in parts."""
+    """How the text was read, if in parts."""
 
     @property
     def prompt(self) -> Prompt:
-        """What stands around what memory holds."""
+        """The prompt around memory."""
         return self.plan.prompt
 
     @property
     def tokens_per_s(self) -> float:
-        """Of reading; 0 where it was done at another time."""
+        """Tokens per second of reading; 0 if nothing was read in this run."""
         return (self.trace.read - self.loaded) / self.prefill_s if self.prefill_s else 0.0
 
     @property
     def retained(self) -> int:
-        """Distinct source tokens that some head still holds."""
+        """Number of distinct source tokens that at least one head holds."""
         return int(self.reader.retained().numel())
 
     def release(self) -> None:
-        """Give the room of the KV cache back; the memory can no longer be asked."""
+        """Free the KV cache. The memory can no longer answer."""
         self.reader.release()

@@ -1,7 +1,7 @@
-"""Checkpoints of a reading: a memory file, and how far it had come.
+"""Checkpoints of a reading: a memory file with the position that the reading had reached.
 
-To go on, the sources are read and encoded again from the start, which is fast, and the tokens that
-memory has seen are passed over. Their digest must be the same, so the sources must be, too.
+To resume, kvstream reads and encodes the sources again from the start, which is fast, and skips the
+tokens that memory has seen. Their digest must be the same, so the sources must not have changed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SAME = (
     "model", "method", "run", "system", "task", "questions", "sizes", "head", "catalysts",
     "measure_always",
 )  # fmt: skip
-"""What a checkpoint and the run that goes on from it must have in common."""
+"""Parts of the state that must be equal in a checkpoint and in the run that resumes it."""
 
 
 class Handed:
-    """A feed that knows which tokens it handed out; at most ``limit()`` of them at a time."""
+    """A feed that counts and hashes the tokens it returns, at most ``limit()`` at a time."""
 
     def __init__(self, feed: TokenFeed, limit: Callable[[], int] | None = None) -> None:
         self.feed, self.limit = feed, limit
@@ -49,7 +49,7 @@ class Handed:
         self._digest = hashlib.sha256()
 
     def read(self, count: int) -> Chunk:
-        """At most `count` tokens; fewer at the end, at a pause, or for the limit."""
+        """Return at most `count` tokens; fewer at the end, at a pause, or because of the limit."""
         piece = self.feed.read(count if self.limit is None else min(count, self.limit()))
         self.count += len(piece.ids)
         self._digest.update(np.array(piece.ids, dtype="<i4").tobytes())
@@ -63,17 +63,18 @@ class Handed:
 
     @property
     def sha256(self) -> str:
-        """Of the tokens that were handed out, in hex."""
+        """SHA-256 of the tokens that were returned, in hex."""
         return self._digest.hexdigest()
 
 
 class Checkpoint:
-    """A file that a reading is saved to every so many tokens, and goes on from."""
+    """A file to which a reading is saved after every `every` tokens, and from which it resumes."""
 
     def __init__(self, path: Path, every: int = CHECKPOINT_EVERY, base: str | None = None) -> None:
-        """Raises SourceError where there is a file that is none, KvstreamError if not writable.
+        """Open a checkpoint. `base` is the digest of the memory that the reading continues, if any.
 
-        `base` is the digest of the memory that is read on, if there is one.
+        Raises SourceError if the file is no memory file, UsageError if it is a memory but not a
+        checkpoint, KvstreamError if it is not writable.
         """
         file.check_writable(path)
         self.path, self.every, self.base = path, every, base
@@ -82,30 +83,31 @@ class Checkpoint:
         if self.kind is not None:
             self.position = _position(path, self.kind.content.notes)
         self.digest: str | None = None
-        """Of the complete memory, once it is."""
+        """Digest of the complete memory; None before it is saved."""
         self._saved = 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of the sources that need not go through the model again."""
+        """Number of source tokens that the model need not read again."""
         return 0 if self.position is None else self.position.tokens
 
     @property
     def head(self) -> list[int]:
-        """The prompt before the text, as token ids; empty where there is no file yet."""
+        """Token ids of the prompt before the text; empty if there is no file yet."""
         return [] if self.kind is None else self.kind.content.state["head"]
 
     def take_up(self, memory: Memory, feed: Handed) -> None:
-        """Put what was saved into a memory that has just been made, and pass over its tokens.
+        """Restore the saved state into a new memory, and skip the tokens that it has read.
 
-        Raises UsageError with what differs from this run, SourceError where the sources do.
+        Raises UsageError with the setting that differs from this run, SourceError if the sources
+        have changed, ModelError if another model made the file.
         """
         if self.kind is None or self.position is None:
             return
         saved = self.kind.content.state
         check_model(self.kind, memory.reader.model)
         fresh = json.loads(json.dumps(memory_state(memory, passages=False)[0]))
-        # Of files of 0.1: they have one number type, no rounded fingerprint, and no --thin.
+        # Files of 0.1 have one number type, no rounded fingerprint, and no --thin.
         unsaid = {"kv_dtype": saved["model"]["dtype"], "rounded": fresh["model"]["rounded"]}
         run = {"thin": fresh["run"]["thin"], **saved["run"]}
         method = as_here(saved["method"], memory.reader)
@@ -151,43 +153,43 @@ class Checkpoint:
         self._saved = feed.count
 
     def note(self, memory: Memory, feed: Handed) -> None:
-        """Save if it is time. Raises KvstreamError."""
+        """Save if `every` tokens were read since the last time. Raise KvstreamError on failure."""
         if feed.count - self._saved >= self.every:
             self._save(memory, feed, complete=False)
 
     def leave(self, memory: Memory, feed: Handed) -> None:
-        """Save the memory of a reading that was interrupted, if it has read more since."""
+        """Save the memory of an interrupted reading, if it has read more since the last time."""
         if feed.count > self._saved:
             self._save(memory, feed, complete=False)
 
     def finish(self, memory: Memory, feed: Handed) -> None:
-        """Save the memory as it is when all has been read."""
+        """Save the memory of a complete reading."""
         self._save(memory, feed, complete=True)
 
     def remove(self) -> None:
-        """All is done, and nothing to go on from."""
+        """Remove the file, because nothing is left to resume."""
         self.path.unlink(missing_ok=True)
 
     def _save(self, memory: Memory, feed: Handed, *, complete: bool) -> None:
         position = Position(feed.count, feed.sha256, complete, self.base)
-        # What a citation needs comes from the sources again.
+        # A resumed reading gets the text of citations from the sources again.
         digest = save(memory, self.path, passages=complete, position=asdict(position))
         self.digest = digest if complete else None
         self._saved = feed.count
 
 
 def tokens_of(path: Path) -> int | None:
-    """How many tokens a checkpoint is in, from its header alone; None where there is no file yet.
+    """Return how many tokens a checkpoint has read, by its header; None if there is no file yet.
 
-    Raises as `Checkpoint`, which reads the whole file and checks its digest.
+    Raises the errors of `Checkpoint`, which reads the whole file and checks its digest.
     """
     file.check_writable(path)
     return _position(path, file.read_notes(path)[0]).tokens if path.exists() else None
 
 
 def is_finished(path: Path, target: Path) -> bool:
-    """Whether the checkpoint of a reading into another memory is complete and `target` is that
-    memory, as both headers say. Raises SourceError.
+    """Return whether a checkpoint that continues another memory is complete, and `target` is the
+    result, as both headers say. Raise SourceError if a file is no memory file.
     """
     notes, digest = file.read_notes(path)
     position = position_of(notes)
@@ -215,13 +217,13 @@ OPTIONS = {
     "model.name": "--model", "model.dtype": "--dtype", "model.kv_dtype": "--kv-dtype",
     "head": "the prompt before the text", "catalysts": "the question", "task": "the command",
 }  # fmt: skip
-"""What a person calls the settings in a checkpoint."""
+"""Options and words by which users know the settings in a checkpoint."""
 FIRST = ("name", "budget", "question")
-"""Of several differences, those that explain the others."""
+"""Settings whose difference explains other differences; an error names them first."""
 
 
 def differs(name: str, then: Any, now: Any) -> str:
-    """The first setting under `name` that is not what it was, as in ``--budget was 300 ...``."""
+    """Name the first setting under `name` that has changed, as in ``--budget was 300 ...``."""
     if isinstance(then, dict) and isinstance(now, dict) and not name.endswith(".typed"):
         keys = sorted({*then, *now}, key=lambda key: (key not in FIRST, key))
         for key in keys:

@@ -1,8 +1,9 @@
-"""Tensors and numbers in one file: safetensors, written whole or not at all, never trusted.
+"""Memory files: tensors and JSON in one safetensors file, written atomically and never trusted.
 
-The layout is that of safetensors, which any reader of that format opens; never pickle. Its
-metadata holds four texts: ``state`` and ``notes`` (JSON), ``memory``, the SHA-256 of the state and
-its tensors, and ``file``, that of all the rest. Two memories are the same if ``memory`` is.
+Any reader of safetensors can open the file; it never contains pickle. Its metadata holds four
+texts: ``state`` and ``notes`` (JSON), ``memory``, the SHA-256 of the state and its tensors, and
+``file``, the SHA-256 of ``memory`` and everything else. Two memories are the same if ``memory`` is
+the same.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from kvstream.memory import header
 from kvstream.store import writing
 
 ASIDE = "evidence."
-"""Tensors whose names begin so were measured of the memory and are no part of it."""
+"""Prefix of the names of tensors that hold measurements and are not part of the memory."""
 FORMAT = 1
-"""Raised when a file can no longer be read by what was written before."""
+"""Version of the format. It increases when earlier versions of kvstream cannot read new files."""
 LARGEST_HEADER = 100_000_000
-"""Bytes; the limit of the safetensors format."""
+"""Maximum bytes of a header; the limit of the safetensors format."""
 LARGEST = 2.0**40
-"""Numbers of a memory are smaller: squares of them, and sums of those, are finite in float32."""
+"""Maximum absolute value in a memory: squares of such values, and their sums, are finite in
+float32."""
 REMEDY = (
     "It was cut short, altered, or not written by kvstream: copy it again, or read the sources "
     "again with `kvstream remember`."
@@ -46,28 +48,28 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Content:
-    """What a memory file holds."""
+    """The content of a memory file."""
 
     state: dict[str, Any]
-    """What the memory is."""
+    """The memory, without its tensors."""
     notes: dict[str, Any]
-    """What it took to make it: seconds, the version of the program."""
+    """How the memory was made: seconds, the version of the program."""
     tensors: dict[str, Tensor]
     digest: str
     """SHA-256 of the state and the tensors, in hex."""
 
 
 def digest_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a memory: its state as JSON, and every tensor with name, kind and shape."""
+    """Return the SHA-256 of a memory: its state as JSON, each tensor with name, type and shape."""
     return _digest(_json(state), tensors, aside=False)
 
 
 def write(
     path: Path, state: Mapping[str, Any], notes: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> str:
-    """Write a memory file; returns its digest. An earlier file stays until this one is complete.
+    """Write a memory file and return its digest. An existing file stays until it is complete.
 
-    Raises KvstreamError where it cannot be written.
+    Raises KvstreamError if the file cannot be written.
     """
     said, noted = _json(state), _json(notes)
     digest = _digest(said, tensors, aside=False)
@@ -75,7 +77,7 @@ def write(
     metadata = {"state": said, "notes": noted, "memory": digest, "file": seal}
     table: dict[str, Any] = {"__metadata__": metadata}
     end = 0
-    # Wide numbers first: then each lies at a multiple of its size.
+    # Wide number types first, so that each tensor is aligned to the size of its numbers.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     for name in order:
         start, end = end, end + tensors[name].nbytes
@@ -103,7 +105,7 @@ def write(
 
 
 def check_writable(path: Path) -> None:
-    """Find out before the long work. Raises KvstreamError."""
+    """Raise KvstreamError if a file cannot be written there, before the long work begins."""
     problem = None
     try:
         target = writing.replaceable(path)
@@ -120,10 +122,10 @@ def check_writable(path: Path) -> None:
 
 
 def read(path: Path) -> Content:
-    """What a file holds, all of it checked: digests, schema, finite numbers. Raises SourceError.
+    """Return the content of a file after checking digests, schema and numbers.
 
-    The file is read whole before anything is checked: whoever cuts or writes it meanwhile cannot
-    change what was checked.
+    Reads the whole file before it checks anything, so that another process that writes the file
+    meanwhile cannot change what was checked. Raises SourceError.
     """
     try:
         data = _whole(path)
@@ -155,10 +157,10 @@ def read(path: Path) -> Content:
 
 
 def read_notes(path: Path) -> tuple[dict[str, Any], str]:
-    """The notes of a memory file and the digest that it claims, from its header alone.
+    """Return the notes of a memory file and the digest that it claims, from its header.
 
-    No digest is checked. Enough to refuse a file early that is of another kind; who uses its
-    numbers calls `read`. Raises SourceError.
+    Checks no digest. This is enough to refuse a file of another kind early. To use its tensors,
+    call `read`. Raises SourceError.
     """
     if path.exists() and not path.is_file():
         raise SourceError(f"{path} is not a file; name a memory file.")
@@ -177,13 +179,13 @@ def read_notes(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _check_memory(path: Path, metadata: Mapping[str, str]) -> None:
-    """Raises SourceError for a safetensors file of another program."""
+    """Raise SourceError if a safetensors file is from another program."""
     if not {"state", "notes", "memory", "file"} <= set(metadata):
         raise SourceError(f"{path} is a safetensors file, but not a memory of kvstream. {REMEDY}")
 
 
 def _texts(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State and notes, checked against their schema. Raises SourceError."""
+    """Return state and notes, checked against their schema. Raise SourceError if they are wrong."""
     try:
         written = header.format_of(metadata["state"])
         if written != FORMAT:
@@ -203,12 +205,12 @@ def _no_memory(path: Path, error: Exception) -> SourceError:
 
 
 def unusable(path: Path, why: str) -> SourceError:
-    """The error for a file that is damaged, or was made by something else."""
+    """Return the error for a file that is damaged, or that another program made."""
     return SourceError(f"{path} cannot be used: {why}. {REMEDY}")
 
 
 def _whole(path: Path) -> bytes:
-    """All bytes of a file. Raises OSError, SourceError for what is no file or too large."""
+    """Return all bytes of a file. Raise OSError, or SourceError if it is no file or too large."""
     if path.exists() and not path.is_file():
         raise SourceError(f"{path} is not a file; name a memory file.")
     size, free = path.stat().st_size, psutil.virtual_memory().available
@@ -221,7 +223,7 @@ def _whole(path: Path) -> bytes:
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:
-    """Raises ValueError for NaN and infinity, and for what overflows where it is multiplied."""
+    """Raise ValueError for NaN, infinity, and numbers so large that products overflow."""
     if tensor.is_floating_point() and tensor.numel():
         low, high = (float(t) for t in tensor.aminmax())
         if not -LARGEST <= low <= high <= LARGEST:
@@ -229,9 +231,9 @@ def _check_numbers(name: str, tensor: Tensor) -> None:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """JSON with `?` for what is no text, such as a byte in the name of a file."""
+    """Return JSON with `?` for what is not text, such as an invalid byte in the name of a file."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    if "\\ud" in text:  # half a character, or one half of an emoji
+    if "\\ud" in text:  # a lone surrogate, or half of an emoji
         clean = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         text = json.dumps(json.loads(clean), sort_keys=True, separators=(",", ":"))
     return text
@@ -252,13 +254,13 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _replace(path: Path, fill: Any) -> None:
-    """Write beside the file, bring it to the disk, give it its name. Raises OSError."""
+    """Write a temporary file beside `path`, sync it, and rename it. Raise OSError on failure."""
     target = writing.replaceable(path)
     if target is None:
         with path.open("wb") as file:
             fill(file)
         return
-    # Always the same name, so that what a killed process left is written over.
+    # Always the same name, so that the next write replaces what a killed process left.
     partial = target.with_name(f"{writing.hidden_name(target)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -273,7 +275,7 @@ def _replace(path: Path, fill: Any) -> None:
         with suppress(OSError):
             partial.unlink()
         raise
-    with suppress(OSError):  # not every file system can do that
+    with suppress(OSError):  # not every file system can sync a folder
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,7 +1,7 @@
 """The texts of a memory file without its keys and values: enough to rank many files by words.
 
-Only the header, the passages and the words are read; nothing is checked by a digest, so what is
-found here decides where to look and nothing else. `saving.look` checks the files that are asked.
+This reads only the header, the passages and the words, and checks no digest. Use the result only to
+choose files; `saving.look` checks the files that answer.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class Glance:
-    """What a memory file says, as far as ranking needs it."""
+    """The parts of a memory file that ranking needs."""
 
     path: Path
     names: tuple[str, ...]
-    """Of its sources."""
+    """Names of its sources."""
     text: str
-    """The passages that memory holds something of, a line each."""
+    """The passages with retained tokens, one per line."""
     words: WordForms | None
-    """Which words the whole text has, forgotten passages included."""
+    """The words of the whole text, including passages that were evicted."""
     questions: tuple[str, ...] = ()
-    """Those that it was made for."""
+    """Questions that were known when it was made."""
 
 
 @dataclass(frozen=True)
 class Models:
-    """The models of a memory file, and what decides the size of its KV cache."""
+    """The models of a memory file, and the settings that determine the size of its KV cache."""
 
     made: str
-    """The name of the one that made it."""
+    """Name of the model that made it."""
     fingerprint: str
-    """Of its weights."""
+    """Fingerprint of the weights of that model."""
     answering: str | None
-    """The name of the one that answers from the passages beside it; None: that which made it."""
+    """Name of the answering model; None if the model that made it answers."""
     budget: int
-    """In entries a head."""
+    """Budget in entries per head."""
     method: str
     typed: dict[str, str]
     """Settings of the method, as typed."""
 
 
 def glance(path: Path) -> Glance:
-    """Raises SourceError for what is no memory file."""
+    """Read the texts of a memory file. Raise SourceError if it is none."""
     with _opened(path) as opened:
         return _glance(path, opened)
 
 
 def models_in(path: Path) -> Models:
-    """From the header alone. Raises SourceError for what is no memory file."""
+    """Read the models of a memory file from its header. Raise SourceError if it is none."""
     with _opened(path) as opened:
         _, state = _header(opened)
         made, answering = state["model"], state.get("answering")
@@ -78,7 +78,7 @@ def models_in(path: Path) -> Models:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file whose errors are SourceErrors."""
+    """Open a file; errors inside this context become SourceErrors."""
     try:
         with path.open("rb") as opened:
             yield opened
@@ -91,7 +91,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _header(opened: BinaryIO) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The table of tensors, and what the file says of itself; the tensors follow."""
+    """Return the table of tensors and the state. Afterwards the file is at the first tensor."""
     size = int.from_bytes(opened.read(8), "little")
     if not 0 < size <= file.LARGEST_HEADER:
         raise ValueError("it is not a safetensors file")

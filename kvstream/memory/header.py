@@ -1,7 +1,7 @@
-"""The schema of what a memory file says in JSON, checked before anything is built from it.
+"""The schema of the JSON in a memory file, checked before anything is built from it.
 
 msgspec checks while it parses: a wrong type ends the parsing, so nothing large is built from it.
-An unknown field is an error, too.
+An unknown field is an error too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
-"""Of tokens or entries."""
+"""A number of tokens or entries."""
 Some = Annotated[int, Meta(ge=1, lt=2**31)]
 Size = Annotated[int, Meta(ge=0, lt=2**53)]
-"""Of bytes, or a place in a text."""
+"""A number of bytes, or a position in a text."""
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 Seconds = Annotated[float, Meta(ge=0, le=1e300)]
 NumberType = Literal["float64", "float32", "bfloat16", "float16"]
@@ -30,15 +30,15 @@ class Model(Struct, forbid_unknown_fields=True):
     revision: str | None
     fingerprint: str
     dtype: NumberType
-    """Of the weights."""
+    """Number type of the weights."""
     kv_dtype: NumberType | None = None
-    """Of keys and values; files of 0.1 have none, and `dtype` holds."""
+    """Number type of keys and values. Files of 0.1 have none: it is `dtype`."""
     rounded: str | None = None
-    """The fingerprint of the weights in bfloat16."""
+    """Fingerprint of the weights in bfloat16."""
 
 
 class Method(Struct, forbid_unknown_fields=True):
-    """The method, its settings as typed and as they were settled."""
+    """The method, its settings as typed and as used."""
 
     name: str
     typed: dict[str, str]
@@ -47,7 +47,7 @@ class Method(Struct, forbid_unknown_fields=True):
 
 
 class Run(Struct, forbid_unknown_fields=True):
-    """Settings of the reading; RunSettings knows which words there are."""
+    """Settings of the reading. `RunSettings` checks the words."""
 
     keep: Some | None
     start: Some | Literal["paper"] | None
@@ -56,11 +56,11 @@ class Run(Struct, forbid_unknown_fields=True):
     chunk_size: Some | None
     seed: Annotated[int, Meta(ge=-(2**63))]
     thin: Literal["auto", "off"] = "auto"
-    """Files of 0.1 do not say, and ``auto`` is the default of the command line."""
+    """Files of 0.1 have no such field; ``auto`` is the default of the command line."""
 
 
 class BudgetSplit(Struct, forbid_unknown_fields=True):
-    """How the budget is shared out."""
+    """The parts of the budget."""
 
     budget: Some
     prompt: Count
@@ -70,7 +70,7 @@ class BudgetSplit(Struct, forbid_unknown_fields=True):
 
 
 class Reader(Struct, forbid_unknown_fields=True):
-    """How far the reading had come. The schedule checks its own numbers."""
+    """The state of the reader. The schedule checks its own numbers."""
 
     seen: Count
     steps: Count
@@ -85,11 +85,11 @@ class Layer(Struct, forbid_unknown_fields=True):
     """Entries of a layer."""
 
     used: Count
-    """All of them, those of the prompt included."""
+    """All entries, including those of the prompt."""
     raw: Count
-    """Those whose keys are unrotated."""
+    """Entries with unrotated keys."""
     prefix: Count
-    """Those of the prompt."""
+    """Entries of the prompt."""
 
 
 class Cache(Struct, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class Source(Struct, forbid_unknown_fields=True):
 
 
 class Trace(Struct, forbid_unknown_fields=True):
-    """Where the entries came from."""
+    """The sources of the entries."""
 
     sources: list[Source]
     ended_line: bool
@@ -116,13 +116,13 @@ class Trace(Struct, forbid_unknown_fields=True):
     end: Size
     passages_left_out: Count
     parts: list[Count] = []
-    """Of joined memories in the first files of 0.2; nothing needs it."""
+    """Unused. The first files of 0.2 have it for joined memories."""
     lines: tuple[Size, Size] | None = None
-    """Of logs: all lines, and those that were not read."""
+    """For logs: number of lines, and of lines that were not read."""
 
 
 class Answering(Struct, forbid_unknown_fields=True):
-    """The model that answers from passages which are kept beside the memory."""
+    """The answering model, which answers from passages kept beside the memory."""
 
     name: str
     fingerprint: str
@@ -132,11 +132,11 @@ class Answering(Struct, forbid_unknown_fields=True):
     peak: Size
     dropped: Size
     words: list[Annotated[list[Count], Meta(min_length=2)]] = []
-    """Of each known question; files of earlier versions have none."""
+    """`QuestionWords.totals` of each known question; files of earlier versions have none."""
 
 
 class State(Struct, forbid_unknown_fields=True):
-    """What the memory is."""
+    """The memory, without its tensors."""
 
     format: int
     model: Model
@@ -149,16 +149,16 @@ class State(Struct, forbid_unknown_fields=True):
     head: list[Count]
     catalysts: list[list[Count]]
     measure_always: bool
-    """`RunPlan.extract`; files keep the name that it had in 0.1."""
+    """`RunPlan.extract`, under the name that it had in 0.1."""
     reader: Reader
     cache: Cache
     trace: Trace
     answering: Answering | None = None
-    """Only in the files of two models."""
+    """Only in files of two models."""
 
 
 class Position(Struct, forbid_unknown_fields=True):
-    """How far the reading had come, in a checkpoint."""
+    """The position of the reading, in a checkpoint."""
 
     tokens: Count
     sha256: str
@@ -167,7 +167,7 @@ class Position(Struct, forbid_unknown_fields=True):
 
 
 class Peak(Struct, forbid_unknown_fields=True):
-    """The most that the cache ever held."""
+    """The peak of the cache."""
 
     tokens: Count
     bytes: Size
@@ -175,7 +175,7 @@ class Peak(Struct, forbid_unknown_fields=True):
 
 
 class Notes(Struct, forbid_unknown_fields=True):
-    """What it took to make the memory."""
+    """How the memory was made."""
 
     version: str
     written: Size
@@ -201,35 +201,35 @@ class Row(Struct, array_like=True, forbid_unknown_fields=True):
     start: Size
     """First byte."""
     end: Size
-    """The byte behind the last."""
+    """The byte after the last."""
     line_start: Size
     line_end: Size
     reach: Size
-    """The byte behind the passage before."""
+    """The byte after the previous passage."""
     text: str
     place: Count | str | None = None
     """Page or chapter of a document. Files of 0.1 have none."""
     page_end: Count | None = None
-    """The page of the last character, where it is another one."""
+    """Page of the last character, if it is another one."""
 
 
 def metadata_of(data: bytes) -> dict[str, str]:
-    """The metadata in the header of a safetensors file. Raises ValueError."""
+    """Return the metadata in the header of a safetensors file. Raise ValueError if it is wrong."""
     return _decoded(data, _Metadata, "header is").metadata
 
 
 def format_of(state: str) -> int:
-    """The format of a memory, whatever else its state says. Raises ValueError."""
+    """Return the format of a memory, without checking the rest of its state. Raise ValueError."""
     return _decoded(state, _Format, "state is").format
 
 
 def checked(text: str, schema: type[Any], title: str) -> None:
-    """Raises ValueError where `text` is no JSON of the `schema`; `title` says what it is."""
+    """Raise ValueError if `text` is not JSON of the `schema`; `title` names it in the error."""
     _decoded(text, schema, f"{title} is")
 
 
 def _decoded(text: bytes | str, schema: type[Decoded], what_is: str) -> Decoded:
-    """JSON of a schema. Raises ValueError, which begins like ``its header is``."""
+    """Decode JSON of a schema. Raise ValueError, with a message such as ``its header is wrong``."""
     try:
         return msgspec.json.decode(text, type=schema)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
@@ -237,29 +237,29 @@ def _decoded(text: bytes | str, schema: type[Decoded], what_is: str) -> Decoded:
 
 
 class KeptRow(Struct, array_like=True, forbid_unknown_fields=True):
-    """A passage for the model that answers."""
+    """A passage for the answering model."""
 
     excerpt: Size
-    """Its number: passages of one number are read together."""
+    """Number of its excerpt; the passages of an excerpt are read together."""
     source: Size
     start: Size
     """First byte."""
     end: Size
-    """The byte behind the last."""
+    """The byte after the last."""
     line_start: Size
     line_end: Size
     text: str
     place: Count | str | None = None
     """Page or chapter of a document."""
     page_end: Count | None = None
-    """The page of the last character, where it is another one."""
+    """Page of the last character, if it is another one."""
 
 
 def kept(data: bytes) -> list[KeptRow]:
-    """The passages for the model that answers. Raises ValueError."""
+    """Decode the passages for the answering model. Raise ValueError if they are wrong."""
     return _decoded(data, list[KeptRow], "kept passages are")
 
 
 def passages(data: bytes) -> list[Row]:
-    """The passages of a memory. Raises ValueError."""
+    """Decode the passages of a memory. Raise ValueError if they are wrong."""
     return _decoded(data, list[Row], "passages are")

@@ -1,7 +1,7 @@
-"""Two memories into one: entries behind each other, positions assigned anew, under one budget.
+"""Join two memories under one budget: concatenate their entries and assign new positions.
 
-Both were made by the same model, method and prompt. Each is cut to its share first, by the method
-itself and with the questions where they are known, so no head ever holds more than the budget.
+Both must have the same model, method and prompt. The method first reduces each to its share, with
+the questions if they are known, so no head ever holds more than the budget.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kvstream.tokenization.loading import WordForms
 from kvstream.tokenization.passages import Passages, TokenOrigins
 
 NAMES = ("the first memory", "the second one")
-"""What errors call two memories that have no file."""
+"""Names in errors for two memories that have no file."""
 
 
 def check_joinable(first: Memory, second: Memory, names: tuple[str, str] = NAMES) -> None:
-    """Raises UsageError with what differs, or for what cannot be joined; `names` is for both."""
+    """Raise UsageError if two memories cannot be joined; `names` are their names in the error."""
     name, other = first.run.method, second.run.method
     one, two = names
     if first.reader.model.fingerprint != second.reader.model.fingerprint:
@@ -64,7 +64,7 @@ def check_joinable(first: Memory, second: Memory, names: tuple[str, str] = NAMES
 
 
 def _one_method(first: Memory, second: Memory, names: tuple[str, str]) -> str:
-    """What to do about two methods; the usual cause is that only one text had questions."""
+    """Return the remedy for two methods. The usual cause is that only one text had questions."""
     asked, later = (bool(memory.plan.questions) for memory in (first, second))
     if asked == later:
         return "Read the sources again with one method and the same settings of it."
@@ -76,10 +76,7 @@ def _one_method(first: Memory, second: Memory, names: tuple[str, str]) -> str:
 
 
 def check_can_be_joined(plan: RunPlan, model: BoundedModel, name: str) -> None:
-    """Whether memories of a plan can be joined at all; `name` is that of its method.
-
-    Raises UsageError.
-    """
+    """Raise UsageError if memories of a plan can never be joined; `name` is that of its method."""
     method = plan.method
     if not method.evicts or plan.shortens:
         raise UsageError(f"Memories of {name} cannot be joined: it does not choose what to evict.")
@@ -100,13 +97,12 @@ def join(
     one_text: bool = False,
     names: tuple[str, str] = NAMES,
 ) -> Memory:
-    """One memory of what two hold, `first` in front; both are used up by it.
+    """Join two memories into one, with `first` in front. Do not use the two afterwards.
 
-    What is kept `beside` them for another model is not in it. `budget` is in entries a head.
-    `one_text`: both are parts of the same text (`PartOfText`), whose names, offsets and lines they
-    have already. `names` is what errors call them. Raises UsageError where they do not belong
-    together, BudgetError where the budget cannot hold the prompt, the questions and something of
-    each.
+    Leaves out what is kept `beside` them for an answering model. `budget` is in entries per head.
+    `one_text`: both are parts of the same text (`PartOfText`) and already have its names, offsets
+    and lines. `names` are their names in errors. Raises UsageError if they cannot be joined,
+    BudgetError if the budget cannot hold the prompt, the questions and something of each.
     """
     check_joinable(first, second, names)
     sizes = _sizes(first.reader.sizes, second.reader.sizes, budget)
@@ -137,8 +133,10 @@ def _sizes(first: BudgetSplit, second: BudgetSplit, budget: int) -> BudgetSplit:
 
 
 def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
-    """Source entries that each may bring: all of them, or in proportion to the tokens read, but
-    more than the sinks, which stay. Raises BudgetError.
+    """Return how many source entries each memory may keep.
+
+    That is all of them, or a share in proportion to the tokens read, but more than the sinks, which
+    stay. Raises BudgetError if there is no room.
     """
     held = [max(m.reader.schedule.held) for m in (first, second)]
     if sum(held) <= most:
@@ -157,7 +155,10 @@ def _shares(first: Memory, second: Memory, most: int) -> tuple[int, int]:
 
 
 def _shrink(reader: Reader, share: int) -> None:
-    """Cut every layer back to `share` source entries, by the method, as after a chunk."""
+    """Let the method reduce every layer to `share` source entries, as after a chunk.
+
+    Raises BudgetError if the catalysts do not fit.
+    """
     prefill, evictor, cache = reader.prefill, reader.evictor, reader.cache
     targets = {store: min(store.used - evictor.prompt, share) for store in evictor.layers}
     if all(store.used - evictor.prompt == size for store, size in targets.items()):
@@ -175,7 +176,7 @@ def _shrink(reader: Reader, share: int) -> None:
 
 
 def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
-    """Put the entries of both into the empty cache of `reader`, and its schedule behind them."""
+    """Put the entries of both into the empty cache of `reader`, and advance its schedule."""
     for source in (first, second):
         source.cache.settle()
     stores = zip(reader.cache.stores, first.cache.stores, second.cache.stores, strict=True)
@@ -183,7 +184,7 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
         _join_layer(store, before, behind, first.seen)
     reader.cache.rebase()
     reader.cache.note_peak()
-    # Those of readings with a larger budget are not peaks under this one.
+    # Ignore the peaks of readings with a larger budget.
     peaks = [r.cache.peak for r in (reader, first, second)]
     peaks = [peak for peak in peaks if peak.tokens <= reader.sizes.budget]
     for name in ("tokens", "bytes", "scratch"):
@@ -201,9 +202,9 @@ def _join_into(reader: Reader, first: Reader, second: Reader) -> None:
 
 
 def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: int) -> None:
-    """The entries of two unrotated layers behind each other; the second one's prompt is left out.
+    """Concatenate the entries of two unrotated layers, without the prompt of the second.
 
-    A sliding layer sees the newest entries alone, which are the second one's.
+    A sliding layer takes only the second one's entries, because it sees only the newest.
     """
     before = 0 if store.spec.window is not None else first.used
     skipped = int((second.origin[0, : second.used] == PROMPT).sum()) if before else 0
@@ -231,7 +232,7 @@ def _join_layer(store: LayerStore, first: LayerStore, second: LayerStore, seen: 
 
 
 def _joined_trace(first: Trace, second: Trace, *, one_text: bool) -> Trace:
-    """Where the tokens of both came from, as if the second's sources had followed the first's."""
+    """Join two traces as if the sources of the second followed those of the first."""
     names, bases, records = second.names, second.bases, second.records
     if not one_text:
         names = (*first.names, *names)
@@ -268,14 +269,15 @@ def _joined_counts(first: LineCounts | None, second: LineCounts | None) -> LineC
 
 
 def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: int) -> Passages:
-    """The passages of both; those of the second move by so many sources and bytes."""
+    """Join the passages of two traces; those of the second move by so many sources and bytes."""
     assert first.passages is not None
     assert second.passages is not None
     found, reach = first.passages.held()
     more, more_reach = second.passages.held()
 
     passages = Passages()
-    # White space counts for the passage behind it, across parts of one text, but not across texts.
+    # White space belongs to the passage after it, also across parts of one text, but not across
+    # texts.
     least = first.end if bytes_before else found[-1].end if found else 0
     behind = [max(r + bytes_before, least) for r in more_reach]
     moved = [passage.moved(sources, bytes_before) for passage in more]
@@ -284,31 +286,31 @@ def _joined_passages(first: Trace, second: Trace, sources: int, bytes_before: in
 
 
 class Joiner:
-    """Joins the parts of one text in pairs, neighbors first, as they come.
+    """Joins the parts of one text in pairs as they arrive, neighbors first.
 
-    Of N parts it holds one memory for each binary digit of N, and not all of them.
+    After N parts it holds not N memories, but one for each 1 in the binary form of N.
     """
 
     def __init__(self, budget: int) -> None:
-        """`budget`: entries a head of every joined memory."""
+        """`budget`: entries per head of every joined memory."""
         self.budget = budget
         self.most = 0
-        """The most memories that were held at a time, those that a join makes included."""
-        self._row: list[tuple[int, Memory]] = []  # parts in a memory, and the memory
+        """Maximum number of memories held at a time, including the one that a join creates."""
+        self._row: list[tuple[int, Memory]] = []  # number of parts in a memory, and the memory
 
     def __len__(self) -> int:
-        """Memories held now."""
+        """Return the number of memories held now."""
         return len(self._row)
 
     def add(self, memory: Memory) -> None:
-        """The memory of the next part. Raises as `join`."""
+        """Add the memory of the next part. Raise the errors of `join`."""
         self._row.append((1, memory))
         self.most = max(self.most, len(self._row))
         while len(self._row) > 1 and self._row[-1][0] == self._row[-2][0]:
             self._join_last()
 
     def finish(self) -> Memory:
-        """The memory of all parts."""
+        """Return the memory of all parts. Raise the errors of `join`."""
         while len(self._row) > 1:
             self._join_last()
         return self._row.pop()[1]

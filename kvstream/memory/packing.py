@@ -1,6 +1,6 @@
-"""Where the entries of a memory came from, on its way to a file and back: places and passages.
+"""Pack the trace of a memory (positions and passages) for a file, and unpack it.
 
-Passages are JSON, deflated; unpacking them is bounded, since a file is never trusted.
+Passages are deflated JSON. Unpacking is bounded, because a file is never trusted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kvstream.tokenization.passages import Passage, Passages, TokenOrigins
 from kvstream.tokenization.sentences import MOST_CHARS
 
 LARGEST_TEXT = 1 << 27
-"""Passages of a file that unpack to more bytes are refused."""
+"""Maximum number of bytes of the unpacked passages of a file."""
 LARGEST_ROW = 12 * MOST_CHARS + 256
-"""Bytes of a passage in JSON: of its characters, of which one takes twelve at most, and numbers."""
+"""Maximum number of bytes of a passage in JSON: at most 12 per character, and its numbers."""
 
 
 def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[Tensor, int]:
-    """The passages that tokens beginning at `starts` lie in, packed, and how many did not fit."""
+    """Pack the passages of tokens that begin at `starts`; return them and how many did not fit."""
     found, reach = passages.held()
     weights = {(p.start, p.end): p.weight for p in passages.score(starts, np.ones(len(starts)))}
     rows = [(weights.get((p.start, p.end), 0.0), p, r) for p, r in zip(found, reach, strict=True)]
@@ -43,14 +43,14 @@ def packed_passages(passages: Passages, starts: np.ndarray, room: int) -> tuple[
         packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
         if len(packed) <= room or not rows:
             return torch.frombuffer(bytearray(packed), dtype=torch.uint8), every - len(rows)
-        # Those that memory holds least of go.
+        # Drop the passages of which memory holds least.
         fewer = int(len(rows) * min(0.95, 0.95 * max(room, 0) / len(packed)))
         best = sorted(range(len(rows)), key=lambda i: (-rows[i][0], i))[:fewer]
         rows = [rows[i] for i in sorted(best)]
 
 
 def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
-    """Where the entries came from, checked. Raises ValueError."""
+    """Return the trace of a file, checked. Raise ValueError if it is wrong."""
     read = state["read"]
     ordinals, starts = (tensors[f"trace.{n}"].numpy() for n in ("ordinals", "starts"))
     if not (ordinals.dtype == starts.dtype == np.int64 and ordinals.shape == starts.shape):
@@ -90,7 +90,7 @@ def trace_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Trace:
 
 
 def packed_kept(beside: Beside) -> Tensor:
-    """The passages of `Beside`, packed."""
+    """Pack the passages of `Beside`."""
     rows = [
         [number, p.source, p.start, p.end, p.line_start, p.line_end, p.text]
         + ([] if p.place is None else [p.place])
@@ -103,11 +103,11 @@ def packed_kept(beside: Beside) -> Tensor:
 
 
 def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside | None:
-    """What was kept for another model. Raises ValueError."""
+    """Return what was kept for an answering model, or None. Raise ValueError if it is wrong."""
     said = state.get("answering")
     if said is None:
         return None
-    # JSON has at most six bytes for a byte of text, and passages have numbers.
+    # JSON has at most six bytes per byte of text, and passages have numbers.
     most = min(LARGEST_TEXT, 16 * said["room"] + LARGEST_ROW)
     rows = kept_of(_inflated(tensors["trace.kept"], most, "kept passages"))
     excerpts: dict[int, list[Passage]] = {}
@@ -131,7 +131,7 @@ def beside_of(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Beside
 
 
 def _inflated(packed: Tensor, most: int, what: str) -> bytes:
-    """Unpacked bytes, at most so many. Raises ValueError."""
+    """Return the unpacked bytes. Raise ValueError if there are more than `most`."""
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(packed.numpy().tobytes(), most)
@@ -143,7 +143,7 @@ def _inflated(packed: Tensor, most: int, what: str) -> bytes:
 
 
 def _unpacked(packed: Tensor, tokens: int, sources: int) -> Passages:
-    """The passages that so many tokens lie in, each in one. Raises ValueError."""
+    """Return the passages of so many tokens, each of which lies in one. Raise ValueError."""
     most = min(LARGEST_TEXT, (tokens + 1) * LARGEST_ROW)
     rows = passages_of(_inflated(packed, most, "passages"))
     if len(rows) > tokens:

@@ -1,4 +1,4 @@
-"""A memory on its way to a file and back: all it needs to be asked, or read on."""
+"""Save a memory to a file and restore it, with all that it needs to answer or to read on."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from kvstream.tokenization.loading import Tokenizer
 from kvstream.version import __version__
 
 ROOM = 1.1
-"""The file is at most so many times the bytes of a full cache; passages have what is left."""
+"""Maximum size of a file, as a multiple of a full cache; passages and words get what is left."""
 WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RuntimeError,
     ArithmeticError,
 )  # fmt: skip
-"""What a file whose fields are right by themselves but not together may still raise."""
+"""Errors that a file can still cause if its fields are valid one by one, but not together."""
 READING = ("keep", "start", "growth", "chunk", "chunk_size", "seed", "thin")
-"""Settings of a run that decide what memory becomes; the others are of an answer."""
+"""Settings of a run that determine its memory; the others concern answers."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far the reading had come that a checkpoint is of."""
+    """The position that a reading had reached when its checkpoint was written."""
 
     tokens: int
-    """Handed to the model, of the sources of this reading."""
+    """Number of tokens of its sources that the model has read."""
     sha256: str
-    """Of their ids."""
+    """SHA-256 of their ids."""
     complete: bool
-    """The sources had ended."""
+    """Whether the sources had ended."""
     base: str | None
-    """Digest of the memory that was read on, if there was one."""
+    """Digest of the memory that the reading continues, if any."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a memory file says of itself before a model is loaded."""
+    """What is known of a memory file before a model is loaded."""
 
     path: Path
     content: Content
@@ -70,30 +70,30 @@ class Kind:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """The number type of its keys and values."""
+        """Number type of its keys and values."""
         found: torch.dtype = getattr(torch, self.model.get("kv_dtype") or self.model["dtype"])
         return found
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """Those that were known while it was read; none: it was made without a question."""
+        """Questions that were known when it was read; empty if it was made without a question."""
         return tuple(self.content.state["questions"])
 
     @property
     def position(self) -> Position | None:
-        """Where the reading was, if this is a checkpoint."""
+        """Position of the reading, if this is a checkpoint."""
         return position_of(self.content.notes)
 
     @property
     def beside(self) -> Beside | None:
-        """What is kept for the model that answers, if another one read. Raises SourceError."""
+        """What is kept for the answering model, if another model read. Raises SourceError."""
         try:
             return beside_of(self.content.state, self.content.tensors)
         except WRONG as error:
             raise _wrong(self.path, error) from error
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``memory`` of ``--json`` for the memory that was asked."""
+        """Return the object ``memory`` of ``--json`` for the memory that answers."""
         state = self.content.state
         return {
             "file": str(self.path),
@@ -105,7 +105,7 @@ class Kind:
         }
 
     def told(self) -> str:
-        """One line for people."""
+        """Describe the memory in one line for users."""
         trace = self.content.state["trace"]
         several = len(trace["sources"])
         made = (
@@ -122,20 +122,20 @@ class Kind:
 
 
 def position_of(notes: Mapping[str, Any]) -> Position | None:
-    """Where a reading was, by the notes of its checkpoint; None for another memory file."""
+    """Return the position in the notes of a checkpoint; None for another memory file."""
     found = notes.get("position")
     return None if found is None else Position(**found)
 
 
 def look(path: Path) -> Kind:
-    """Read and check a memory file. Raises SourceError."""
+    """Read and check a memory file. Raise SourceError if it is wrong."""
     return Kind(path, file.read(path))
 
 
 def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> str:
-    """Write a memory, with `more` in its notes; returns its digest. Raises KvstreamError.
+    """Write a memory, with `more` in its notes, and return its digest. Raise KvstreamError.
 
-    Without `passages` what citations show is left out.
+    Without `passages`, the file has no text for citations.
     """
     state, tensors = memory_state(memory, passages=passages)
     notes = {
@@ -151,7 +151,7 @@ def save(memory: Memory, path: Path, *, passages: bool = True, **more: Any) -> s
 
 
 def record(memory: Memory) -> dict[str, Any]:
-    """The object ``memory`` of ``--json`` after a reading, without its file."""
+    """Return the record of ``remember --json`` after a reading, without the file."""
     reader, run = memory.reader, memory.run
     questions = memory.plan.questions
     return {
@@ -188,14 +188,14 @@ def record(memory: Memory) -> dict[str, Any]:
 
 
 def digest(memory: Memory) -> str:
-    """SHA-256 of a memory as a file of it would have."""
+    """Return the SHA-256 that a file of this memory would have."""
     return file.digest_of(*memory_state(memory))
 
 
 def memory_state(
     memory: Memory, *, passages: bool = True
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """All that a memory is, as JSON knows it and as tensors by name."""
+    """Return all of a memory: a state in types that JSON has, and tensors by name."""
     reader, plan, trace = memory.reader, memory.plan, memory.trace
     trace.prune(reader.retained())
     numbers, tensors = reader.state()
@@ -214,7 +214,7 @@ def memory_state(
         room -= packed.nbytes
     counts = trace.line_counts
     words = trace.words.packed() if trace.words is not None and passages else b""
-    if 0 < len(words) <= room:  # else answers are checked against the passages alone
+    if 0 < len(words) <= room:  # otherwise only the passages are there to check answers
         tensors["trace.words"] = torch.frombuffer(bytearray(words), dtype=torch.uint8)
     state = {
         "format": file.FORMAT,
@@ -261,10 +261,11 @@ def memory_state(
 def recall(
     kind: Kind, model: BoundedModel, tokenizer: Tokenizer, answer: RunSettings | None = None
 ) -> Memory:
-    """The memory of a file, for a model that must be the one that made it.
+    """Restore the memory of a file. `model` must be the model that made it.
 
-    How answers are made (their length, temperature, ...) is taken from `answer`. Raises ModelError
-    with what differs, UsageError for a method that is not here, SourceError for a broken file.
+    The settings of answers (length, temperature, ...) come from `answer`. Raises ModelError if the
+    model, its prompt or its trained weights differ, UsageError if the method is not installed or
+    has other settings, SourceError if the file is broken.
     """
     state, tensors = kind.content.state, kind.content.tensors
     try:
@@ -308,7 +309,7 @@ def recall(
         restored(kind, memory)
         if not np.isin(reader.retained().numpy(), trace.origins.known()[0]).all():
             raise ValueError("it does not say where all of its entries came from")
-    except BudgetError as error:  # sizes that cannot be had together, so no memory has them
+    except BudgetError as error:  # these sizes cannot be combined, so no memory has them
         raise file.unusable(kind.path, str(error).rstrip(".")) from error
     except KvstreamError:
         raise
@@ -320,7 +321,7 @@ def recall(
 def _check_sizes(
     sizes: BudgetSplit, state: Mapping[str, Any], method: Method, model: BoundedModel
 ) -> None:
-    """Raises ValueError where the sizes are not those of the prompt and the catalysts."""
+    """Raise ValueError if the sizes are not those of the prompt and the catalysts."""
     ids = [i for c in state["catalysts"] for i in c]
     vocabulary = model.model.get_input_embeddings().num_embeddings
     if any(i >= vocabulary for i in ids):
@@ -334,14 +335,14 @@ def _check_sizes(
 
 
 def _trained(reader: Reader) -> str | None:
-    """The fingerprint of what its method has learned for the model."""
+    """Return the fingerprint of the weights of the method that were trained for the model."""
     memory = reader.evictor.compressive_memory
     learned = reader.evictor.learned if memory is None else memory.trained
     return None if learned is None else fingerprint(learned)
 
 
 def as_here(method: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
-    """The method of a file, with the present scorers where an earlier version named none."""
+    """Return the method of a file. If an earlier version named no scorers, add the present ones."""
     unsaid = "trained" in method and method["trained"] is None
     if unsaid and reader.evictor.compressive_memory is None:
         return {**method, "trained": _trained(reader)}
@@ -349,7 +350,7 @@ def as_here(method: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
 
 
 def restored(kind: Kind, memory: Memory) -> None:
-    """Fill the reader of a memory that was made alike. Raises SourceError."""
+    """Restore the reader of a memory with the same parameters. Raise SourceError if it fails."""
     state, tensors, notes = kind.content.state, kind.content.tensors, kind.content.notes
     part = len("reader.")
     own = {name[part:]: t for name, t in tensors.items() if name.startswith("reader.")}
@@ -358,15 +359,15 @@ def restored(kind: Kind, memory: Memory) -> None:
         reader.restore(state["reader"], own)
         fill(reader, state["cache"], tensors, state["trace"]["read"], kind.kv_dtype)
         reader.cache.peak = Peak(**notes["peak"])
-        if kind.kv_dtype != reader.model.kv_dtype:  # its bytes were those of other numbers
+        if kind.kv_dtype != reader.model.kv_dtype:  # the saved bytes are of another number type
             reader.cache.peak.bytes = reader.cache.bytes
         if rounds(kind.kv_dtype, reader.model.kv_dtype):
             memory.warnings.append(_rounded(kind, reader.model))
         if reader.cache.peak.tokens > reader.sizes.budget:
             raise ValueError(f"its peak of {reader.cache.peak.tokens} is over its budget")
-        # An earlier version wrote more for joined files: those of a larger budget.
+        # For joined files an earlier version wrote the bytes of a larger budget.
         reader.cache.peak.bytes = min(reader.cache.peak.bytes, reader.cache.capacity_bytes)
-        reader.cache.note_peak()  # what is held was once the peak, whatever the file says
+        reader.cache.note_peak()  # the peak is at least what is held, whatever the file says
         memory.prefill_s = float(notes["read_s"])
         reader.select_seconds = float(notes["select_s"])
     except WRONG as error:
@@ -374,7 +375,7 @@ def restored(kind: Kind, memory: Memory) -> None:
 
 
 def rounds(made: torch.dtype, here: torch.dtype) -> bool:
-    """Whether numbers lose digits on their way from one type to the other."""
+    """Return whether numbers lose precision when they are converted from `made` to `here`."""
     return torch.promote_types(made, here) != here
 
 
@@ -387,9 +388,9 @@ def _rounded(kind: Kind, model: BoundedModel) -> str:
 
 
 def check_model(kind: Kind, model: BoundedModel) -> None:
-    """Whether it is the model that made a memory, in whatever number type its weights are loaded.
+    """Raise ModelError if another model made a memory.
 
-    Raises ModelError with what differs.
+    The number type in which the weights are loaded does not matter.
     """
     made = kind.model
     revision = f" at {made['revision']}" if made.get("revision") else ""
@@ -404,13 +405,13 @@ def check_model(kind: Kind, model: BoundedModel) -> None:
 def _same_weights(made: Mapping[str, Any], model: BoundedModel) -> bool:
     if made["dtype"] == model.weights_dtype:
         return bool(made["fingerprint"] == model.fingerprint)
-    # What was stored in 16 bits is the same after its conversion to float32, and back.
+    # Weights stored in 16 bits do not change when they are converted to float32 and back.
     there = model.fingerprint_in(getattr(torch, made["dtype"]))
     return made["fingerprint"] == there or made.get("rounded") == model.rounded
 
 
 def _run_of(state: Mapping[str, Any], answer: RunSettings) -> RunSettings:
-    run = {"thin": "auto", **state["run"]}  # files of 0.1 do not say
+    run = {"thin": "auto", **state["run"]}  # files of 0.1 have no such field
     if run["seed"] >= 2**64:
         raise ValueError(f"the seed {run['seed']} has more than 64 bits")
     try:

@@ -1,7 +1,7 @@
-"""A reader's cache as tensors by name, and back.
+"""Convert the cache of a reader to tensors by name, and back.
 
-The protected prompt and the entries of the source lie apart, so that a memory can be told from
-what stands in front of it. Only what is used is taken.
+The protected prompt and the entries of the source are separate tensors, so that memory can be told
+from the prompt. Unused parts of the cache are left out.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from kvstream.model.cache import PROMPT, LayerStore
 from kvstream.model.recurrent import StateStore
 
 MEASURED = {"rows": "window_attention", "columns": "accumulated_attention"}
-"""Tensors of a memory file, and where a `LayerStore` has what they hold."""
+"""Names of tensors in a memory file, with the attributes of `LayerStore` that they hold."""
 
 
 def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Numbers of the cache, and every tensor of it under names such as ``entries.3.keys``.
+    """Return the numbers of the cache, and its tensors under names such as ``entries.3.keys``.
 
-    ``prefix.L.*`` [K, P, ...] are of the prompt, ``entries.L.*`` [K, n, ...] of the source, in
-    order of age; ``heads.L.*`` [K, ...] are of the heads as a whole; ``states.L.*`` are what a
-    recurrent layer carries.
+    ``prefix.L.*`` [K, P, ...] belong to the prompt, ``entries.L.*`` [K, n, ...] to the source, in
+    order of age, ``heads.L.*`` [K, ...] to each head as a whole; ``states.L.*`` are the state of a
+    recurrent layer. Raises KvstreamError if the cache was interrupted while it moved entries.
     """
     cache = reader.cache
     if cache.torn:
@@ -36,7 +36,7 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
     layers = []
     for store in cache.stores:
         layer = store.spec.index
-        # A sliding layer may have let go of some of the prompt.
+        # A sliding layer may have evicted a part of the prompt.
         prefix = int((store.origin[0, : store.used] == PROMPT).sum())
         layers.append({"used": store.used, "raw": store.unrotated, "prefix": prefix})
         for part, span in _parts(store.used, prefix).items():
@@ -48,7 +48,7 @@ def cache_state(reader: Reader) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors[f"entries.{layer}.state.{name}"] = tensor[:, entries]
         for name, tensor in store.head_state.items():
             tensors[f"heads.{layer}.{name}"] = tensor
-        # A catalyst measures anew; without one the ranking rests on what was measured last.
+        # A catalyst measures again; without one a ranking uses the last measurement.
         for name, attribute in MEASURED.items() if not reader.catalysts else ():
             measured = getattr(store, attribute)
             if measured is not None and measured.shape[-1] == store.used:
@@ -66,11 +66,11 @@ def fill(
     tokens: int,
     kv_dtype: torch.dtype,
 ) -> None:
-    """Put a `cache_state` into the cache of a reader that was made alike, and read `tokens`.
+    """Put a `cache_state` of so many source `tokens` into the cache of a reader.
 
-    Keys and values of the type `kv_dtype` are converted to the cache's; to float16 only what it
-    can hold. Raises ValueError or KeyError where something does not fit, before anything is
-    computed, and ModelError for numbers beyond float16.
+    The reader must have the same parameters as the saved one. Keys and values of the type
+    `kv_dtype` are converted to the type of the cache. Raises ValueError or KeyError if something
+    does not fit, before anything is computed, and ModelError for numbers beyond float16.
     """
     cache = reader.cache
     if len(numbers["layers"]) != len(cache.stores):
@@ -94,15 +94,15 @@ def fill(
 
 
 def _resume(recurrent: StateStore, tensors: Mapping[str, Tensor]) -> set[str]:
-    """Names of the tensors that the layer goes on from."""
+    """Restore the state of a recurrent layer, and return the names of its tensors."""
     spec, carried = recurrent.carries, {}
     for name, (shape, dtype) in spec.shapes.items():
         key = f"states.{spec.index}.{name}"
         kind = tensors[key].dtype
-        # Made with weights in another type.
+        # The weights may have had another number type.
         kind = kind if kind.is_floating_point and dtype.is_floating_point else dtype
         found = _found(tensors, key, kind, shape)
-        carried[name] = found.to(spec.device, dtype, copy=True)  # not what the file is mapped to
+        carried[name] = found.to(spec.device, dtype, copy=True)  # do not share the file's buffer
     recurrent.resume(carried)
     return {f"states.{spec.index}.{name}" for name in carried}
 
@@ -164,7 +164,7 @@ def _found(
 
 
 def _refuse_beyond(dtype: torch.dtype, numbers: Tensor, name: str) -> None:
-    """Raises ModelError for numbers that float16 would make infinite."""
+    """Raise ModelError for numbers that are infinite in float16."""
     if dtype == torch.float16 != numbers.dtype and numbers.numel():
         most = float(numbers.abs().max())
         if most > torch.finfo(torch.float16).max:

@@ -1,4 +1,4 @@
-"""The text of a page, cut into stretches that are shown and stretches that are folded."""
+"""Cut the text of a page into stretches that are shown and stretches that are folded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvstream.memory.kept.reading import Piece, Reread
 from kvstream.reporters.html.page import Fold, Section, Span, Text
 
 MARGIN = 200
-"""Bytes more are looked at, so that a stretch begins and ends between two words."""
+"""Extra bytes around a stretch, so that it can begin and end between two words."""
 CHUNK = 2400
-"""Characters of a stretch, at most."""
+"""Maximum number of characters of a shown stretch."""
 SECTION = 4000
-"""Characters after which a new section begins."""
+"""Number of characters after which a new section begins."""
 SHORTEST = 400
-"""Fewer characters are not folded."""
+"""Minimum number of characters of a fold."""
 
 
 class Cutter:
@@ -35,16 +35,16 @@ class Cutter:
     ) -> None:
         self.of, self.found, self.near, self.whole = of, found, near, whole
         self.held = not len(found.tokens)
-        """Only passages are there, which are shown whole."""
+        """Whether there are only passages, which are shown whole."""
         self.starts, self.ends = starts, found.ends
         self.places = places
         self.cited: list[Span | None] = [None] * len(places)
         self.marks = np.zeros((len(starts), 3), dtype=np.int64)
-        """Text, start and length of each kept token, filled by `sections`."""
+        """Index of the text, start and length of each kept token; `sections` fills it."""
         self.texts = 0
 
     def sections(self) -> list[Section]:
-        """All of the text, in order."""
+        """Return the whole text, in order."""
         made: list[Section] = []
         items: list[Text | Fold] = []
         source, heading, chars = -1, None, 0
@@ -70,15 +70,15 @@ class Cutter:
         return made
 
     def _stretches(self) -> Iterator[tuple[Piece | None, int, int, bool]]:
-        """(piece, first character, end, shown); (None, byte, byte, False) where there is no text.
+        """Yield (piece, first character, end, shown), or (None, byte, byte, False) without text.
 
-        Two stretches that are folded never follow on one another without a heading between them.
+        Within a piece, two folded stretches are never adjacent.
         """
         reached = 0
         for piece in self.found.pieces:
             for begin, end, shown in self._regions(piece):
                 if not shown and not self.whole:
-                    continue  # becomes part of what lies between
+                    continue  # becomes part of the next stretch without text
                 behind = int(piece.offsets[begin])
                 if behind > reached and self._worth(reached, behind):
                     yield None, reached, behind, False
@@ -91,11 +91,11 @@ class Cutter:
             yield None, reached, self.of.end, False
 
     def _worth(self, begin: int, end: int) -> bool:
-        """Whether something lies between two places that is no mere white space of the source."""
+        """Return whether there is more between two places than white space of the source."""
         return end - begin > 2
 
     def _regions(self, piece: Piece) -> Iterator[tuple[int, int, bool]]:
-        """Characters of a piece that are shown, and those between them."""
+        """Yield (first character, end, shown) of the parts of a piece that are shown or folded."""
         size = len(piece.text)
         if self.held:
             yield 0, size, True
@@ -118,7 +118,7 @@ class Cutter:
             yield at, size, True
 
     def _taken(self, piece: Piece) -> list[tuple[int, int]]:
-        """Characters of a piece that must be shown: kept tokens and citations."""
+        """Return the characters of a piece that must be shown: kept tokens and citations."""
         first, last = np.searchsorted(self.starts, [piece.start, piece.end])
         begins = np.searchsorted(piece.offsets, self.starts[first:last], side="right") - 1
         ends = np.searchsorted(piece.offsets, self.ends[first:last])
@@ -131,7 +131,7 @@ class Cutter:
         return found
 
     def _chunks(self, piece: Piece, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """A long stretch in parts that end between two lines or words, and in no kept token."""
+        """Split a long stretch between two lines or words, and never inside a kept token."""
         while end - begin > CHUNK:
             text, low = piece.text, begin + CHUNK // 2
             cut = text.rfind("\n", low, begin + CHUNK) + 1
@@ -146,7 +146,7 @@ class Cutter:
         yield begin, end
 
     def _text(self, piece: Piece, begin: int, end: int) -> Text:
-        """A stretch that is shown; notes which kept tokens and citations are in it."""
+        """Return a shown stretch, and note which kept tokens and citations are in it."""
         offsets, text = piece.offsets[begin : end + 1], piece.text[begin:end]
         units = _utf16(text)
         low, high = int(offsets[0]), int(offsets[-1])
@@ -184,7 +184,7 @@ def _label(piece: Piece, begin: int) -> str:
 
 
 def _after(text: str, place: int) -> int:
-    """The first place from here on where a line, else a word begins."""
+    """Return the next place where a line begins, or else a sentence or a word."""
     for mark in ("\n", ". ", " "):
         found = text.find(mark, place, place + MARGIN // 2)
         if found >= 0:
@@ -193,7 +193,7 @@ def _after(text: str, place: int) -> int:
 
 
 def _before(text: str, place: int) -> int:
-    """The last place up to here where a line, else a word begins."""
+    """Return the last place up to here where a line begins, or else a sentence or a word."""
     for mark in ("\n", ". ", " "):
         found = text.rfind(mark, max(0, place - MARGIN // 2), place)
         if found >= 0:
@@ -202,7 +202,7 @@ def _before(text: str, place: int) -> int:
 
 
 def _utf16(text: str) -> Any:
-    """int64 [len + 1]: how many UTF-16 code units are in front of each character."""
+    """Return how many UTF-16 code units are before each character: int64 [len + 1]."""
     if text.isascii():
         return np.arange(len(text) + 1)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

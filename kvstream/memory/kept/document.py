@@ -1,4 +1,4 @@
-"""The text that a page shows: what is near to kept tokens; the rest is folded."""
+"""The text of a page: it shows what is near kept tokens and folds the rest."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from kvstream.reporters.html.page import Document, Text
 from kvstream.tokenization.sentences import looks_like_lines
 
 WHOLE = 1_200_000
-"""Bytes of text that a page holds whole; of a longer text only what is near to kept tokens."""
+"""Maximum bytes of a text that a page holds whole. Of a longer text, it holds only what is near
+kept tokens."""
 MOST_TOKENS = 300_000
-"""Kept tokens that a page shows; those that most heads hold."""
+"""Maximum number of kept tokens on a page: those that most heads hold."""
 WIDE = 160
-"""Characters around a kept token that stay unfolded where the text is there."""
+"""Maximum number of characters around a kept token that are not folded."""
 
 Cited = tuple[str, int, int]
-"""Name of a source, first byte, byte behind the last one: of a citation."""
+"""A citation: name of the source, first byte, byte after the last."""
 
 
 def document_of(
@@ -30,10 +31,11 @@ def document_of(
     limit: int = 3_600_000,
     most: int = MOST_TOKENS,
 ) -> Document:
-    """The text that several readings kept tokens of, which they read from the same sources.
+    """Return the text around the kept tokens of several readings of the same sources.
 
-    `cited` are shown too. `limit`: bytes of text at the most, and `most` kept tokens. What is not
-    in a regular file, or changed since it was read, is shown from the passages that memory holds.
+    Shows the citations `cited` too. The document has at most `limit` bytes of text and `most` kept
+    tokens. If a source is not a regular file, or has changed since, the text comes from the
+    passages that memory holds.
     """
     first = next((k for k in readings.values() if k.records), next(iter(readings.values())))
     every = KeptTokens.of(readings)
@@ -81,7 +83,7 @@ def document_of(
 
 
 def _place(of: Kept, cited: Cited) -> tuple[int, int]:
-    """Global byte offsets of a citation; an empty range where its source is not known."""
+    """Return the global byte offsets of a citation; an empty range if its source is unknown."""
     name, begin, end = cited
     if name not in of.names:
         return 0, 0
@@ -93,7 +95,7 @@ def _place(of: Kept, cited: Cited) -> tuple[int, int]:
 def _ranges(
     starts: np.ndarray, more: Sequence[tuple[int, int]], around: int
 ) -> list[tuple[int, int]]:
-    """Ranges of bytes around tokens and other ranges, sorted and apart."""
+    """Return ranges of bytes around tokens and around other ranges, sorted and disjoint."""
     every = [(int(s) - around, int(s) + around + 60) for s in starts]
     every += [(a - around, b + around) for a, b in more]
     merged: list[tuple[int, int]] = []
@@ -107,7 +109,7 @@ def _ranges(
 
 
 def _united(every: Sequence[Sequence[Piece]]) -> list[Piece]:
-    """The passages of several memories, each once."""
+    """Return the passages of several memories, each once."""
     pieces: list[Piece] = []
     for piece in sorted((p for each in every for p in each), key=lambda p: (p.start, -p.end)):
         if not pieces or piece.start >= pieces[-1].end:

@@ -16,32 +16,32 @@ from kvstream.tokenization.passages import Passage
 
 @dataclass(frozen=True)
 class Kept:
-    """A copy of the positions in a memory; it stays as it is when the memory changes."""
+    """A copy of the positions in a memory. It does not change when the memory does."""
 
     names: Sequence[str]
-    """Of the sources."""
+    """Names of the sources."""
     bases: Sequence[int]
     """Global byte offset of each source's beginning."""
     records: Sequence[SourceRecord]
-    """Sizes and digests of the sources; none where excerpts were read."""
+    """Sizes and digests of the sources; empty if excerpts were read."""
     read: int
-    """Tokens of the sources that were read."""
+    """Number of tokens of the sources that were read."""
     end: int
-    """Global byte offset behind the last of them."""
+    """Global byte offset after the last of these tokens."""
     ordinals: np.ndarray
-    """int64 [R], sorted: tokens that some head holds, counted from the beginning of the text."""
+    """int64 [R], sorted: ordinals of the retained tokens."""
     starts: np.ndarray
-    """int64 [R]: global byte offset of each."""
+    """int64 [R]: global byte offset of each retained token."""
     layers: tuple[int, ...]
-    """Index in the model of each layer from which the method chooses what stays."""
+    """Index in the model of each layer in which the method selects entries."""
     heads: tuple[tuple[np.ndarray, ...], ...]
     """For each of these layers and each head of it: int64, sorted indices into `ordinals`."""
     passages: Sequence[Passage]
-    """The text that memory's citations come from: sentences or lines with kept tokens."""
+    """Sentences or lines with kept tokens, from which citations come."""
     tokenizer: Tokenizer
 
     def counts(self) -> np.ndarray:
-        """int64 [R]: how many heads hold each token."""
+        """Return how many heads hold each token: int64 [R]."""
         counts = np.zeros(len(self.ordinals), dtype=np.int64)
         for layer in self.heads:
             for head in layer:
@@ -50,7 +50,7 @@ class Kept:
 
 
 def kept(memory: Memory) -> Kept:
-    """What a memory holds now."""
+    """Return the positions that a memory holds now."""
     reader, trace = memory.reader, memory.trace
     stores = reader.compressible or reader.cache.stores
     ordinals = reader.retained().numpy()

@@ -1,4 +1,4 @@
-"""The sources read again, for the text around kept tokens: only files that did not change."""
+"""Read the sources again for the text around kept tokens, if they are files that did not change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvstream.memory.kept.positions import Kept
 from kvstream.tokenization.loading import TokenStream
 
 BATCH = 16384
-"""Tokens at a time."""
+"""Tokens to encode at a time."""
 MOST_STARTS = 1 << 22
-"""Beginnings of tokens that are remembered; of longer texts every second, third, ... one."""
+"""Maximum number of token starts to hold. Of a longer text, every second, third, ... is held."""
 
 
 @dataclass
@@ -43,31 +43,30 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Global byte offset behind the last one."""
+        """Global byte offset after the last character."""
         return int(self.offsets[-1])
 
 
 @dataclass
 class Reread:
-    """What a second reading of the sources found."""
+    """The result of a second reading of the sources."""
 
     pieces: list[Piece] = field(default_factory=list)
-    """The wanted text, in order."""
+    """The requested text, in order."""
     ends: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """int64 [U]: global byte offset behind the token at each of the `starts` that were given."""
+    """int64 [U]: global byte offset after the token at each of the given `starts`."""
     tokens: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """int64: where every `stride`-th token begins."""
+    """int64: global byte offset of every `stride`-th token."""
     stride: int = 1
 
 
 def reread(
     of: Kept, starts: np.ndarray, wanted: Sequence[tuple[int, int]], bases: Sequence[int]
 ) -> Reread | str:
-    """Read the sources again; a sentence that says why where that is not possible.
+    """Read the sources again. If that is impossible, return a sentence with the reason.
 
-    `starts` int64 [U], sorted: where kept tokens begin. `wanted`: ranges of bytes, sorted and
-    apart, whose text is returned; no other text is held. What was read the first time is checked
-    by its digest.
+    `starts` int64 [U], sorted: where kept tokens begin. `wanted`: sorted, disjoint ranges of bytes
+    whose text is returned; no other text is held. Digests show whether the sources have changed.
     """
     if not of.records:
         return "The sources are not known."
@@ -76,7 +75,7 @@ def reread(
             shown = "Standard input" if record.name == "-" else record.name
             return f"{shown} cannot be read a second time."
     why = ""
-    for plain in (False, True):  # whether --text was given is not known
+    for plain in (False, True):  # it is unknown whether --text was given
         try:
             sources = open_sources([record.name for record in of.records], text=plain)
             found = _Gathered(of, starts, wanted, sources).read()
@@ -91,7 +90,7 @@ def reread(
 
 
 def _changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str | None:
-    """The first source whose content is another one; text behind what was read does not count."""
+    """Return the first source that changed. Text appended after what was read does not count."""
     if len(now) < len(before):
         return before[len(now)].name
     for old, new in zip(before, now, strict=False):
@@ -103,7 +102,7 @@ def _changed(before: Sequence[SourceRecord], now: Sequence[SourceRecord]) -> str
 
 
 def _prefix(path: Path, size: int) -> str:
-    """SHA-256 of the first bytes of a file."""
+    """Return the SHA-256 of the first `size` bytes of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while size and (data := file.read(min(size, 1 << 20))):
@@ -113,7 +112,7 @@ def _prefix(path: Path, size: int) -> str:
 
 
 class _Gathered:
-    """One second reading."""
+    """A second reading of the sources."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class _Gathered:
         return found
 
     def _ends(self, starts: np.ndarray, end: int) -> None:
-        """Note the ends of the kept tokens among these."""
+        """Note the ends of the kept tokens among those that begin at `starts`."""
         first, last = np.searchsorted(self.starts, [starts[0], max(end, starts[-1] + 1)])
         if first == last:
             return
@@ -154,7 +153,7 @@ class _Gathered:
         self.found.ends[first:last] = np.maximum(behind[places], own + 1)
 
     def _take(self, block: TextBlock) -> None:
-        """Keep the wanted parts of a block of text."""
+        """Keep the requested parts of a block of text."""
         if block.source != self.source:
             self.source, self.line = block.source, 1
         offsets: np.ndarray | None = None
@@ -184,7 +183,7 @@ class _Gathered:
 
 
 def _runs(pieces: list[Piece]) -> list[list[Piece]]:
-    """Pieces that follow on one another in the same place of a source."""
+    """Group pieces that are adjacent and in the same place of a source."""
     runs: list[list[Piece]] = []
     for piece in pieces:
         last = runs[-1][-1] if runs else None
@@ -209,7 +208,7 @@ def _joined(pieces: list[Piece]) -> Piece:
 
 
 def held_pieces(of: Kept) -> list[Piece]:
-    """The passages that memory holds, as pieces: what there is without the sources."""
+    """Return the passages that memory holds as pieces, for use without the sources."""
     pieces = []
     for passage in sorted(of.passages, key=lambda p: p.start):
         size, own = passage.end - passage.start, utf8_starts(passage.text)
@@ -221,7 +220,7 @@ def held_pieces(of: Kept) -> list[Piece]:
 
 
 def held_ends(of: Kept, starts: np.ndarray, pieces: Sequence[Piece]) -> np.ndarray:
-    """int64 [U]: where kept tokens end, by encoding each passage by itself."""
+    """Return where kept tokens end, by encoding each passage alone: int64 [U]."""
     ends = starts + 1
     for piece in pieces:
         first, last = np.searchsorted(starts, [piece.start, piece.end])

@@ -1,4 +1,4 @@
-"""The kept tokens of several readings together, as many as a page can show."""
+"""The kept tokens of several readings, at most as many as a page can show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvstream.memory.kept.reading import Reread
 from kvstream.reporters.html.page import Shading
 
 NEAR = (400, 250, 160, 100, 60, 30)
-"""Characters around a kept token that are shown: the most for which the text fits."""
+"""Characters to show around a kept token; the largest with which the text fits is used."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class KeptTokens:
     """The kept tokens of all readings."""
 
     starts: np.ndarray
-    """int64 [U], sorted and distinct: where they begin."""
+    """int64 [U], sorted and distinct: global byte offset of each token."""
     known: tuple[np.ndarray, np.ndarray]
-    """Where some tokens begin, and which ones they are."""
+    """(offsets, ordinals) of the tokens whose ordinal is known."""
     counts: np.ndarray
-    """int64 [U]: heads of all readings that hold each."""
+    """int64 [U]: number of heads, of all readings, that hold each token."""
 
     @classmethod
     def of(cls, readings: Mapping[str, Kept]) -> KeptTokens:
@@ -39,8 +39,8 @@ class KeptTokens:
         return cls(starts, (places, ordinals), counts)
 
     def fitting(self, limit: int, most: int) -> tuple[int, KeptTokens]:
-        """How many characters around each are shown, and the tokens, `most` of them, so that
-        `limit` bytes hold their text.
+        """Return how many characters to show around each token, and at most `most` tokens, so that
+        their text fits `limit` bytes.
         """
         if len(self.starts) <= most:
             for near in NEAR:
@@ -58,17 +58,17 @@ class KeptTokens:
         return NEAR[-1], KeptTokens(self.starts[chosen], self.known, self.counts[chosen])
 
     def ordinals(self, found: Reread) -> np.ndarray:
-        """int64 [U]: which token of the text each one is."""
+        """Return the ordinal of each token: int64 [U]."""
         places, ordinals = self.known
         if np.isin(self.starts, places).all() or not len(found.tokens):
             return np.interp(self.starts, places, ordinals).astype(np.int64)
         return (np.searchsorted(found.tokens, self.starts, side="right") - 1) * found.stride
 
     def shading(self, name: str, of: Kept) -> Shading:
-        """What one reading kept, among the tokens of all."""
+        """Return which of all tokens one reading kept."""
         own = np.minimum(np.searchsorted(self.starts, of.starts), len(self.starts) - 1)
         there = self.starts[own] == of.starts
-        # Two tokens of one character may begin at the same byte.
+        # Two tokens can begin at the same byte if they share a character.
         heads = [[np.unique(own[h[there[h]]]) for h in layer] for layer in of.heads]
         counts = np.zeros(len(self.starts), dtype=np.int64)
         for layer in heads:
@@ -78,7 +78,7 @@ class KeptTokens:
 
 
 def _size(starts: np.ndarray, near: int) -> int:
-    """Bytes of text that show these tokens, roughly."""
+    """Return roughly how many bytes of text show these tokens."""
     if not len(starts):
         return 0
     length = 2 * near + 100
