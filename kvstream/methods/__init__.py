@@ -1,1 +1,1 @@
-"""What decides which entries of the KV cache stay: one small class a method."""
+"""Methods: each is a small class that decides which entries of the KV cache stay."""

@@ -1,4 +1,4 @@
-"""Append: what a chunk left in memory stays for good."""
+"""Append: entries that a chunk adds to memory stay for good."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvstream.methods.tools.scoring import best, pool, pooling_width
 
 @dataclass(frozen=True)
 class Append(Method):
-    """Adds each chunk's best entries to memory and never looks at older ones again.
+    """Adds each chunk's best entries to memory and never selects among older ones again.
 
     The "incremental fixed memory" of "Memorize Step by Step" (IMDC), appendix B.2, after
-    AutoCompressors: a baseline for memory that is compressed again at every step. Of a chunk,
-    ``m_i - m_(i-1)`` entries stay, chosen by SnapKV's score (attention of the chunk's last
-    ``window`` tokens, [G, K, n]). With a fixed memory the first chunks fill it, and nothing that
-    follows stays.
+    AutoCompressors: a baseline to compare with memory that is compressed again at every step. Of a
+    chunk, ``m_i - m_(i-1)`` entries stay, selected by SnapKV's score (attention of the chunk's last
+    ``window`` tokens, [G, K, n]). With a fixed memory the first chunks fill it, and no entry of the
+    later ones stays.
 
     If memory has to shrink (an adaptive schedule, a long answer), the entries with the least
     attention from the newest tokens are evicted.

@@ -1,4 +1,4 @@
-"""``auto``: which method suits a reading, by what is known before it begins."""
+"""``auto``: choose the method of a reading by what is known before it begins."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 AUTO = "auto"
-"""The name to give in place of a method's."""
+"""The name to give instead of the name of a method."""
 QUESTIONS_KNOWN = "infinipot"
 QUESTIONS_UNKNOWN = "keydiff"
 QUESTIONS_LEARNED = "foresight"
-"""Where no question is known and the model comes with what this method learned for it."""
+"""Used if no question is known and the model comes with the trained weights of this method."""
 AUTOMATIC = frozenset((QUESTIONS_KNOWN, QUESTIONS_UNKNOWN, QUESTIONS_LEARNED))
-"""What it may choose."""
+"""Methods that `auto` can choose."""
 SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType({"keydiff": {"pool": "15"}})
-"""What `auto` sets where the user sets nothing."""
+"""Settings that `auto` uses if the user sets none."""
 ABOUT = """\
 Chooses infinipot, foresight or keydiff (the default).
 
@@ -34,11 +34,11 @@ method, and --preset chooses infinipot.
 def chosen(
     *, known: bool, learned: bool = False, owners: Iterable[str] = (), preset: bool = False
 ) -> str:
-    """The method for a reading.
+    """Return the name of the method for a reading.
 
-    `known`: questions are known, or a summary is asked for. `learned`: the model comes with what
-    `foresight` needs. `owners`: methods that the user gave settings for; if only one of those that
-    may be chosen is among them, it is the method. `preset`: ``--preset`` was given, whose papers
+    `known`: questions are known, or a summary is requested. `learned`: the model comes with the
+    weights that `foresight` needs. `owners`: methods for which the user gave settings; if exactly
+    one of `AUTOMATIC` is among them, it is chosen. `preset`: ``--preset`` was given; its papers
     know the question.
     """
     named = set(AUTOMATIC.intersection(owners))

@@ -1,4 +1,4 @@
-"""BumbleBee: a summary of the cache that is diverse and important, by submodular selection."""
+"""BumbleBee: submodular selection of entries that are diverse and important."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvstream.methods.tools.submodular import (
 )
 
 MOST_SAMPLES = 256
-"""Candidates in a sample, and samples in a round: more takes as long as exact greedy does."""
+"""Maximum of `samples` and of `picks`: with more, exact greedy takes no longer."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class BumbleBee(Method):
     of a layer (joint cosines of their keys, mean attention) in few rounds. ``lazy`` and
     ``streaming`` read values to find their end, so they wait for a GPU many times per layer.
 
-    Departures: the ground set of a step is the present entries, because the others are gone;
-    algorithm 2 uses the attention at the end of the chunk; eight samples are evaluated at once, the
-    paper evaluates one; the size of a sample is a setting, not the 23 of epsilon 1e-5.
+    Departures: the ground set of a step is the present entries, because the others were evicted;
+    algorithm 2 uses the attention at the end of the chunk; eight samples are evaluated at once,
+    where the paper evaluates one; the size of a sample is a setting, not the 23 of epsilon 1e-5.
     """
 
     name: ClassVar[str] = "bumblebee"
@@ -111,7 +111,7 @@ class BumbleBee(Method):
         newest = torch.arange(old, n, device=weights.device).expand(len(weights), -1)
 
         def keys() -> Tensor:
-            # Gathered by who normalizes them, so that joined ones are gone once they are.
+            # The caller gathers the keys, so they can be freed as soon as they are normalized.
             return _joined(step.keys()) if fast else step.keys().flatten(0, 1)
 
         chosen = self._choose(keys, weights, newest, keep - recent, step.generator)
@@ -126,7 +126,7 @@ class BumbleBee(Method):
         count: int,
         generator: torch.Generator,
     ) -> Tensor:
-        """`count` of the entries before `newest`: [P, count], in any order."""
+        """Select `count` of the entries before `newest`: [P, count], in any order."""
         old, mixture = weights.shape[1] - newest.shape[1], self.mixture
         phi = CONCAVE[self.concave]
         if not count:
@@ -143,7 +143,10 @@ class BumbleBee(Method):
 
 
 def _joined(keys: Tensor) -> Tensor:
-    """[G, K, n, D] -> [G, n, K * D] whose cosine is the mean of the heads' cosines."""
+    """Join the keys of all heads: [G, K, n, D] -> [G, n, K * D].
+
+    The cosine of two joined keys is the mean of their cosines in the heads.
+    """
     layers, heads, n, dim = keys.shape
     joined = keys.new_empty(layers, n, heads, dim)
     for head in range(heads):

@@ -1,10 +1,10 @@
-"""Cascade: sub-caches in a row, each of which takes every second run that the one before drops.
+"""Cascade: a chain of sub-caches, each of which takes every second run that the previous one drops.
 
-Whatever a sub-cache holds was dropped by the one before, so memory in order of age is the deepest
-sub-cache, then the next, and at its end the first. Heads differ in who wins a contest, not in how
-many take part: a sub-cache is one range of entries in all of them. So little has to be remembered
-beside the scores: how many entries lie in sub-caches, how far each of these is in its two runs,
-and who has won a contest that goes on.
+A sub-cache holds only entries that the previous one dropped. So memory in order of age is the last
+sub-cache of the chain, then the one before it, and at the end the first. Heads differ in which run
+wins a contest, not in how many entries take part, so a sub-cache is the same range of entries in
+all heads. Therefore the state beside the scores is small: the number of entries in sub-caches, the
+position of each sub-cache in its two runs, and the result of an unfinished contest.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kvstream.methods.tools.scoring import unlikeness
 from kvstream.methods.tools.subcaches import insert
 
 SINK_SHARE = 16
-"""Sinks take at most this part of the budget."""
+"""Sinks take at most the budget divided by this."""
 MOST_CASCADES = 64
-"""Sub-caches that there may be: far more than any text needs, as each doubles the span."""
+"""Maximum number of sub-caches: far more than any text needs, as each doubles the span."""
 LONGEST_RUN = 1024
-"""Of tokens that contest together: far longer than any passage that should stay whole."""
+"""Maximum number of tokens in a run: far more than any passage that should stay whole."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Cascade(Method):
     head, which needs no attention. ``run=1, contest=attention`` is the paper's: the moving average
     ``mu <- gamma mu + (1 - gamma) s`` over all queries, the entry's ``ema`` [G, K, n].
 
-    If memory grows with the schedule, every sub-cache grows by its part and takes all tokens until
+    If memory grows with the schedule, every sub-cache grows by its share and takes all tokens until
     it is full again. If memory shrinks, each passes on its oldest tokens.
 
     Other departures: sinks count in the budget. While a sub-cache or a deeper one has room, it
@@ -110,7 +110,7 @@ class Cascade(Method):
 
     @property
     def _contest(self) -> str:
-        """`contest`, where there is any: one sub-cache takes every token."""
+        """`contest`, or ``none`` with a single sub-cache, which takes every token."""
         return self.contest if self.cascades > 1 else "none"
 
     def evidence(self) -> Evidence:
@@ -162,7 +162,7 @@ class Cascade(Method):
         return chosen
 
     def _scores(self, step: Step) -> Tensor:
-        """[G, K, n], or [G, 1, n] where all heads of a layer decide together."""
+        """Return scores [G, K, n], or [G, 1, n] if all heads of a layer decide together."""
         layers, _, n = step.origin.shape
         if self._contest == "none":
             return torch.zeros(layers, 1, n, device=step.origin.device)

@@ -1,4 +1,4 @@
-"""EdgeInfinite: what leaves goes into a compressive memory, read through a trained gate."""
+"""EdgeInfinite: evicted entries go into a compressive memory, read through a trained gate."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ from kvstream.methods.tools.gates import FORMS, Gate, LearnedGate, PaperGate, lo
 from kvstream.methods.tools.scoring import latest, pool
 
 ROOM = (300 + 200 + 2048) * 8 // 7
-"""The budget at which sizes are the paper's: an eighth is left for prompt, question and answer."""
+"""The budget with the sizes of the paper: an eighth is left for prompt, question and answer."""
 MIXED = 32
-"""Queries at once that look at memory."""
+"""Number of queries that read memory at once."""
 BLOCK = 64
-"""Queries that read the memory, or entries that leave, at once."""
+"""Number of evicted entries that are folded at once."""
 LOOKED_AT = 22
-"""One of so many entries that leave goes into a learned memory: those looked at most."""
+"""In the form learned, one of this many evicted entries is folded: those with the most window
+attention."""
 POOL = 15
-"""Source tokens over which that attention is pooled."""
+"""Width of the pooling of this attention, in source tokens."""
 WEIGHT = math.e
-"""An entry counts so many times the attention that it got."""
+"""Weight of a folded entry, as a multiple of the attention that it got."""
 
 Written = tuple[Tensor, Tensor, Tensor]
-"""Keys [K, n, D] and values [K, n, E] that go into memory, and how much each counts [K, n]."""
+"""Keys [K, n, D] and values [K, n, E] to fold into memory, and the weight of each [K, n]."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class EdgeInfinite(Method):
 
     @property
     def selects(self) -> bool:
-        """Whether only what is looked at goes into memory."""
+        """Whether only the most attended entries are folded into memory."""
         return self.memory and self.form == "learned"
 
     def evidence(self) -> Evidence:
@@ -141,17 +142,17 @@ class EdgeInfinite(Method):
     def target(self, size: int, present: int) -> int:
         kept = self.sinks + self.window
         residual = present - kept
-        # Less than a segment waits for the next chunk; at the end of the text it stays.
+        # Less than a segment waits for the next chunk, and stays at the end of the text.
         return min(size, present if residual < self.segment and present <= size else kept)
 
     def select(self, step: Step, keep: int) -> Tensor:
         return latest(step, keep)
 
     def written(self, step: Step, leave: int) -> Iterator[Written]:
-        """What of the `leave` oldest entries of a layer goes into memory, some at a time.
+        """Yield, in blocks, what to fold of the `leave` oldest entries of a layer.
 
-        Where memory has to give way to an answer, that is by the attention of one token, so it
-        counts for little.
+        When an answer evicts while decoding, the window attention is that of one token, so these
+        entries get little weight.
         """
         assert step.as_read is not None
         blocks = ((first, min(first + BLOCK, leave)) for first in range(0, leave, BLOCK))
@@ -164,7 +165,7 @@ class EdgeInfinite(Method):
         seen = pool(step.window_attention, step.origin, POOL)[0, :, :leave]
         seen, place = seen.topk(max(1, leave // LOOKED_AT), dim=-1)
         found: list[Tensor] = []
-        for first, end in blocks:  # how many are of this one only a wait for a GPU could tell
+        for first, end in blocks:  # to count the chosen entries of a block would wait for the GPU
             here = ((place >= first) & (place < end))[..., None]
             at = (place - first).clamp(0, end - first - 1)[..., None]
             block = [
@@ -184,12 +185,12 @@ class EdgeInfinite(Method):
 
 @dataclass(frozen=True)
 class Gated:
-    """The `CompressiveMemory` of a method through gates, one for each layer."""
+    """A `CompressiveMemory` with one gate per layer."""
 
     method: EdgeInfinite
     gates: Mapping[int, Gate]
     asked: bool
-    """Whether a question chose what is in memory."""
+    """Whether a question selected what is in memory."""
 
     @property
     def trained(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Foresight: what a small network, trained for the model, expects to be asked about."""
+"""Foresight: a small network, trained for the model, predicts what questions will ask for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstream.methods.tools.scorer import LayerScorers, Scorer, load_scorers
 from kvstream.methods.tools.scoring import pool, pooling_width
 
 POSITIVE = 16.0
-"""Added to every score, so that a token that fewer layers hold has the smaller sum."""
+"""Added to every score, so that a token that fewer layers hold has a smaller sum."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Foresight(ScoredMethod):
 
     After KVzap (arXiv 2601.07891), which predicts the scores of another method. Here the network
     learned from questions: it predicts how much a question and its answer attend to a token, the
-    highest over all questions about a text. Its input is the unrotated keys of a layer, of a token
-    and its neighbors; the sum over the layers is the score. An entry gets its score once, when its
-    chunk is read. All heads of all layers keep the same tokens, or all heads of a layer do: the
-    network says which.
+    maximum over all questions about a text. Its input is the unrotated keys of a token and its
+    neighbors in a layer; the sum over the layers is the score. An entry gets its score once, when
+    its chunk is read. Depending on the network, all heads of all layers keep the same tokens, or
+    all heads of a layer do.
 
     ``kvstream methods train foresight`` trains the network for a model. Without a network, kvstream
     refuses the method.

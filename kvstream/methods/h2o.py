@@ -1,4 +1,4 @@
-"""H2O: the entries that gathered the most attention, beside the newest."""
+"""H2O: the entries with the most accumulated attention, and the newest."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class H2O(ScoredMethod):
     queries, ``F(j) = sum_t softmax(q_t K^T)_j``, and half of the memory belongs to the newest
     entries. The sum is the ``attention`` of each entry, [G, K, n].
 
-    Departures: eviction once per chunk, where the paper evicts one entry per token. The query
-    heads of a group share their mean.
+    Departures: eviction once per chunk, where the paper evicts one entry per token. The attention
+    of the query heads of a group is averaged.
     """
 
     name: ClassVar[str] = "h2o"

@@ -22,7 +22,7 @@ class InfiniPot(Method):
     """Keeps what a catalyst prompt attends to, and with alpha what surprised the model.
 
     Kim et al., "InfiniPot: Infinite Context Processing on Memory-Constrained LLMs", section 3.
-    The catalyst is a text, such as the question, that is read behind every chunk and then removed.
+    The catalyst is a text, such as the question, that is read after every chunk and then removed.
     Selects ``alpha * keep`` entries by novelty, which is their cross-entropy (the paper's NuC), the
     rest by the attention of the catalyst's tokens (its CaP). Departures: an entry keeps its first
     novelty; scores are pooled along the source, so that neighbors stay together; all heads share a
@@ -97,12 +97,12 @@ class InfiniPot(Method):
         n, recent = scores.shape[-1], min(self.recent, keep)
 
         def first(ranked: Tensor, count: int) -> Tensor:
-            """The scores with the `count` best of `ranked` above all others."""
+            """Return the scores, with the `count` best of `ranked` raised above all others."""
             chosen = ranked[..., : n - recent].topk(count, dim=-1, sorted=False).indices
             return scores.scatter(-1, chosen, torch.inf)
 
         novel = int(self.alpha * (keep - recent))
-        # Novelty comes first, as in the paper: what is shared takes of the room that is left.
+        # Novelty comes first, as in the paper: shared tokens get only the room that is left.
         common = min(int(self.shared * (keep - recent)), keep - recent - novel)
         if common:
             assert step.agreed is not None

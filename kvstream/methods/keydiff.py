@@ -19,7 +19,7 @@ class KeyDiff(ScoredMethod):
     Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
     Resource-Constrained Environments", section 3. With the anchor ``a = mean_j k_j / |k_j|`` over
     the candidates of a head, an entry's score is ``-cos(k_j, a)``; keys [1, K, n, D]. The paper
-    also works block by block under a bound.
+    also works block by block within a budget.
 
     Departure: it compares keys before their rotation, because positions change at every eviction.
     """

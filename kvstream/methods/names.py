@@ -1,4 +1,4 @@
-"""Names of the methods, for what must not import torch: early errors and shell completion."""
+"""Names of the methods, for code that must not import torch: early errors, shell completion."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ NAMES = (
     "snapkv", "pyramidkv", "h2o", "tova", "sirllm", "keydiff", "foresight", "append",
     "streaming", "window", "random", "truncate", "full",
 )  # fmt: skip
-"""Of the built-in methods, in the order of `kvstream methods`; a test compares them with
-`BUILT_IN` of the registry, which has their classes and imports torch."""
+"""Names of the built-in methods, in the order of `kvstream methods`. A test compares them with
+`BUILT_IN` of the registry, which has the classes and imports torch."""
 GROUP = "kvstream.methods"
-"""Entry points of other packages' methods."""
+"""Group of the entry points with which other packages add methods."""
 
 
 @cache
 def plugin_of(error: BaseException) -> str | None:
-    """The plugin in whose code an error was raised: its name and module; None if in no plugin."""
+    """Return name and module of the plugin in whose code an error was raised; None: no plugin."""
     from importlib.metadata import entry_points
 
     trace, passed = error.__traceback__, set()
@@ -31,12 +31,12 @@ def plugin_of(error: BaseException) -> str | None:
 
 
 def plugins() -> tuple[str, ...]:
-    """Names of the entry points of other packages; their methods may have other names."""
+    """Return the names of the entry points of other packages; their methods may differ in name."""
     from importlib.metadata import entry_points
 
     return tuple(point.name for point in entry_points(group=GROUP))
 
 
 def method_names() -> tuple[str, ...]:
-    """Every name that is known without importing a method."""
+    """Return all names that are known without importing a method."""
     return (*NAMES, *(name for name in plugins() if name not in NAMES))

@@ -38,7 +38,7 @@ class PyramidKV(SnapKV):
     def layer_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
         most, last = max(sizes), max(1, len(sizes) - 1)
         top = 1 / (2 * self.beta - 1)  # as a share of the bottom layer
-        # The observed window stays in every layer; below twice the sinks these would be cut.
+        # Every layer keeps the observed window. With less than twice the sinks, these could be cut.
         least = min(most, self.sinks + max(self.sinks, self.window))
         return tuple(
             max(least, int(most * (1 - (1 - top) * layer / last))) for layer in range(len(sizes))

@@ -1,4 +1,4 @@
-"""Methods that look at age alone: streaming, window, random."""
+"""Methods that need no evidence: streaming, window, random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods by name: those built in, and those of other packages by entry point.
+"""Methods by name: built-in ones, and those that other packages add by entry points.
 
 A package adds a method with an entry point in the group ``kvstream.methods`` whose value is a
 subclass of `Method`.
@@ -41,7 +41,7 @@ BUILT_IN: tuple[type[Method], ...] = (
 
 @cache
 def available() -> Mapping[str, type[Method]]:
-    """Every method by name, built in first. A broken plugin is an error that names it."""
+    """Return all methods by name, built-in ones first. Raise UsageError for a broken plugin."""
     methods = {method.name: method for method in BUILT_IN}
     for point in entry_points(group=GROUP):
         try:
@@ -60,9 +60,7 @@ def available() -> Mapping[str, type[Method]]:
 
 
 def named(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The method of that name. Raises UsageError with those that there are, and with what `also`
-    may be named where it is asked for.
-    """
+    """Return the method of a name. Raise UsageError with the known names, which include `also`."""
     methods = available()
     if name in methods:
         return methods[name]
@@ -77,7 +75,7 @@ def named(name: str, also: Sequence[str] = ()) -> type[Method]:
 
 
 def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
-    """The method that made a memory file. Raises UsageError if it is not installed here."""
+    """Return the method that made a memory file. Raise UsageError if it is not installed."""
     if name not in available():
         raise UsageError(
             f"{path} was made by the method {name!r}, which is not installed here; install the "
@@ -87,7 +85,7 @@ def remade(name: str, settings: Mapping[str, str], path: object) -> Method:
 
 
 def preset(name: str) -> Preset:
-    """What ``--preset paper`` sets for a method. Raises UsageError with the methods that have it"""
+    """Return what ``--preset paper`` sets for a method. Raise UsageError if it has no preset."""
     found = named(name).paper
     if found is None:
         having = ", ".join(n for n, method in available().items() if method.paper is not None)
@@ -96,7 +94,7 @@ def preset(name: str) -> Preset:
 
 
 def make(name: str, settings: Mapping[str, str] | None = None) -> Method:
-    """A method with its settings parsed from text. Raises UsageError with what would be right."""
+    """Return a method with its settings parsed from text. Raise UsageError if one is wrong."""
     kind = named(name)
     known = {f.name: f for f in dataclasses.fields(kind)}
     hints = get_type_hints(kind)

@@ -14,17 +14,17 @@ from kvstream.methods.tools.scoring import best
 
 @dataclass(frozen=True)
 class ScoredMethod(Method, ABC):
-    """Keeps the entries with the highest scores, and the newest as `newest` says."""
+    """Keeps the entries with the highest scores, and the newest ones as `newest` says."""
 
     @abstractmethod
     def score(self, step: Step) -> Tensor:
-        """Scores of the candidates, float32, higher is better: [G, K, n].
+        """Return the scores of the candidates, float32, higher is better: [G, K, n].
 
-        [G, 1, n] where all heads of a layer keep the same entries.
+        [G, 1, n] if all heads of a layer keep the same entries.
         """
 
     def newest(self, keep: int) -> int:
-        """How many of the `keep` entries are the newest ones, whatever their score."""
+        """Return how many of the `keep` entries are the newest ones, independent of their score."""
         return 0
 
     def select(self, step: Step, keep: int) -> Tensor:

@@ -14,7 +14,7 @@ from kvstream.methods.tools.scoring import pool, pooling_width
 
 @dataclass(frozen=True)
 class SirLLM(ScoredMethod):
-    """Keeps sinks and the tokens of the highest cross-entropy.
+    """Keeps sinks and the tokens with the highest cross-entropy.
 
     Yao et al., "SirLLM: Streaming Infinite Retentive LLM", section 3: the "token entropy" of a
     token is ``-log P(x_t | x_<t)``, and all heads and layers keep the same tokens. The
@@ -46,7 +46,7 @@ class SirLLM(ScoredMethod):
         entropy[..., entropy.shape[-1] - step.new :] = 0 if step.loss is None else step.loss
 
     def score(self, step: Step) -> Tensor:
-        # One head stands for all: they hold the same tokens with the same entropies.
+        # One head is enough: all hold the same tokens with the same entropies.
         return pool(step.state["entropy"][:, :1], step.origin[:, :1], self.pool)
 
     def newest(self, keep: int) -> int:

@@ -43,7 +43,7 @@ class TOVA(ScoredMethod):
         assert step.window_attention is not None
         if self.heads == "independent":
             return pool(step.window_attention, step.origin, self.pool)
-        # The heads' entries are the same ones as long as they always decided together.
+        # Heads that always decide together hold the same tokens, so one origin is enough.
         return pool(step.window_attention.mean(1, keepdim=True), step.origin[:, :1], self.pool)
 
     def newest(self, keep: int) -> int:

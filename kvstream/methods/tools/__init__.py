@@ -1,1 +1,1 @@
-"""What methods, cache and attention share: scoring, submodular functions, sub-caches, gates."""
+"""Tools of methods, cache and attention: scoring, submodular functions, sub-caches, gates."""

@@ -1,9 +1,9 @@
-"""Gates of ``edgeinfinite``: how entries go into a compressive memory, and how it is read.
+"""Gates of ``edgeinfinite``: how entries are folded into compressive memory, and how it is read.
 
 A memory is ``M [K, F, E]`` and ``z [K, F]``, the sums of ``f(k)^T v`` and of ``f(k)`` over the
-entries that it was given, f(k) being F features of a key. A gate has the features of keys and of
-queries and says how what it finds is mixed with the attention to what is still there. One for each
-layer, trained for the model (``kvstream methods train edgeinfinite``).
+folded entries, where f(k) are F features of a key. A gate computes the features of keys and of
+queries, and mixes what it reads from memory with the attention to the present entries. Each layer
+has a gate, trained for the model (``kvstream methods train edgeinfinite``).
 """
 
 from __future__ import annotations
@@ -24,48 +24,49 @@ FORMS = ("learned", "paper")
 
 
 class Gate(nn.Module):
-    """What both forms have, for one layer: eq. 8's MLP, shared by the heads, and eq. 9's vectors.
+    """The common parts of both forms for one layer: the MLP of eq. 8, shared by the heads, and the
+    gating vectors of eq. 9.
 
     Args:
         heads: query heads, each with a gating vector.
-        dim: of a value.
+        dim: dimension of a value.
         hidden: width of the MLP.
     """
 
     file: ClassVar[str]
-    """Looked for beside the model's weights."""
+    """Default name of the file, in the folder of the model's weights."""
 
     def __init__(self, heads: int, dim: int, hidden: int) -> None:
         super().__init__()
         self.w1 = nn.Parameter(torch.randn(hidden, dim) * (2 / dim) ** 0.5)
         self.b1 = nn.Parameter(torch.zeros(hidden))
-        # Starts as next to nothing: memory says zero, and little is taken from the attention.
+        # Starts with almost no effect: memory reads as zero, and little attention is replaced.
         self.w2 = nn.Parameter(torch.zeros(dim, hidden))
         self.b2 = nn.Parameter(torch.zeros(dim))
         self.g = nn.Parameter(torch.full((heads, dim), -3.0))
 
     def gated(self, out: Tensor, found: Tensor) -> Tensor:
-        """Eqs. 8 and 9: out [H, T, E] with what the MLP makes of what was found, float32."""
+        """Return out [H, T, E] mixed with the MLP of what memory returned (eqs. 8, 9), float32."""
         said = linear(linear(found, self.w1, self.b1).relu(), self.w2, self.b2)
         return torch.lerp(out.float(), said, self.g.sigmoid()[:, None])
 
     def features(self, keys: Tensor) -> Tensor:
-        """[K, n, F] float32, positive, of rotated keys [K, n, D]."""
+        """Return the features [K, n, F] of rotated keys [K, n, D]: float32, positive."""
         raise NotImplementedError
 
     def forward(
         self, query: Tensor, out: Tensor, lse: Tensor, memory: Tensor, norm: Tensor, asked: bool
     ) -> Tensor:
-        """out [H, T, E] mixed with what rotated queries [H, T, D] find in memory.
+        """Return out [H, T, E] mixed with what rotated queries [H, T, D] read from memory.
 
-        lse [H, T] are the log-sum-exp of the attention that gave `out`; `asked`
-        says whether a question chose what is in memory. H is a multiple of K.
+        lse [H, T] is the log-sum-exp of the attention `out`. `asked` says whether a question
+        selected what is in memory. H is a multiple of K.
         """
         raise NotImplementedError
 
 
 class PaperGate(Gate):
-    """Eqs. 5-9 of EdgeInfinite: ELU + 1, and a share that is the same for every query."""
+    """Eqs. 5-9 of EdgeInfinite: features ELU + 1, and the same share of memory for every query."""
 
     file = "gate-paper.safetensors"
 
@@ -81,16 +82,16 @@ class PaperGate(Gate):
 
 
 class LearnedGate(Gate):
-    """Features that learn to be the softmax, and a share for each query, by log-sum-exp.
+    """Features trained to approximate the softmax, and a share of memory for each query.
 
-    With ``f(k) = exp(k W_k + b_k)`` and ``f(q) = exp(q W_q + b_q)``, ``f(q) f(k)`` stands for
-    ``exp(scale q k)``. So ``f(q) z`` is the mass that the entries in memory would have in the
-    softmax, and what was found counts as if they had been attended to together with what is there.
-    Where no question chose them they count less, by a learned factor for each query head, and the
-    paper's MLP and vectors come on top.
+    With ``f(k) = exp(k W_k + b_k)`` and ``f(q) = exp(q W_q + b_q)``, ``f(q) f(k)`` approximates
+    ``exp(scale q k)``. So ``f(q) z`` is the mass that the folded entries would have in the softmax,
+    and log-sum-exp merges them with the present entries as if all were attended to together.
+    If no question selected them, they count less, by a learned factor per query head, and the MLP
+    and the vectors of the paper follow.
 
     Args:
-        kv_heads: K, each with features of its own.
+        kv_heads: K, each with its own features.
         key_dim: D.
         features: F.
     """
@@ -102,26 +103,26 @@ class LearnedGate(Gate):
     ) -> None:
         super().__init__(heads, dim, hidden)
         self.offset = nn.Parameter(torch.full((heads,), -1.0))
-        # Random features of exp(q k / sqrt(D)), but for their norms (Performer, lemma 1).
+        # Random features of exp(q k / sqrt(D)), without their norms (Performer, lemma 1).
         start = torch.randn(kv_heads, key_dim, features) / key_dim**0.25
         self.w_query, self.w_key = nn.Parameter(start), nn.Parameter(start.clone())
         self.b_query = nn.Parameter(torch.zeros(kv_heads, 1, features))
-        # For the norms: memory is worth little at the start.
+        # In place of the norms: at the start memory has little weight.
         self.b_key = nn.Parameter(torch.full((kv_heads, 1, features), -8.0))
 
     def features(self, keys: Tensor) -> Tensor:
         return self.logs_of_keys(keys).exp()
 
     def logs_of_keys(self, keys: Tensor) -> Tensor:
-        """[K, n, F] of keys [K, n, D]."""
+        """Return the logarithms [K, n, F] of the features of keys [K, n, D]."""
         return (keys.float() @ self.w_key + self.b_key).clamp_max(HIGHEST)
 
     def logs_of_queries(self, queries: Tensor) -> Tensor:
-        """[K, n, F] of queries [K, n, D]."""
+        """Return the logarithms [K, n, F] of the features of queries [K, n, D]."""
         return queries.float() @ self.w_query + self.b_query
 
     def logs_between(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """[K, n, m]: logarithms of ``f(q) f(k)`` for queries [K, n, D] and keys [K, m, D]."""
+        """Return log ``f(q) f(k)`` [K, n, m] for queries [K, n, D] and keys [K, m, D]."""
         asked, held = self.logs_of_queries(queries), self.logs_of_keys(keys)
         top, most = asked.amax(-1, keepdim=True), held.amax((-2, -1), keepdim=True)
         product = (asked - top).exp() @ (held - most).exp().transpose(-1, -2)
@@ -143,18 +144,18 @@ class LearnedGate(Gate):
 
 
 HIGHEST = 60.0
-"""Of the logarithm of a key's feature, so that sums over a stream without end stay finite."""
+"""Maximum logarithm of a feature of a key, so that sums over an endless stream stay finite."""
 TINY = 1e-30
-"""Of a memory that holds nothing yet, all is found to be zero."""
+"""Minimum of a normalizer, so that an empty memory reads as zero."""
 
 
 def sigma(x: Tensor) -> Tensor:
-    """ELU + 1, float32: the feature map of linear attention; always positive."""
+    """Return ELU + 1 in float32, the feature map of linear attention; always positive."""
     return elu(x.float()) + 1
 
 
 def new_gate(form: str, layer: LayerFacts, features: int, hidden: int) -> Gate:
-    """An untrained one; `features` are those of the form ``learned``."""
+    """Return an untrained gate; `features` is for the form ``learned``."""
     of_values = (layer.query_heads, layer.value_dim, hidden)
     if form == "paper":
         return PaperGate(*of_values)
@@ -162,9 +163,9 @@ def new_gate(form: str, layer: LayerFacts, features: int, hidden: int) -> Gate:
 
 
 def load_gates(form: str, file: str, model: ModelFacts, rows: int | None = None) -> dict[int, Gate]:
-    """The gates of a model's layers. Raises UsageError where there are none, or of other shapes.
+    """Return the gates of a model by layer. Raise UsageError if they are missing or do not fit.
 
-    `rows` are those of a memory that learned features have to fit; None: any.
+    `rows`: rows of the memory, to which the number of learned features must be equal; None: any.
     """
     name = (PaperGate if form == "paper" else LearnedGate).file
     option = " --form paper" if form == "paper" else ""

@@ -1,4 +1,4 @@
-"""Files with what a method learned for a model: a small module for each layer."""
+"""Files with the weights of a method that were trained for a model: a small module per layer."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @dataclass(frozen=True)
 class LearnedFile:
-    """The file of a method for a model, and what messages say of it."""
+    """The file of a method for a model, and the words for it in errors."""
 
     model: ModelFacts
     method: str
     what: str
-    """What it holds, as in ``a gate``."""
+    """Its content, as in ``a gate``."""
     name: str
-    """Looked for beside the model's weights."""
+    """Default name, in the folder of the model's weights."""
     file: str
-    """Looked for instead, if not empty."""
+    """Path to use instead, if not empty."""
     remedy: str
-    """How the user gets one."""
+    """How the user gets such a file."""
     several: bool = False
     """Whether `what` is a plural."""
 
     @property
     def path(self) -> Path:
-        """Where it is, or would be."""
+        """Path of the file, which may not exist."""
         if self.file:
             return Path(os.path.expanduser(self.file))
         return Path(self.model.folder or ".") / self.name
@@ -44,10 +44,10 @@ class LearnedFile:
     def layers(
         self, prefix: str, new: Callable[[LayerFacts, Mapping[str, Tensor]], Module]
     ) -> dict[int, Module]:
-        """The modules of the model's layers. Raises UsageError where none are, or other shapes.
+        """Return the modules of the model by layer. Raise UsageError if missing or of other shapes.
 
-        `prefix` is that of the names of a layer's tensors, with ``{}`` for its number; `new` makes
-        an untrained module that has the sizes of the stored tensors.
+        `prefix` begins the names of a layer's tensors, with ``{}`` for its number. `new` returns an
+        untrained module with the sizes of the stored tensors.
         """
         stored = self.tensors
         found = {}
@@ -66,7 +66,7 @@ class LearnedFile:
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that is stored, by name. Raises UsageError where nothing is, or is damaged."""
+        """All tensors of the file by name. Raises UsageError if it is missing or damaged."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 

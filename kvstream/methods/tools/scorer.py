@@ -1,8 +1,8 @@
-"""What `foresight` learned for a model: from the keys of a layer, what questions will look at.
+"""The trained network of `foresight`: it predicts from keys what questions will attend to.
 
-A scorer of one layer sees the unrotated keys of all its heads, a token beside its neighbors. The
-sum over the layers is the logarithm of the odds that some question will attend to the token. Of
-`LayerScorers`, each one alone is that for its layer.
+The scorer of a layer sees the unrotated keys of all its heads, for a token and its neighbors. The
+sum over the layers is the log-odds that some question will attend to the token. With
+`LayerScorers`, each scorer alone gives the log-odds for its layer.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from kvstream.methods.base import LayerFacts, ModelFacts
 from kvstream.methods.tools.learned import LearnedFile
 
 FILE = "foresight.safetensors"
-"""Looked for beside the model's weights."""
+"""Default name of the file, in the folder of the model's weights."""
 WIDTH = 9
-"""Tokens that a score depends on: four to each side."""
+"""Number of tokens that a score depends on: the token and four on each side."""
 
 BLOCK = 256
-"""Tokens that are scored at once while a text is read."""
+"""Tokens to score at once while a text is read."""
 
 
 class Scorer(nn.Module):
-    """The share of one layer: a projection, a convolution along the text, a sum.
+    """The scorer of one layer: a projection, a convolution along the text, a sum.
 
     Args:
         keys: dimension of a token's keys over all heads, ``K * D``.
-        hidden: features of a token.
-        width: tokens that a feature's convolution covers; odd.
+        hidden: number of features of a token.
+        width: width of the convolution in tokens; odd.
     """
 
     def __init__(self, keys: int, hidden: int, width: int = WIDTH) -> None:
@@ -46,9 +46,9 @@ class Scorer(nn.Module):
         self.b3 = nn.Parameter(torch.zeros(1))
 
     def forward(self, keys: Tensor, real: Tensor | None = None) -> Tensor:
-        """Scores [n] float32 of unrotated keys [K, n, D] of tokens that follow each other.
+        """Return scores [n] float32 for unrotated keys [K, n, D] of consecutive tokens.
 
-        `real` [n] is 0 where a row stands for no token: what lies across such rows is not seen.
+        `real` [n] is 0 for rows without a token; these do not influence their neighbors.
         """
         found = linear(keys.float().transpose(0, 1).flatten(1), self.w1, self.b1).relu()
         if real is not None:
@@ -57,7 +57,7 @@ class Scorer(nn.Module):
         return linear(found + beside.relu(), self.w3, self.b3)[:, 0]
 
     def in_blocks(self, keys: Tensor) -> Tensor:
-        """The same scores [n], of some tokens and their neighbors at a time: it takes little."""
+        """Return the same scores [n], computed in blocks to save scratch memory."""
         beside, n = self.w2.shape[-1] // 2, keys.shape[1]
         scores = []
         for first in range(0, n, BLOCK):
@@ -68,17 +68,17 @@ class Scorer(nn.Module):
 
 
 class LayerScorers(nn.ModuleDict):
-    """Scorers that choose for their layers alone; their sum means nothing."""
+    """Scorers that each decide only for their layer; their sum has no meaning."""
 
 
 BY_LAYER = "layer."
-"""Before the names of their tensors in a file."""
+"""Prefix of the names of their tensors in a file."""
 
 
 def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
-    """The scorers of a model by layer. Raises UsageError where there are none, or of other shapes.
+    """Return the scorers of a model by layer. Raise UsageError if they are missing or do not fit.
 
-    `file` is where they are; empty: beside the model's weights.
+    `file`: their path; empty: the default name in the folder of the model's weights.
     """
     remedy = (
         f"train them with `kvstream methods train foresight --model {model.name} --data FOLDER "
@@ -98,12 +98,12 @@ def load_scorers(model: ModelFacts, file: str = "") -> nn.ModuleDict:
 
 
 def new_scorer(layer: LayerFacts, hidden: int, width: int = WIDTH) -> Scorer:
-    """An untrained one for a layer."""
+    """Return an untrained scorer for a layer."""
     return Scorer(layer.heads * layer.key_dim, hidden, width)
 
 
 def save_scorers(scorers: nn.ModuleDict, path: Path) -> None:
-    """Write scorers in float16, half of what they take; a whole file or none."""
+    """Write scorers in float16, to halve the file, atomically."""
     from safetensors.torch import save_file
 
     prefix = BY_LAYER if isinstance(scorers, LayerScorers) else ""

@@ -4,9 +4,9 @@
 ``f(A) = sum_v max_{a in A} sim(v, a) / n`` with ``sim = ReLU(cosine)`` and
 ``c(A) = phi(sum_{a in A} weight_a) / phi(sum_{v in V} weight_v)``; both are 1 on V.
 
-P independent problems (heads) are solved side by side. Similarities are computed when they are
-needed, at most 256 rows [P, R, n] at a time, and forgotten: the whole matrix would take n / (2 D)
-times what the keys and values of these heads do, 12 times for 1,536 entries of 64 dimensions.
+P independent problems (heads) are solved together. Similarities are computed when they are needed,
+at most 256 rows [P, R, n] at a time, and then freed: the whole matrix would take n / (2 D) times
+the memory of the keys and values of these heads, 12 times for 1,536 entries of 64 dimensions.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from torch import Tensor
 from kvstream.methods.tools.scoring import noise
 
 ROWS = 64
-"""Rows of similarities at once where all of them are visited."""
+"""Rows of similarities to compute at once in a pass over many entries."""
 FEW_ROWS = 16
-"""Rows of similarities that are copied at once."""
+"""Rows of similarities to copy at once."""
 BOUNDS = 16
-"""Candidates of each head that a round of lazy greedy evaluates."""
+"""Number of candidates of each head that a round of lazy greedy evaluates."""
 
 NARROW, WIDE = 64, 256
-"""Candidates of each head that a round of batched greedy evaluates. Two numbers and no others:
-where a CPU has matrix tiles every new shape of a product is compiled, which takes milliseconds."""
+"""Number of candidates of each head that a round of batched greedy evaluates. There are only two
+values, because a CPU with matrix tiles compiles every new shape of a product, in milliseconds."""
 COLUMNS = 256
-"""Similarities are to a multiple of so many entries, for the same reason."""
+"""The number of columns of similarities is a multiple of this, for the same reason."""
 
 Concave = Callable[[Tensor], Tensor]
 
 
 def logarithm(x: Tensor) -> Tensor:
-    """``log(1 + x)``"""
+    """Return ``log(1 + x)``."""
     return torch.log1p(x)
 
 
 def power_like(x: Tensor, alpha: float = 0.04, beta: float = 1.0) -> Tensor:
-    """The inverse of ``y -> alpha * y ** (1 / alpha) + beta * y``: linear, then nearly flat."""
-    # Either term alone gives an upper bound, and from above Newton's steps on a convex function
-    # fall to the root without overshooting.
+    """Invert ``y -> alpha * y ** (1 / alpha) + beta * y``: linear, then nearly flat."""
+    # Each term alone gives an upper bound of y. The function is convex, so Newton's method descends
+    # from there to the root without overshooting.
     y = torch.minimum(x / beta, (x / alpha) ** alpha)
     for _ in range(8):
         high = y ** (1 / alpha - 1)
@@ -57,16 +57,16 @@ class Mixture:
     """g over P ground sets, and the value of a growing subset of each.
 
     Args:
-        keys: [P, n, D], any float dtype; products are taken in it.
+        keys: [P, n, D], any float dtype, in which products are computed.
         weights: [P, n] importance, 0 or more.
-        mixture: share of facility location.
+        mixture: weight of facility location.
         concave: phi.
     """
 
     def __init__(self, keys: Tensor, weights: Tensor, mixture: float, concave: Concave) -> None:
-        # Entries of zero at the end are like none and change nothing.
+        # Zero entries at the end change nothing.
         self.unit = normalized(keys, -keys.shape[1] % COLUMNS)
-        # [P, m, D] and [P, D, m]: neither factor of a product is copied, and rows lie together.
+        # [P, m, D] and [P, D, m], so that no factor of a product is copied and rows are contiguous.
         self.keys = self.unit.transpose(1, 2).contiguous()
         self.heads, self.n = weights.shape
         # In double precision: late gains are small differences of saturated values.
@@ -76,26 +76,26 @@ class Mixture:
         total = concave(self.weights.sum(-1, keepdim=True)).clamp_min(1e-30)
         self.importance = (1 - mixture) / total  # [P, 1]
         self.best = keys.new_zeros(self.heads, 1, self.keys.shape[2])
-        """[P, 1, m]: similarity of every entry to the closest one that was added; the zeros it
-        starts from are the ReLU."""
+        """[P, 1, m]: similarity of every entry to the closest added entry. It starts at zero, which
+        implements the ReLU."""
         self.entries = torch.arange(self.keys.shape[2], device=keys.device).expand(self.heads, -1)
-        """[P, m]: the entry that each column of `keys` and `best` is."""
+        """[P, m]: index of the entry of each column of `keys` and `best`."""
         self.added = torch.zeros_like(self.entries, dtype=torch.bool)
-        """[P, n and padding]"""
+        """[P, n and padding]: whether an entry was added."""
         self.count = 0
-        """Entries that each head has added."""
+        """Number of entries that each head has added."""
         self.covered = self.weights.new_zeros(self.heads)
-        """[P]: similarity of the entries that are no column any more to their closest."""
+        """[P]: sum of `best` over the columns that `narrow` has removed."""
         self.mass = self.weights.new_zeros(self.heads, 1)
-        """[P, 1]: weight of what was added."""
+        """[P, 1]: sum of the weights of added entries."""
 
     def rows(self, chosen: Tensor) -> Tensor:
-        """Cosines [P, R, m] of the entries `chosen` [P, R] to all that are columns."""
+        """Return the cosines [P, R, m] of the entries `chosen` [P, R] with all columns."""
         return _pick(self.unit, chosen) @ self.keys
 
     def covers(self, rows: Tensor) -> Tensor:
-        """What entries with these `rows` [P, R, m] would add to facility location: [P, R]."""
-        # In blocks: each is compared in a copy of its own.
+        """Return what entries with `rows` [P, R, m] would add to facility location: [P, R]."""
+        # In blocks, because each comparison makes a copy.
         parts = rows.split(FEW_ROWS, dim=1)
         sums = [torch.maximum(p, self.best).sum(-1, dtype=torch.float32) for p in parts]
         reached = sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
@@ -103,12 +103,12 @@ class Mixture:
         return (reached - covered).double() * self.share
 
     def weighs(self, weights: Tensor) -> Tensor:
-        """What entries of these `weights` [P, R] would add to importance: [P, R]."""
+        """Return what entries of these `weights` [P, R] would add to importance: [P, R]."""
         heavier = self.concave(self.mass + weights) - self.concave(self.mass)
         return heavier * self.importance
 
     def gains(self, chosen: Tensor, rows: Tensor) -> Tensor:
-        """What each of `chosen` [P, R], with its `rows`, would add to g: [P, R] float64."""
+        """Return what each of `chosen` [P, R], with its `rows`, would add to g: [P, R] float64."""
         return self.covers(rows) + self.weighs(self.weights.gather(1, chosen))
 
     def add(self, chosen: Tensor, rows: Tensor) -> None:
@@ -117,25 +117,25 @@ class Mixture:
         self.weigh(chosen)
 
     def reach(self, rows: Tensor) -> None:
-        """Let the entries of these `rows` [P, R, m] cover what they are closest to."""
+        """Update `best` with the rows [P, R, m] of added entries."""
         self.best = torch.maximum(self.best, rows.amax(1, keepdim=True))
 
     def weigh(self, chosen: Tensor) -> None:
-        """Count `chosen` [P, R], whose rows were given to `reach`."""
+        """Add the weights of `chosen` [P, R], whose rows were given to `reach`."""
         self.mass = self.mass + self.weights.gather(1, chosen).sum(1, keepdim=True)
         self.added.scatter_(1, chosen, True)
         self.count += chosen.shape[1]
 
     def begin(self, chosen: Tensor) -> None:
-        """Add entries [P, R] of any number, in blocks."""
+        """Add any number of entries [P, R], in blocks."""
         for part in chosen.split(ROWS, dim=1):
             if part.shape[1]:
                 self.add(part, self.rows(part))
 
     def narrow(self) -> None:
-        """Leave out columns of what was added, which is its own closest and gains nothing more.
+        """Remove the columns of added entries, which are their own closest and cannot gain more.
 
-        Nothing may have been added twice; done once it spares a quarter of the work.
+        No entry may have been added twice. Does nothing until it saves a quarter of the columns.
         """
         m, size = self.entries.shape[1], self.unit.shape[1] - self.count
         size += -size % COLUMNS
@@ -150,7 +150,7 @@ class Mixture:
         self.keys = _pick(self.unit, self.entries).transpose(1, 2).contiguous()
 
     def value(self) -> Tensor:
-        """g [P] of what was added."""
+        """Return g [P] of the added entries."""
         covered = self.covered + self.best.sum((1, 2), dtype=torch.float64)
         return covered * self.share + (self.concave(self.mass) * self.importance)[:, 0]
 
@@ -158,12 +158,12 @@ class Mixture:
 def stochastic_greedy(
     g: Mixture, candidates: int, count: int, samples: int, picks: int, generator: torch.Generator
 ) -> Tensor:
-    """`count` of the first `candidates` entries: [P, count], in the order they were added.
+    """Select `count` of the first `candidates` entries: [P, count], in the order they are added.
 
-    Each time the best of `samples` random candidates is added (Mirzasoleiman et al., "Lazier than
-    lazy greedy"). A round evaluates `picks` such samples, disjoint, before it adds the best of
-    each; 1 is the algorithm as published, more saves time and, among hundreds, next to nothing
-    is lost. Candidates are drawn without replacement until all were seen, then shuffled again.
+    Each step adds the best of `samples` random candidates (Mirzasoleiman et al., "Lazier than lazy
+    greedy"). A round evaluates `picks` disjoint samples before it adds the best of each. 1 is the
+    published algorithm; more saves time and, among hundreds of entries, loses next to nothing.
+    Candidates are drawn without replacement until all were drawn, then shuffled again.
     """
     device = g.weights.device
     left = torch.arange(candidates, device=device).expand(g.heads, -1)
@@ -187,22 +187,23 @@ def stochastic_greedy(
             g.add(picked, _pick(rows, places + offset))
             chosen.append(picked)
             missing -= picked.shape[1]
-            # The first of each group takes the place of the one picked; the rest stays.
+            # Remove the picked one of each group: overwrite it with the first, then drop the first.
             groups = sample.unflatten(1, (-1, size))[:, : places.shape[1]]
             groups = groups.scatter(2, places[..., None], groups[..., :1])
             rest.append(groups[..., 1:].flatten(1))
-            del rows  # before the next ones come
+            del rows  # free them before the next ones are computed
         left = torch.cat((*rest, left[:, first:]), dim=1)
     return torch.cat(chosen, dim=1)
 
 
 def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
-    """The same, adding the best of all candidates each time: exact greedy, [P, count].
+    """Select with exact greedy, which adds the best of all candidates in each step: [P, count].
 
-    What an entry added to facility location once is an upper bound of what it adds later (Minoux,
-    "Accelerated greedy algorithms"); importance is exact at any time. Each round evaluates every
-    head's most promising candidates again, and adds the best while it beats the bounds of all
-    others. Ties go to the oldest. When that is, only values tell: every round waits for a GPU.
+    An earlier gain in facility location is an upper bound of the later gain (Minoux, "Accelerated
+    greedy algorithms"); the gain in importance is always exact. Each round evaluates the most
+    promising candidates of every head again, and adds the best while it beats the bounds of all
+    others. Ties go to the oldest entry. The loop reads values to find its end, so every round waits
+    for the GPU.
     """
     device = g.weights.device
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
@@ -211,7 +212,7 @@ def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
     width = min(BOUNDS, candidates)
     heads = torch.arange(g.heads, device=device)
     while bool((found < count).any()):
-        # Of equals the oldest, which is the one to be added: `topk` may leave it out for ever.
+        # A stable sort puts the oldest of equals first, which is added; `topk` could leave it out.
         worth = bounds + g.weighs(weights)
         tried = worth.sort(dim=1, descending=True, stable=True).indices[:, :width]
         tried = tried.sort(1).values  # by age, so that the first maximum is the oldest
@@ -237,16 +238,17 @@ def lazy_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
 
 
 def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
-    """The same in few rounds: not exact, and no luck involved.
+    """Select in few rounds: not exact, but deterministic.
 
-    The bounds of `lazy_greedy` name twice as many candidates as a round adds, or more; evaluated
-    again, the best are added. The first rounds, whose picks shadow each other most, are small.
+    A round takes the candidates with the highest bounds of `lazy_greedy`, at least twice as many as
+    it adds, evaluates them again and adds the best. The first rounds are small, because their picks
+    overlap most.
     """
     bounds, weights = _bounds(g, candidates), g.weights[:, :candidates]
     chosen: list[Tensor] = []
     found = 0
-    # Rows of so many candidates take WIDE / D of the memory that keys do. Where that is much, they
-    # are computed in blocks, and once more for those that are added.
+    # Rows of WIDE candidates take WIDE / D times the memory of the keys. If that is more than the
+    # keys, compute them in blocks, and again for those that are added.
     fits = g.unit.shape[2] >= WIDE
     while found < count:
         early = found < 2 * NARROW
@@ -267,7 +269,7 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
             chosen_rows = g.rows(tried.gather(1, part)) if rows is None else _pick(rows, part)
             g.reach(chosen_rows)
         g.weigh(picked)
-        del rows  # before the next ones come
+        del rows  # free them before the next ones are computed
         bounds.scatter_(1, picked, -torch.inf)
         chosen.append(picked)
         found += take
@@ -275,21 +277,21 @@ def batched_greedy(g: Mixture, candidates: int, count: int) -> Tensor:
 
 
 def _bounds(g: Mixture, candidates: int) -> Tensor:
-    """What the candidates add to facility location now, at least what they add later: [P, n]."""
-    # One problem alone can afford larger products, which take less time a row.
+    """Return present gains [P, n] of candidates in facility location, which bound later ones."""
+    # A single problem can afford larger products, which take less time per row.
     parts = g.unit[:, :candidates].split(2 * ROWS if g.heads == 1 else ROWS, dim=1)
     return torch.cat([g.covers(part @ g.keys) for part in parts], dim=1)
 
 
 def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave: Concave) -> Tensor:
-    """Entries that a summary of `size` holds after all have passed by, oldest first: [P, size].
+    """Return the entries of a summary of `size` after a pass over all, oldest first: [P, size].
 
-    Each newcomer enters and whoever has the least conditional gain given the others leaves
-    (BumbleBee, algorithm 2). The ground set of each moment is the summary with the newcomer: there
-    every entry is its own closest, so leaving takes ``1 - (similarity to the nearest other)`` from
-    facility location, and only nearest neighbors have to be kept up to date. Weights are those
-    after the last one has passed. How many lose their nearest neighbor, only values tell: every
-    newcomer waits for a GPU.
+    Each new entry enters, and the entry with the smallest conditional gain given the others leaves
+    (BumbleBee, algorithm 2). The ground set of each step is the summary with the new entry. There
+    every entry is its own closest, so one that leaves takes ``1 - (similarity to the nearest
+    other)`` from facility location, and only nearest neighbors have to be updated. Weights are
+    those after the last entry. The loop reads how many entries lose their nearest neighbor, so
+    every new entry waits for the GPU.
 
     Args:
         keys: [P, n, D]; weights: [P, n]; ``size < n``.
@@ -330,7 +332,7 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
         orphans = whose == gone[:, None]
         most = int(orphans.sum(1).max())
         if most:
-            # Rows that were no orphans are computed as well, and come out as they were.
+            # Some heads have fewer orphans: their other rows are computed again, unchanged.
             for found in orphans.int().topk(most, dim=1).indices.split(FEW_ROWS, dim=1):
                 cosines = (_pick(unit_held, found) @ unit_held.transpose(1, 2)).float()
                 cosines.scatter_(2, found[..., None], -1)
@@ -344,7 +346,7 @@ def streaming(keys: Tensor, weights: Tensor, size: int, mixture: float, concave:
 
 
 def normalized(keys: Tensor, more: int = 0) -> Tensor:
-    """Keys [P, n, D] divided by their length, in their own dtype, and `more` of zero behind."""
+    """Return keys [P, n, D] divided by their length, in their own dtype, then `more` zero keys."""
     heads, n, width = keys.shape
     unit = keys.new_empty(heads, n + more, width)
     unit[:, n:] = 0
@@ -356,8 +358,8 @@ def normalized(keys: Tensor, more: int = 0) -> Tensor:
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """Rows [P, R, D] of x [P, n, D] at index [P, R]."""
+    """Return the rows [P, R, D] of x [P, n, D] at index [P, R]."""
     heads, n, _ = x.shape
     flat = index + torch.arange(heads, device=x.device)[:, None] * n
-    # Several times as fast as `gather`, which goes by single elements.
+    # Several times as fast as `gather`, which copies single elements.
     return x.flatten(0, 1).index_select(0, flat.flatten()).unflatten(0, (heads, -1))
